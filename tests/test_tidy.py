@@ -112,10 +112,10 @@ def is_a_thing(function):
 @cache
 def commands():
     """The module and name of each command: its docstring is its help, in the imperative."""
-    from clog.cli.app import app
+    from clog.cli.app import COMMANDS
 
-    calls = [command.callback for command in app.registered_commands]
-    return {(call.__module__.rpartition(".")[2], call.__name__) for call in calls}
+    rows = (row for rows in COMMANDS.values() for row in rows.items())
+    return {(module, name.replace("-", "_")) for name, module in rows}
 
 
 def test_docstrings_of_functions_begin_with_a_verb():

@@ -105,10 +105,9 @@ def commands() -> str:
         "# Commands\n",
         "`clog --help` lists the commands, `clog COMMAND --help` explains one.\n",
     ]
-    for heading, functions in COMMANDS.items():
+    for heading, names in COMMANDS.items():
         parts.append(f"## {heading}\n")
-        for function in functions:
-            name = function.__name__.replace("_", "-").strip("-")
+        for name in names:
             command = known[name]
             rows = [
                 (

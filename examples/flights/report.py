@@ -13,7 +13,7 @@ from dataset import Counts
 from rich.console import Console
 from rich.table import Table
 
-from clog.cli.views import bar, legend
+from clog.cli.describe import bar, legend
 from clog.storage import Log
 
 COLOURS = {

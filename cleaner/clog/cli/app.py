@@ -8,32 +8,16 @@ what to do. A reader of standard output that leaves, as ``head`` does, is no err
 
 import logging
 import sys
-from collections.abc import Callable
-from importlib.metadata import version
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from inspect import cleandoc
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from clog.cli import (
-    clean,
-    consume,
-    convert,
-    copy,
-    cost,
-    daemon,
-    dump,
-    export,
-    get,
-    logs,
-    produce,
-    publish,
-    show,
-    ui,
-    verify,
-)
+from clog.cli.options import Code
 from clog.cli.output import (
     ERRORS_AS,
     WarningFormatter,
@@ -42,57 +26,89 @@ from clog.cli.output import (
     reader_has_left,
 )
 
-COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Logs": (
-        logs.create,
-        logs.ls,
-        show.describe,
-        logs.alter,
-        logs.upgrade,
-        logs.reset_times,
-        copy.copy,
-        convert.convert,
-        logs.delete,
-    ),
-    "Records": (
-        produce.produce,
-        consume.consume,
-        get.get,
-        export.export,
-        show.offsets,
-        logs.delete_records,
-        logs.transactions,
-    ),
-    "Cleaning": (
-        clean.roll,
-        clean.clean,
-        daemon.cleaner,
-        clean.sweep,
-        publish.publish,
-    ),
-    "Looking deeper": (
-        show.segments,
-        show.readers,
-        dump.dump,
-        verify.verify,
-        verify.verify_store,
-        cost.cost,
-        ui.ui,
-    ),
+COMMANDS: dict[str, dict[str, str]] = {
+    "Logs": {
+        "create": "logs",
+        "ls": "logs",
+        "describe": "describe",
+        "alter": "logs",
+        "upgrade": "logs",
+        "reset-times": "logs",
+        "copy": "copy",
+        "convert": "copy",
+        "delete": "logs",
+    },
+    "Records": {
+        "produce": "produce",
+        "consume": "consume",
+        "get": "get",
+        "export": "export",
+        "offsets": "describe",
+        "delete-records": "logs",
+        "transactions": "readers",
+    },
+    "Cleaning": {
+        "roll": "clean",
+        "clean": "clean",
+        "cleaner": "cleaner",
+        "sweep": "clean",
+        "publish": "publish",
+    },
+    "Looking deeper": {
+        "segments": "describe",
+        "readers": "readers",
+        "dump": "dump",
+        "verify": "verify",
+        "verify-store": "verify",
+        "cost": "cost",
+        "ui": "ui",
+    },
 }
-"""Functions whose names and docstrings are the commands and their help, by the headings of
-``clog --help``.
+"""The module of each command, by the headings of ``clog --help``. There it is a function of its
+name, whose docstring is its help.
 """
-
+_MODULES = {name: module for rows in COMMANDS.values() for name, module in rows.items()}
 
 UsageError: Any = typer.BadParameter.__bases__[0]
 """A wrong command line. Click's class, of which Typer may have its own copy."""
+
+
+def _function(name: str) -> Any:
+    module = import_module(f"clog.cli.{_MODULES[name]}")
+    return getattr(module, name.replace("-", "_"))
+
+
+def _help(name: str) -> str:
+    r"""Returns a docstring as help. Its examples begin with ``\b``, which keeps their lines
+    apart.
+    """
+    return cleandoc(_function(name).__doc__ or "").replace("\\b", "\b")
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands, each made when it is asked for: its module may take long to import."""
+
+    def __getitem__(self, name: str) -> Any:
+        command = _function(name)
+        alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+        alone.command(name, help=_help(name))(command)
+        return typer.main.get_command(alone)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
 
 
 class ClogGroup(TyperGroup):
     """Commands whose errors are printed in one line instead of a traceback, and whose list has
     headings.
     """
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands: Any = _Commands()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Looks how errors shall be printed, before there are any."""
@@ -118,12 +134,13 @@ class ClogGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's form
         """Writes the list of the commands by their headings."""
         width = max(map(len, self.commands))
-        for heading, functions in COMMANDS.items():
+        room = formatter.width - width - 4
+        for heading, names in COMMANDS.items():
             with formatter.section(heading):
-                found = [self.commands[_name(f)] for f in functions]
-                room = formatter.width - width - 4
-                rows = [(c.name.ljust(width), c.get_short_help_str(room)) for c in found if c.name]
-                formatter.write_dl(rows)
+                shown = {name: TyperCommand(name, help=_help(name)) for name in names}
+                formatter.write_dl(
+                    [(n.ljust(width), c.get_short_help_str(room)) for n, c in shown.items()]
+                )
 
 
 def _tell(error: Exception) -> int | None:
@@ -137,7 +154,7 @@ def _tell(error: Exception) -> int | None:
         if ERRORS_AS.get() == "text":
             return None  # Click shows it, with the usage.
         print_error(error.format_message(), "usage")
-        return 2
+        return Code.USAGE
     if isinstance(error, ClogError):
         print_error(str(error), error.kind)
     elif isinstance(error, MemoryError):
@@ -155,11 +172,11 @@ def _tell(error: Exception) -> int | None:
             drop_output()
         what = f"{error.filename or 'the output'} cannot be written or read"
         print_error(f"{what}: {error.strerror}")
-    elif isinstance(error, ImportError) and not _is_ours(error):
+    elif isinstance(error, ImportError) and not (error.name or "").startswith("clog"):
         print_error(f"a package is missing: {error}")
     else:
         return None
-    return 1
+    return Code.FAILED
 
 
 HELP = """A Kafka-style compacted log on any filesystem: no broker, just a folder.
@@ -184,17 +201,6 @@ app = typer.Typer(
 )
 
 
-def _help(command: Callable[..., None]) -> str:
-    r"""Returns a docstring as help. Its examples begin with ``\b``, which keeps their lines
-    apart.
-    """
-    return cleandoc(command.__doc__ or "").replace("\\b", "\b")
-
-
-def _name(command: Callable[..., None]) -> str:
-    return command.__name__.replace("_", "-")
-
-
 def _wants_json(args: list[str]) -> bool:
     """Tells whether errors shall be JSON: those of a command line that is wrong, too."""
     return not {"--json", "--log-format=json"}.isdisjoint(args) or (
@@ -202,29 +208,26 @@ def _wants_json(args: list[str]) -> bool:
     )
 
 
-def _is_ours(error: ImportError) -> bool:
-    return (error.name or "").startswith("clog")
-
-
 def _print_version(value: bool) -> None:  # noqa: FBT001 - the form of a Typer callback
     if value:
+        from importlib.metadata import version
+
         typer.echo(f"clog {version('pyspark-clog')}")
         raise typer.Exit
+
+
+_NO = False
 
 
 @app.callback()
 def _clog(
     *,
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
+    _version: bool = typer.Option(
+        _NO,
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the version and exit.",
+    ),
 ) -> None:
     """Does nothing: the commands do the work."""
-
-
-for _section in COMMANDS.values():
-    for _command in _section:
-        app.command(_name(_command), help=_help(_command))(_command)

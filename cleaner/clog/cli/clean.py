@@ -1,38 +1,49 @@
-"""`clog roll`: active segments are sealed, so that they can be cleaned."""
+"""`clog roll`, `clog clean`, `clog sweep`: what the cleaner does, once and by hand; and how passes,
+maintenance and plans are told, which `clog cleaner` does, too.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clog.cli.arguments import Json, Options, Partition, SingleWriter, Url, integer, open_log
-from clog.cli.output import counted, print_json, say, size
-from clog.cli.views import (
-    maintenance_json,
-    maintenance_lines,
-    pass_json,
-    pass_text,
-    tell_plans,
-    tell_uncleanable,
+from clog.cli.options import PARTITION, URL, Code, Given, command, flag, integer, option
+from clog.cli.output import (
+    count,
+    counted,
+    duration,
+    print_error,
+    print_json,
+    say,
+    size,
+    stderr,
+    table,
+    tracking,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from rich.console import Group
+    from rich.live import Live
+    from rich.table import Table
 
     from clog.cleaner import MaintenanceResult, PassResult
+    from clog.cleaner.dry_run import PlannedPass, PlannedRewrite, PlannedRound
+    from clog.cleaner.monitor import Activity, LogState, Monitor
     from clog.storage import Log
 
+MIB = 1 << 20
+_FORCE = "--force cleans whatever can be cleaned"
+_REFRESHES_A_SECOND = 4
 
-def roll(
-    url: Url,
-    *,
-    partition: Partition = None,
-    options: Options = None,
-    single_writer: SingleWriter = False,
-    json: Json = False,
-) -> None:
+DRY_RUN = flag("--dry-run", "Only print what the next round would read, write and remove.")
+DRY_DELETE = flag("--dry-run", "Only print what would be deleted.")
+
+
+@command(writes=True)
+def roll(url: str = URL, *, partition: int | None = PARTITION, given: Given) -> None:
     r"""Seal active segments, so that they can be cleaned.
 
     The active segment of a partition is never cleaned. It is sealed by appends that fill it, by
@@ -42,16 +53,12 @@ def roll(
     clog roll ./orders
     clog roll ./orders --partition 3
     """
-    log = open_log(url, options, single_writer=single_writer)
+    log = given.open(url)
     sealed = log.roll(partition)
-    if json:
-        print_json({"url": log.url, "sealed": sealed})
-    else:
-        say(rolled_text(sealed))
+    given.tell({"url": log.url, "sealed": sealed}, _rolled_text(sealed))
 
 
-def rolled_text(sealed: Sequence[int]) -> str:
-    """Returns in a line which partitions were sealed."""
+def _rolled_text(sealed: Sequence[int]) -> str:
     if not sealed:
         return "nothing to seal: active segments are empty"
     if len(sealed) == 1:
@@ -59,65 +66,30 @@ def rolled_text(sealed: Sequence[int]) -> str:
     return f"sealed the active segments of partitions {', '.join(map(str, sealed))}"
 
 
-MIB = 1 << 20
-_FORCE = "--force cleans whatever can be cleaned"
-
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        help="Clean everything cleanable at any dirty ratio; active segments and"
-        " min.compaction.lag.ms are still respected.",
-    ),
-]
-Roll = Annotated[
-    bool,
-    typer.Option(
-        "--roll", help="First seal the active segments, so that they can be cleaned, too."
-    ),
-]
-Threads = Annotated[
-    int,
-    typer.Option(parser=integer(1), metavar="N", help="Number of partitions cleaned in parallel."),
-]
-Buffer = Annotated[
-    int,
-    typer.Option(
-        parser=integer(1), metavar="MIB", help="Memory for all offset maps together, in MiB."
-    ),
-]
-IoLimit = Annotated[
-    int | None,
-    typer.Option(
-        parser=integer(1),
-        metavar="MIB",
-        help="Maximum MiB read and written per second.",
-        show_default=False,
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Only print what the next round would read, write and remove.",
-    ),
-]
-DryDelete = Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")]
-
-
+@command(writes=True)
 def clean(
-    url: Url,
+    url: str = URL,
     *,
-    force: Force = False,
-    roll: Roll = False,
-    threads: Threads = 1,
-    buffer: Buffer = 128,
-    io_limit: IoLimit = None,
-    dry_run: DryRun = False,
-    options: Options = None,
-    single_writer: SingleWriter = False,
-    json: Json = False,
-) -> None:
+    force: bool = flag(
+        "--force",
+        "Clean everything cleanable at any dirty ratio; active segments and min.compaction.lag.ms"
+        " are still respected.",
+    ),
+    roll: bool = flag(
+        "--roll", "First seal the active segments, so that they can be cleaned, too."
+    ),
+    threads: int = option(
+        "--threads N", "Number of partitions cleaned in parallel.", integer(1), default=1
+    ),
+    buffer: int = option(
+        "--buffer MIB", "Memory for all offset maps together, in MiB.", integer(1), default=128
+    ),
+    io_limit: int | None = option(
+        "--io-limit MIB", "Maximum MiB read and written per second.", integer(1)
+    ),
+    dry_run: bool = DRY_RUN,
+    given: Given,
+) -> Code | None:
     r"""Clean a log once.
 
     First runs due retention and sealing, then cleans every partition that is dirty enough.
@@ -131,24 +103,28 @@ def clean(
 
     if dry_run and roll:
         raise typer.BadParameter("--roll changes the log, --dry-run must not; leave one out")
-    log = open_log(url, options, single_writer=single_writer)
+    log = given.open(url)
     if dry_run:
         planned = plan_round(log.handle, now_ms=log.handle.clock.now_ms(), force=force)
-        tell_plans([(log.url, planned)], json=json)
-        return
+        tell_plans([(log.url, planned)], json=given.json)
+        return None
     rolled = log.roll() if roll else []
     io_bytes = None if io_limit is None else io_limit * MIB
     maintained, results = _cleaned(log, threads, buffer * MIB, io_bytes, force=force)
     uncleanable = sorted(log.handle.manifest().uncleanable)
-    if json:
-        done = maintenance_json(maintained) | {"passes": [pass_json(r) for r in results]}
-        print_json({"url": log.url, "rolled": rolled, **done, "uncleanable": uncleanable})
-    else:
-        for line in [*([rolled_text(rolled)] if roll else []), *maintenance_lines(maintained)]:
+
+    def draw() -> None:
+        first = [_rolled_text(rolled)] if roll else []
+        for line in (*first, *maintenance_lines(maintained), *map(pass_text, results)):
             say(line)
-        _tell(log, results, uncleanable, force=force)
-    if uncleanable:
-        raise typer.Exit(1)
+        if uncleanable:
+            tell_uncleanable(log.url, uncleanable)
+        elif not results:
+            say(f"no partition of {log.url} is due; {_why_none(log) if force else _FORCE}")
+
+    done = maintenance_json(maintained) | {"passes": [pass_json(r) for r in results]}
+    given.tell({"url": log.url, "rolled": rolled, **done, "uncleanable": uncleanable}, draw)
+    return Code.FAILED if uncleanable else None
 
 
 def _cleaned(
@@ -157,7 +133,6 @@ def _cleaned(
     """Does a round, with a bar for each pass meanwhile."""
     from clog.cleaner import Cleaner
     from clog.cleaner.passes.offset_map import save_memory
-    from clog.cli.views import watching_passes
 
     save_memory()
     maintained: list[MaintenanceResult] = []
@@ -172,15 +147,6 @@ def _cleaned(
         return maintained, cleaner.run_once(force=force)
 
 
-def _tell(log: "Log", results: "list[PassResult]", uncleanable: list[int], *, force: bool) -> None:
-    for result in results:
-        say(pass_text(result))
-    if uncleanable:
-        tell_uncleanable(log.url, uncleanable)
-    elif not results:
-        say(f"no partition of {log.url} is due; {_why_none(log) if force else _FORCE}")
-
-
 def _why_none(log: "Log") -> str:
     """Returns why nothing could be cleaned, though it was asked for at any dirty ratio."""
     found = log.describe()
@@ -193,14 +159,8 @@ def _why_none(log: "Log") -> str:
     return "all of it is clean"
 
 
-def sweep(
-    url: Url,
-    *,
-    dry_run: DryDelete = False,
-    options: Options = None,
-    single_writer: SingleWriter = False,
-    json: Json = False,
-) -> None:
+@command(writes=True)
+def sweep(url: str = URL, *, dry_run: bool = DRY_DELETE, given: Given) -> None:
     r"""Delete objects that are no longer needed.
 
     Replaced objects are deleted file.delete.delay.ms after their replacement, uncommitted ones a
@@ -213,27 +173,244 @@ def sweep(
     """
     from clog.cleaner.duties.commit_blocks import close_blocks
     from clog.cleaner.duties.sweep import Swept, sweep_orphans, sweep_released, with_room
-    from clog.cli.views import tracking
 
-    log = open_log(url, options, single_writer=single_writer)
+    log = given.open(url)
     handle = log.handle
     now_ms = handle.clock.now_ms()
+    steps: dict[str, Callable[..., Swept]] = {
+        "replaced": sweep_released,
+        "never committed": sweep_orphans,
+        "old commit": close_blocks,
+    }
     with tracking("deleting") as track:
-        steps: dict[str, Callable[..., Swept]] = {
-            "replaced": sweep_released,
-            "never committed": sweep_orphans,
-            "old commit": close_blocks,
-        }
         swept = {
             name: with_room(
                 handle, partial(step, handle, now_ms=now_ms, dry_run=dry_run, track=track)
             )
             for name, step in steps.items()
         }
-    if json:
-        found = {name.replace(" ", "_"): asdict(what) for name, what in swept.items()}
-        print_json({"url": log.url, "dry_run": dry_run} | found)
-        return
     verb = "would delete" if dry_run else "deleted"
-    for name, what in swept.items():
-        say(f"{verb} {counted(len(what.objects), f'{name} object')}, {size(what.size_bytes)}")
+    given.tell(
+        {"url": log.url, "dry_run": dry_run}
+        | {name.replace(" ", "_"): asdict(what) for name, what in swept.items()},
+        (
+            f"{verb} {counted(len(what.objects), f'{name} object')}, {size(what.size_bytes)}"
+            for name, what in swept.items()
+        ),
+    )
+
+
+def tell_uncleanable(url: str, partitions: list[int]) -> None:
+    """Prints that partitions could not be cleaned."""
+    print_error(f'partitions {partitions} of {url} are uncleanable; "clog describe" says why')
+
+
+def maintenance_json(done: "Iterable[MaintenanceResult]") -> dict[str, Any]:
+    """Returns for programs what sealing and retention did."""
+    results = list(done)
+    return {
+        "sealed": [p for result in results for p in result.sealed],
+        "retention": [asdict(e) for result in results for e in result.expired],
+    }
+
+
+def maintenance_lines(done: "Iterable[MaintenanceResult]") -> list[str]:
+    """Returns for people what sealing and retention did, line by line."""
+    lines: list[str] = []
+    for result in done:
+        lines += [f"sealed the active segment of partition {p}: it was idle" for p in result.sealed]
+        lines += [
+            f"removed {counted(e.records, 'record')}, {size(e.size_bytes)}, of partition"
+            f" {e.partition} below offset {e.start_offset}: retention"
+            for e in result.expired
+        ]
+    return lines
+
+
+def pass_json(result: "PassResult") -> dict[str, Any]:
+    """Returns a pass for programs."""
+    removed = {"records_removed": result.stats.records_removed}
+    return asdict(result) | {"stats": asdict(result.stats) | removed}
+
+
+def pass_text(result: "PassResult") -> str:
+    """Returns a pass in a line for people."""
+    stats = result.stats
+    return (
+        f"partition {result.partition} is clean to offset {result.next_dirty_offset} (from"
+        f" {result.first_dirty_offset}): removed {counted(stats.records_removed, 'record')},"
+        f" {size(stats.size_bytes_before)} -> {size(stats.size_bytes_after)}"
+    )
+
+
+def tell_plans(planned: "Iterable[tuple[str, PlannedRound]]", *, json: bool) -> None:
+    """Tells what would be done over logs, given by their URLs."""
+    if json:
+        logs = [{"url": url} | asdict(mine) for url, mine in planned]
+        print_json({"dry_run": True, "logs": logs})
+        return
+    for url, mine in planned:
+        say(f"{url}:")
+        for line in plan_lines(mine):
+            say(f"  {line}")
+
+
+def plan_lines(planned: "PlannedRound") -> list[str]:
+    """Returns a line for each thing that would happen; one that says so where nothing would."""
+    lines = [f"seal the active segment of partition {p}: it is idle" for p in planned.sealed]
+    lines += [
+        f"remove {counted(c.records, 'record')}, {size(c.size_bytes)}, of partition {c.partition}"
+        f" below offset {c.start_offset}: retention"
+        for c in planned.cuts
+    ]
+    lines += [
+        f"rewrite {counted(t.chunks, 'chunk')}, {size(t.size_bytes)}, of partition {t.partition}"
+        f" in [{t.base_offset}, {t.next_offset}): what is below the log start goes"
+        for t in planned.trims
+    ]
+    lines += _rewrites(planned.coalesced_first, "first coalesce {}, {}, which the passes share")
+    lines += [
+        f"clean partition {p.partition} ({p.reason}, dirty ratio {p.dirty_ratio:.2f}): map"
+        f" {counted(p.map_records, 'record')} in [{p.first_dirty_offset},"
+        f" {p.first_uncleanable_offset}), read the keys of {counted(p.records, 'record')},"
+        f" rewrite at most {size(p.size_bytes)}{_rest(p)}"
+        for p in planned.passes
+    ]
+    lines += [
+        f"leave partition {p} alone: its last pass failed, and back-off is not over;"
+        ' "clog describe" says why, "clog clean --force" does not wait'
+        for p in planned.resting
+    ]
+    old = "rewrite {} whose dead rows have waited long enough, {}"
+    lines += _rewrites(planned.materialised, old)
+    lines += _rewrites(planned.coalesced, "coalesce {}, {}")
+    lines += [
+        f"merge {counted(m.segments, 'segment')}, {size(m.size_bytes)}, of partition {m.partition}"
+        f" in [{m.base_offset}, {m.next_offset}): nothing is read or written"
+        for m in planned.merged
+    ]
+    if planned.deleted:
+        lines.append(
+            f"delete {counted(len(planned.deleted), 'replaced object')},"
+            f" {size(planned.deleted_bytes)}"
+        )
+    return lines or ["nothing is due"]
+
+
+def _rewrites(rewrites: "Sequence[PlannedRewrite]", what: str) -> list[str]:
+    """Returns a line of how many chunks are rewritten, and of how many bytes, if there are any."""
+    if not rewrites:
+        return []
+    chunks = counted(sum(r.chunks for r in rewrites), "chunk")
+    return [what.format(chunks, size(sum(r.size_bytes for r in rewrites)))]
+
+
+def _rest(planned: "PlannedPass") -> str:
+    """Returns what merges, what may be marked, and what was, in words."""
+    parts = []
+    if planned.segments_merged < planned.segments:
+        segments = counted(planned.segments, "segment")
+        parts.append(f"; of {segments} at most {planned.segments_merged} are left")
+    if planned.markable_records:
+        parts.append(f"; where little dies in {counted(planned.markable_records, 'record')}, mark")
+    if planned.records_marked:
+        parts.append(f"; {counted(planned.records_marked, 'record')} marked before")
+    return "".join(parts)
+
+
+@contextmanager
+def watching_passes(monitor: "Monitor") -> "Iterator[Live | None]":
+    """Shows the passes of a cleaner as long as the block lasts: a bar for each, phase by phase."""
+    if not stderr().is_terminal:
+        yield None
+        return
+    with drawn(lambda: bars(monitor)) as shown:
+        yield shown
+
+
+def drawn(picture: "Callable[[], Table | Group]") -> "Live":
+    """Returns a picture that is drawn anew as long as a block lasts; on standard error, as passes
+    may go to the other.
+    """
+    from rich.live import Live
+
+    return Live(
+        get_renderable=picture,
+        console=stderr(),
+        refresh_per_second=_REFRESHES_A_SECOND,
+        transient=True,
+    )
+
+
+def bars(monitor: "Monitor") -> "Table":
+    """Returns a row for each pass under way: partition, phase, bar, percent, time left."""
+    from rich.progress_bar import ProgressBar
+
+    now_ms = monitor.clock.monotonic_ms()
+    rows = []
+    for activity in monitor.activities():
+        done, total = activity.progress.records_done, activity.progress.records_total
+        left_ms = remaining_ms(activity, now_ms)
+        rows.append(
+            (
+                f"partition {activity.candidate.partition}: {activity.progress.phase}",
+                ProgressBar(total=max(total, 1), completed=done, width=40),
+                f"{done / max(total, 1):.0%}",
+                "" if left_ms is None else f"{duration(left_ms)} left",
+            )
+        )
+    return table([""] * 4, rows, folds=[""])
+
+
+def remaining_ms(activity: "Activity", now_ms: int) -> int | None:
+    """Returns how long the phase of a pass will take at its rate so far; None before it has one."""
+    progress = activity.progress
+    done, total = progress.records_done, progress.records_total
+    if not 0 < done <= total:
+        return None
+    return int((now_ms - progress.phase_began_ms) * (total - done) / done)
+
+
+def view(monitor: "Monitor") -> "Group":
+    """Returns the passes under way, and the logs."""
+    from rich.console import Group
+    from rich.text import Text
+
+    now_ms = monitor.clock.monotonic_ms()
+    activities = monitor.activities()
+    names = ["log", "partition", "dirty", "why", "phase", "done", "rate", "ETA"]
+    passes = table(names, [_pass_row(each, now_ms) for each in activities], folds=["log"])
+    names = ["log", "dirtiest", "passes", "removed", "size", "state"]
+    logs = table(names, [_log_row(*each) for each in monitor.logs().items()], folds=["log"])
+    idle = Text(f"idle, looked {duration(now_ms - monitor.round_ms)} ago", style="dim")
+    return Group(passes if activities else idle, Text(), logs)
+
+
+def _pass_row(activity: "Activity", now_ms: int) -> tuple[str, ...]:
+    progress, chosen = activity.progress, activity.candidate
+    done, total = progress.records_done, progress.records_total
+    share = done / total if total else 0.0
+    spent_ms = max(1, now_ms - activity.began_ms)
+    left_ms = remaining_ms(activity, now_ms)
+    return (
+        activity.url,
+        str(chosen.partition),
+        f"{chosen.bounds.dirty_ratio:.2f}",
+        chosen.reason.value,
+        progress.phase,
+        f"{min(share, 1):.0%}",
+        f"{progress.bytes_moved / 1e3 / spent_ms:.1f} MB/s",
+        "" if left_ms is None else duration(left_ms),
+    )
+
+
+def _log_row(url: str, state: "LogState") -> tuple[str, ...]:
+    dirtiest = max((p.dirty_ratio for p in state.partitions), default=0.0)
+    uncleanable = sum(p.uncleanable is not None for p in state.partitions)
+    totals = state.totals
+    words = state.error or (
+        f"{counted(uncleanable, 'partition')} uncleanable" if uncleanable else "well"
+    )
+    removed = totals["records_read"] - totals["records_written"]
+    sizes = f"{size(totals['size_bytes_before'])} -> {size(totals['size_bytes_after'])}"
+    return url, f"{dirtiest:.2f}", count(totals["passes"]), count(removed), sizes, words

@@ -1,40 +1,49 @@
-"""Commands over records: in, out, and the forms that they have outside."""
+"""`clog consume`: records as lines, from a position on, of a named reader or of the table; and the
+options that `clog export` has, too.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clog.cli.arguments import (
-    Json,
-    Options,
-    Partition,
-    Url,
+from clog.cli.lines import LINE_FORMAT, check_base64, format_jsonl, format_text, keys_given
+from clog.cli.options import (
+    PARTITION,
+    URL,
+    Code,
+    Given,
     choice,
+    command,
+    flag,
     integer,
-    open_log,
+    option,
     parse_time_ms,
     quoted,
     typed_schema,
     usage_errors,
 )
-from clog.cli.lines import check_base64, keys_given
 from clog.cli.output import print_note, write_lines
-from clog.storage.config import definitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from clog.storage import Log, NamedReader, Table
 
-LineFormat = Literal["text", "jsonl"]
-ToLines = Callable[[Any], Iterator[bytes]]
-"""Makes the lines of a batch."""
+    _Source = Callable[[int | None], Iterator[pa.RecordBatch]]
+    _ToLines = Callable[[pa.RecordBatch], Iterator[bytes]]
+
+_WHERE = (
+    "earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record at or after"
+    " that time."
+)
 
 
 def _hold_ms(text: str) -> int:
+    from clog.storage.config import definitions
+
     try:
         return definitions.duration_ms(text)
     except ValueError:
@@ -50,18 +59,8 @@ def _reader_name(text: str) -> str:
         return check_name(text)
 
 
-_WHERE = (
-    "earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record at or after"
-    " that time."
-)
-
-
 def _where(text: str) -> str:
-    """Returns a position as it was given, whose form was looked at.
-
-    Raises:
-        typer.BadParameter: it is none.
-    """
+    """Returns a position as it was given, whose form was looked at."""
     if text.startswith("@"):
         parse_time_ms(text[1:])
     elif text.isdecimal():
@@ -73,128 +72,58 @@ def _where(text: str) -> str:
     return text
 
 
-Start = Annotated[str, typer.Option("--from", parser=_where, metavar="WHERE", help=_WHERE)]
-ReaderStart = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        parser=_where,
-        metavar="WHERE",
-        show_default="earliest",
-        help=f"{_WHERE} With --reader, only where a new reader begins.",
-    ),
-]
-Maximum = Annotated[
-    int | None,
-    typer.Option(
-        "--max",
-        "-n",
-        parser=integer(),
-        metavar="N",
-        help="Stop after this many records.",
-        show_default=False,
-    ),
-]
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="At the end, wait for more records, until Ctrl-C.")
-]
-Poll = Annotated[
-    int,
-    typer.Option(
-        parser=integer(1),
-        metavar="MS",
-        help="How often --follow polls; each poll is one small request.",
-    ),
-]
-AsTable = Annotated[
-    bool,
-    typer.Option("--table", help="Print only the latest value of each key, without deleted keys."),
-]
-At = Annotated[
-    int | None,
-    typer.Option(
-        parser=integer(),
-        metavar="VERSION",
-        help="The table as of this version.",
-        show_default=False,
-    ),
-]
-Keys = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--key",
-        "-k",
-        metavar="KEY",
-        help="Print only records of this key; may be given more than once.",
-        show_default=False,
-    ),
-]
-ReaderName = Annotated[
-    str | None,
-    typer.Option(
-        "--reader",
-        parser=_reader_name,
-        metavar="NAME",
-        help="Continue where the reader of this name stopped, and record in the log how far it has"
-        " read; a new one begins at --from.",
-        show_default=False,
-    ),
-]
-Hold = Annotated[
-    int | None,
-    typer.Option(
-        parser=_hold_ms,
-        metavar="TIME",
-        help="How long the cleaner waits for the reader after each time it reports, so that it"
-        " misses no delete; at most the log's reader.hold.max.ms.",
-        show_default=False,
-    ),
-]
-Base64 = Annotated[
-    bool, typer.Option("--base64", help="--key is given in base64, for keys that are no text.")
-]
-Format = Annotated[
-    LineFormat,
-    typer.Option(
-        "--format",
-        parser=choice(*get_args(LineFormat)),
-        metavar="|".join(get_args(LineFormat)),
-        help="Format of the output lines.",
-    ),
-]
-NullMarker = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Text to print for null.", show_default=False)
-]
-WithOffsets = Annotated[
-    bool,
-    typer.Option("--offsets", help="Print partition, offset and timestamp before each text line."),
-]
-WithHeaders = Annotated[
-    bool, typer.Option("--headers", help="Print the headers before the key of each text line.")
-]
+START = option("--from WHERE", _WHERE, _where, default="earliest")
+AS_TABLE = flag("--table", "Print only the latest value of each key, without deleted keys.")
+AT = option("--at VERSION", "The table as of this version.", integer())
 
 
+@command()
 def consume(  # noqa: PLR0913 - one for each option
-    url: Url,
+    url: str = URL,
     *,
-    start: ReaderStart = None,
-    partition: Partition = None,
-    maximum: Maximum = None,
-    follow: Follow = False,
-    poll: Poll = 1000,
-    table: AsTable = False,
-    at: At = None,
-    key: Keys = None,
-    reader: ReaderName = None,
-    hold: Hold = None,
-    is_base64: Base64 = False,
-    line_format: Format = "text",
-    null_marker: NullMarker = None,
-    offsets: WithOffsets = False,
-    headers: WithHeaders = False,
-    options: Options = None,
-    json: Json = False,
-) -> None:
+    start: str | None = option(
+        "--from WHERE",
+        f"{_WHERE} With --reader, only where a new reader begins.",
+        _where,
+        shown="earliest",
+    ),
+    partition: int | None = PARTITION,
+    maximum: int | None = option("--max -n N", "Stop after this many records.", integer()),
+    follow: bool = flag("--follow -f", "At the end, wait for more records, until Ctrl-C."),
+    poll: int = option(
+        "--poll MS",
+        "How often --follow polls; each poll is one small request.",
+        integer(1),
+        default=1000,
+    ),
+    table: bool = AS_TABLE,
+    at: int | None = AT,
+    key: list[str] | None = option(
+        "--key -k KEY", "Print only records of this key; may be given more than once."
+    ),
+    reader: str | None = option(
+        "--reader NAME",
+        "Continue where the reader of this name stopped, and record in the log how far it has read;"
+        " a new one begins at --from.",
+        _reader_name,
+    ),
+    hold: int | None = option(
+        "--hold TIME",
+        "How long the cleaner waits for the reader after each time it reports, so that it misses no"
+        " delete; at most the log's reader.hold.max.ms.",
+        _hold_ms,
+    ),
+    is_base64: bool = flag("--base64", "--key is given in base64, for keys that are no text."),
+    line_format: str = option(
+        LINE_FORMAT, "Format of the output lines.", choice("text", "jsonl"), default="text"
+    ),
+    null_marker: str | None = option("--null-marker TEXT", "Text to print for null."),
+    offsets: bool = flag(
+        "--offsets", "Print partition, offset and timestamp before each text line."
+    ),
+    headers: bool = flag("--headers", "Print the headers before the key of each text line."),
+    given: Given,
+) -> Code | None:
     r"""Print records as lines.
 
     Records are printed partition by partition, in offset order. Text lines are key, TAB, value; a
@@ -209,47 +138,49 @@ def consume(  # noqa: PLR0913 - one for each option
     clog consume ./orders --key alice --offsets   # the history of a key
     clog consume ./orders --from @2026-01-31T12:00:00Z --json
     """
-    from clog.cli.lines import format_jsonl
     from clog.storage.readers import holding_reader
 
     check_table(start or "earliest", at, table=table)
-    _check_reader(reader, hold, all_records=not (table or key))
+    if hold is not None and reader is None:
+        raise typer.BadParameter("--hold needs --reader")
+    if reader is not None and (table or key):
+        raise typer.BadParameter("--reader reads all records; omit --table and --key")
     check_base64(key or (), is_base64=is_base64)
-    log = open_log(url, options)
+    log = given.open(url)
     keys = keys_given(key, is_base64=is_base64, schema=typed_schema(log)) if key else None
-    is_json = json or line_format == "jsonl"
+    is_json = given.json or line_format == "jsonl"
     to_lines = format_jsonl if is_json else _text(null_marker, offsets=offsets, headers=headers)
     view = log.table(partition=partition, at=at) if table else None
     named = holding_reader(log.handle, reader, hold or 0) if reader else None
     found = _table(log, view, keys) if view else _log(log, partition, start, keys, named)
     with named or nullcontext():
-        _print(limited(found(poll if follow else None), maximum), to_lines, named)
+        return _print(limited(found(poll if follow else None), maximum), to_lines, named)
 
 
-def _text(null_marker: str | None, *, offsets: bool, headers: bool) -> ToLines:
-    from clog.cli.lines import format_text
+def _print(
+    batches: "Iterator[pa.RecordBatch]", to_lines: "_ToLines", reader: "NamedReader | None"
+) -> Code | None:
+    try:
+        for batch in batches:
+            write_lines(b"".join(to_lines(batch)))
+            if reader is not None:
+                reader.commit(_after(batch))
+    except KeyboardInterrupt:
+        return Code.INTERRUPTED  # How one stops to follow.
+    return None
 
+
+def _text(null_marker: str | None, *, offsets: bool, headers: bool) -> "_ToLines":
     marker = null_marker.encode() if null_marker is not None else None
     return partial(format_text, null_marker=marker, with_offsets=offsets, with_headers=headers)
 
 
 def check_table(start: str, at: int | None, *, table: bool) -> None:
-    """Raises if options of the log and of its table are mixed.
-
-    Raises:
-        typer.BadParameter: they are.
-    """
+    """Raises if options of the log and of its table are mixed."""
     if at is not None and not table:
         raise typer.BadParameter("--at needs --table")
     if table and start != "earliest":
         raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
-
-
-def _check_reader(name: str | None, hold_ms: int | None, *, all_records: bool) -> None:
-    if hold_ms is not None and name is None:
-        raise typer.BadParameter("--hold needs --reader")
-    if name is not None and not all_records:
-        raise typer.BadParameter("--reader reads all records; omit --table and --key")
 
 
 def limited(batches: "Iterator[pa.RecordBatch]", maximum: int | None) -> "Iterator[pa.RecordBatch]":
@@ -264,11 +195,7 @@ def limited(batches: "Iterator[pa.RecordBatch]", maximum: int | None) -> "Iterat
 
 
 def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
-    """Returns the offset to start from in each partition.
-
-    Raises:
-        typer.BadParameter: ``where`` names no position.
-    """
+    """Returns the offset to start from in each partition."""
     from clog.storage.read.scan import partitions_named
 
     _where(where)
@@ -286,16 +213,13 @@ def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
     return {p: ends[p] if (offset := found[p]) is None else offset for p in wanted}
 
 
-_Source = Callable[[int | None], "Iterator[pa.RecordBatch]"]
-
-
 def _log(
     log: "Log",
     partition: int | None,
     where: str | None,
     keys: list[Any] | None,
     reader: "NamedReader | None",
-) -> _Source:
+) -> "_Source":
     starts = positions(log, partition, where or "earliest")
     if reader is not None:
         starts = _starts_of(log, reader, where, starts)
@@ -331,7 +255,7 @@ def _starts_of(
         ) from e
 
 
-def _table(log: "Log", view: "Table", keys: list[Any] | None) -> _Source:
+def _table(log: "Log", view: "Table", keys: list[Any] | None) -> "_Source":
     def batches(poll_ms: int | None) -> "Iterator[pa.RecordBatch]":
         yield from view.to_batches() if keys is None else view.of_keys(keys).to_batches()
         if poll_ms is not None:
@@ -376,20 +300,6 @@ def _read(
     manifest = log.handle.manifest()
     asked = ranges(manifest.head, partition, start, end, url=log.url)
     return records_of_keys(log.handle.store, manifest, asked, keys)
-
-
-def _print(
-    batches: "Iterator[pa.RecordBatch]",
-    to_lines: ToLines,
-    reader: "NamedReader | None",
-) -> None:
-    try:
-        for batch in batches:
-            write_lines(b"".join(to_lines(batch)))
-            if reader is not None:
-                reader.commit(_after(batch))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None  # How one stops to follow.
 
 
 def _after(batch: "pa.RecordBatch") -> dict[int, int]:

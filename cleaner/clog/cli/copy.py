@@ -1,66 +1,67 @@
-"""`clog copy`: a new log with the records of another."""
+"""`clog copy`: a new log with the records of another. `clog convert`: a log of bytes, into a typed
+one.
+"""
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clog.cli.arguments import (
-    Configs,
-    Json,
-    Options,
-    SingleWriter,
-    Url,
+from clog.cli.options import (
+    CONFIGS,
+    URL,
+    Given,
+    argument,
+    command,
     configs,
-    open_log,
+    option,
     partition_count,
+    schema_file,
     storage_options,
 )
-from clog.cli.output import counted, print_json, print_note, say
-from clog.cli.views import counting, tell_left_out
+from clog.cli.output import counted, counting, print_note, tell_left_out
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from clog.jobs import Decode
     from clog.storage import Log
 
 BATCH_BYTES = 64 << 20
 """Records of so many bytes, or more by one batch of the source, make one commit."""
-
-Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="URL of the new log.", show_default=False)
-]
-Partitions = Annotated[
-    int | None,
-    typer.Option(
-        parser=partition_count,
-        metavar="N",
-        help="Number of partitions of the copy: records are placed by their keys. Default: that of"
-        " the source, each record in the partition it was in.",
-        show_default=False,
-    ),
-]
-TargetOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target-option",
-        metavar="KEY=VALUE",
-        help="As --option, for the target; default: those of the source.",
-        show_default=False,
-    ),
-]
+_WHILE_COPYING: Mapping[str, str] = {
+    "cleanup.policy": "",
+    "max.message.bytes": str((1 << 31) - 1),
+    "message.timestamp.after.max.ms": "unlimited",
+    "message.timestamp.before.max.ms": "unlimited",
+    "message.timestamp.type": "CreateTime",
+}
+"""What a copy has until it is whole: it takes any record that a log can hold, with its time, and a
+cleaner that finds it leaves it alone.
+"""
+_LETTERS_KEPT: Mapping[str, str] = {"cleanup.policy": ""}
 
 
+@command(writes=True)
 def copy(
-    url: Url,
-    target: Target,
+    url: str = URL,
+    target: str = argument("TARGET", "URL of the new log."),
     *,
-    partitions: Partitions = None,
-    config: Configs = None,
-    options: Options = None,
-    target_options: TargetOptions = None,
-    single_writer: SingleWriter = False,
-    json: Json = False,
+    partitions: int | None = option(
+        "--partitions N",
+        "Number of partitions of the copy: records are placed by their keys. Default: that of the"
+        " source, each record in the partition it was in.",
+        partition_count,
+    ),
+    config: list[str] | None = CONFIGS,
+    given: Given,
+    target_options: list[str] | None = option(
+        "--target-option KEY=VALUE",
+        "As --option, for the target; default: those of the source.",
+    ),
 ) -> None:
     r"""Copy the records of a log into a new one.
 
@@ -74,44 +75,28 @@ def copy(
     clog copy ./orders s3://bucket/orders --partitions 16
     clog copy ./orders ./by-murmur2 --config partitioner=murmur2
     """
-    from clog.storage import Log
-
-    given = configs(config)
-    source = open_log(url, options)
-    wanted = {**source.handle.tip.head.config, **given}
-    by_key = partitions is not None or "partitioner" in given
-    made = Log.create(
+    own = configs(config)
+    source = given.open(url, to_read=True)
+    wanted = {**source.handle.tip.head.config, **own}
+    made = given.create(
         target,
-        partitions=partitions or source.partitions,
-        config={**wanted, **_WHILE_COPYING},
+        partitions or source.partitions,
+        {**wanted, **_WHILE_COPYING},
         schema=source.schema,
-        storage_options=storage_options(target_options or options),
-        single_writer=single_writer,
+        storage=storage_options(target_options or given.options),
     )
     tell_left_out(source)
-    done = _copied(source, made, by_key=by_key)
+    done = _copied(source, made, by_key=partitions is not None or "partitioner" in own)
     made.alter({name: wanted.get(name) for name in _WHILE_COPYING})
-    if json:
-        print_json({"url": source.url, "target": made.url, "records": done})
-    else:
-        say(f"copied {counted(done, 'record')} of {source.url} to {made.url}")
-
-
-_WHILE_COPYING: Mapping[str, str] = {
-    "cleanup.policy": "",
-    "max.message.bytes": str((1 << 31) - 1),
-    "message.timestamp.after.max.ms": "unlimited",
-    "message.timestamp.before.max.ms": "unlimited",
-    "message.timestamp.type": "CreateTime",
-}
-"""What a copy has until it is whole: it takes any record that a log can hold, with its time, and a
-cleaner that finds it leaves it alone.
-"""
+    given.tell(
+        {"url": source.url, "target": made.url, "records": done},
+        f"copied {counted(done, 'record')} of {source.url} to {made.url}",
+    )
 
 
 def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
     """Copies all records and returns their number; says what to do where that is interrupted."""
-    done, total = 0, sum(d["records"] for d in source.describe()["partition_details"])
+    done, total = 0, _records(source)
     try:
         with counting("copying", total) as more:
             for records in _gathered(source.read()):
@@ -123,6 +108,10 @@ def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
         print_note(told)
         raise
     return done
+
+
+def _records(log: "Log") -> int:
+    return sum(d["records"] for d in log.describe()["partition_details"])
 
 
 def _gathered(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.Table]":
@@ -143,3 +132,119 @@ def _gathered(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.Table]":
 def _append(log: "Log", records: "pa.Table", *, by_key: bool) -> None:
     parts = None if by_key else records.column("partition").to_numpy()
     log.append(records.drop_columns(["partition", "offset"]), partition=parts)
+
+
+@command(writes=True)
+def convert(
+    url: str = URL,
+    target: str = argument("TARGET", "The typed log."),
+    *,
+    schema: Path | None = option(
+        "--schema FILE",
+        "A JSON file with the types of keys and values; makes the target where there is none.",
+    ),
+    avro_schema: list[str] | None = option(
+        "--avro-schema [ID=]FILE",
+        "Values are Avro of the schema in this file. With ID they begin with Confluent's header,"
+        " and each id needs its file. Default: values are JSON.",
+    ),
+    key_avro_schema: list[str] | None = option(
+        "--key-avro-schema [ID=]FILE",
+        "The same of keys. Default: text and binary are what they are, other keys JSON.",
+    ),
+    dead_letters: str | None = option(
+        "--dead-letters URL",
+        "A log for records that do not fit, made where there is none. Default: such a record is an"
+        " error.",
+    ),
+    id: str | None = option(
+        "--id ID",
+        "Under which the target keeps how far it has come; default: one by the source.",
+    ),
+    partitions: int | None = option(
+        "--partitions N",
+        "Number of partitions of a target that is made. Default: that of the source.",
+        partition_count,
+    ),
+    config: list[str] | None = CONFIGS,
+    given: Given,
+) -> None:
+    r"""Copy the records of a log of bytes into a typed log.
+
+    Keys and values are decoded, from JSON or Avro, and become columns; tombstones are kept. A
+    record that does not fit goes unchanged to the dead letters, with the reason in its headers. The
+    target remembers how far the copy has come: an interrupted run continues, and a later one copies
+    what is new. Records are placed by their keys, and get new offsets.
+
+    \b
+    clog convert ./trips-json ./trips --schema trips.json --dead-letters ./dead
+    clog convert ./orders ./typed --schema orders.json --avro-schema 7=orders.avsc
+    """
+    from clog.jobs import convert as run
+
+    wanted = schema_file(schema)
+    own = configs(config)
+    files = {"values": avro_schema, "keys": key_avro_schema}
+    decoders = {name: _avro(paths) for name, paths in files.items() if paths}
+    source = given.open(url, to_read=True)
+    if wanted is None:
+        made = given.open(target)
+    else:
+        made = _made(
+            given,
+            target,
+            partitions or source.partitions,
+            {**source.handle.tip.head.config, **own},
+            wanted,
+        )
+    letters = None if dead_letters is None else _made(given, dead_letters, 1, _LETTERS_KEPT)
+    tell_left_out(source)
+    with counting("converting", _records(source)) as more:
+        done = run(source, made, **decoders, dead_letters=letters, id=id, more=more)
+    told = f"converted {counted(done.records, 'record')} of {source.url} into {made.url}"
+    if letters is not None:
+        told += f"; {counted(done.dead_letters, 'dead letter')} in {letters.url}"
+    given.tell({"url": source.url, "target": made.url, **asdict(done)}, told)
+
+
+def _made(
+    given: Given,
+    url: str,
+    partitions: int,
+    config: Mapping[str, str],
+    schema: "pa.Schema | None" = None,
+) -> "Log":
+    """Returns a log that is created where there is none; one that is there has the schema."""
+    from clog.storage import AlreadyExistsError, InvalidInputError
+
+    try:
+        return given.create(url, partitions, config, schema=schema)
+    except AlreadyExistsError:
+        found = given.open(url)
+    if schema is not None and found.schema != schema:
+        raise InvalidInputError(
+            f"{found.url} has another schema than the file; leave --schema out to use it, or bring"
+            " the log to it with clog alter --schema"
+        )
+    return found
+
+
+def _avro(files: list[str]) -> "Decode":
+    from clog.jobs import avro_values
+
+    by_id: dict[int, Any] = {}
+    for named in files:
+        number, sign, path = named.partition("=")
+        if not (sign and number.isascii() and number.isdigit()):
+            if len(files) > 1:
+                raise typer.BadParameter("give one schema of Avro, or each as ID=FILE")
+            return avro_values(_json_of(named))
+        by_id[int(number)] = _json_of(path)
+    return avro_values(by_id=by_id)
+
+
+def _json_of(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_text())
+    except (OSError, ValueError) as e:
+        raise typer.BadParameter(f"{path} cannot be read as JSON: {e}") from None

@@ -13,15 +13,13 @@ to find today's; or the user's own.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from clog.cli.arguments import Json, Options, Url, integer, open_log, quoted
-from clog.cli.output import count, counted, duration, print_json, print_table, say, size
-from clog.storage.config import definitions
+from clog.cli.options import URL, Given, command, integer, option, quoted
+from clog.cli.output import count, counted, duration, print_table, say, size, table
 
 if TYPE_CHECKING:
     from clog.storage import Log
@@ -36,8 +34,7 @@ READ_REQUESTS_PER_OBJECT = 2
 LISTS_PER_SWEEP = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(NamedTuple):
     """What some commits of a log had, in sum. ``span_ms``: from the first to the last of them;
     ``snapshot_bytes``: of the newest one.
     """
@@ -56,8 +53,7 @@ class Past:
     columns_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Daily:
+class Daily(NamedTuple):
     """One line of the bill: requests by kind and bytes, a day."""
 
     what: str
@@ -74,16 +70,16 @@ def daily(
     """Returns what a day costs at a trigger interval, with streams that read all of it;
     ``reads_back``: on a store where each commit is.
     """
-    batches = DAY_MS / trigger_ms
-    objects = past.append_objects / past.appends if past.appends else 1.0
-    commit_bytes = past.commit_bytes / past.commits if past.commits else 0.0
     days = past.span_ms / DAY_MS
-    data = past.append_bytes / days if days else 0.0
-    others = (past.commits - past.appends) / days if days else 0.0
-    made = past.other_objects / days if days else 0.0
-    made_bytes = past.other_bytes / days if days else 0.0
+    batches = DAY_MS / trigger_ms
+    objects = _share(past.append_objects, past.appends, 1.0)
+    commit_bytes = _share(past.commit_bytes, past.commits)
+    data = _share(past.append_bytes, days)
+    others = _share(past.commits - past.appends, days)
+    made = _share(past.other_objects, days)
+    made_bytes = _share(past.other_bytes, days)
     commits = batches + others
-    share = commits / past.commits if past.commits else 0.0
+    share = _share(commits, past.commits)
     snapshots, columns = share * past.snapshots, share * past.columns
     written = snapshots * past.snapshot_bytes
     read_back = commits if reads_back else 0.0
@@ -115,8 +111,11 @@ def daily(
     return [line for line in lines if line.what != "columns of partitions" or past.columns]
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+def _share(amount: float, among: float, else_: float = 0.0) -> float:
+    return amount / among if among else else_
+
+
+class Prices(NamedTuple):
     """In dollars: for a thousand requests by kind, and for a GB (10⁹ bytes) kept for a month."""
 
     name: str
@@ -145,37 +144,12 @@ PRICES = {
 """Storage is that of the first tier; traffic out of the region is not in here."""
 
 
-def prices_named(text: str) -> Prices:
-    """Returns a provider's list prices, or those of a JSON file, an object with the fields of
-    `Prices`.
-
-    Raises:
-        ValueError: neither; says what would be.
-    """
-    if text in PRICES:
-        return PRICES[text]
-    names = [field.name for field in fields(Prices)]
-    form = f"a JSON object of {', '.join(names)}"
-    try:
-        given = json.loads(Path(text).read_text("utf-8"))
-    except (OSError, ValueError) as e:
-        raise ValueError(
-            f"{text!r:.100} is not one of {', '.join(PRICES)}, nor a file with {form}"
-        ) from e
-    if not isinstance(given, dict) or set(given) - {"source"} != set(names) - {"source"}:
-        raise ValueError(f"{text} does not hold {form}")
-    texts = ("name", "as_of", "source")
-    for name, value in given.items():
-        is_right = isinstance(value, str) if name in texts else type(value) in (int, float)
-        if not is_right or (name not in texts and value < 0):
-            raise ValueError(f"{text} has {name}={value!r}; give text, or a number from 0")
-    return Prices(**{"source": text, **given})
-
-
-DAYS_PER_MONTH = 30
+_DAYS_PER_MONTH = 30
 
 
 def _trigger_ms(text: str) -> int:
+    from clog.storage.config import definitions
+
     if text.strip().isdecimal():
         raise typer.BadParameter(f"{quoted(text)} has no unit; give 10s for ten seconds")
     try:
@@ -188,44 +162,49 @@ def _trigger_ms(text: str) -> int:
 
 
 def _prices(text: str) -> Prices:
+    """Returns a provider's list prices, or those of a JSON file, an object with the fields of
+    `Prices`.
+    """
+    if text in PRICES:
+        return PRICES[text]
+    form = f"a JSON object of {', '.join(Prices._fields)}"
     try:
-        return prices_named(text)
-    except ValueError as e:
-        raise typer.BadParameter(str(e)) from e
+        given = json.loads(Path(text).read_text("utf-8"))
+    except (OSError, ValueError) as e:
+        raise typer.BadParameter(
+            f"{text!r:.100} is not one of {', '.join(PRICES)}, nor a file with {form}"
+        ) from e
+    if not isinstance(given, dict) or {*given, "source"} != set(Prices._fields):
+        raise typer.BadParameter(f"{text} does not hold {form}")
+    texts = ("name", "as_of", "source")
+    for name, value in given.items():
+        is_right = isinstance(value, str) if name in texts else type(value) in (int, float)
+        if not is_right or (name not in texts and value < 0):
+            raise typer.BadParameter(f"{text} has {name}={value!r}; give text, or a number from 0")
+    return Prices(**{"source": text, **given})
 
 
-Trigger = Annotated[
-    int, typer.Option(parser=_trigger_ms, metavar="INTERVAL", help="How often a batch is written.")
-]
-Readers = Annotated[
-    int,
-    typer.Option(parser=integer(), metavar="N", help="Number of streams that read the whole log."),
-]
-Commits = Annotated[
-    int,
-    typer.Option(parser=integer(2), metavar="N", help="Number of newest commits to examine."),
-]
-PricesOf = Annotated[
-    Prices,
-    typer.Option(
-        "--prices",
-        parser=_prices,
-        metavar="|".join((*PRICES, "FILE")),
-        help="Provider whose list prices to use, or a file with your own: a JSON object of"
-        " name, as_of, put_1000, get_1000, list_1000 and gb_month, in dollars.",
-    ),
-]
-
-
+@command()
 def cost(
-    url: Url,
+    url: str = URL,
     *,
-    trigger: Trigger = "10s",  # type: ignore[assignment] # the parser makes it a number
-    readers: Readers = 1,
-    prices: PricesOf = "aws",  # type: ignore[assignment] # the parser looks it up
-    commits: Commits = 200,
-    options: Options = None,
-    json: Json = False,
+    trigger: int = option(
+        "--trigger INTERVAL", "How often a batch is written.", _trigger_ms, default="10s"
+    ),
+    readers: int = option(
+        "--readers N", "Number of streams that read the whole log.", integer(), default=1
+    ),
+    prices: Prices = option(
+        "--prices aws|gcs|azure|FILE",
+        "Provider whose list prices to use, or a file with your own: a JSON object of name, as_of,"
+        " put_1000, get_1000, list_1000 and gb_month, in dollars.",
+        _prices,
+        default="aws",
+    ),
+    commits: int = option(
+        "--commits N", "Number of newest commits to examine.", integer(2), default=200
+    ),
+    given: Given,
 ) -> None:
     r"""Estimate what a log costs per day.
 
@@ -236,16 +215,12 @@ def cost(
     clog cost s3://bucket/orders --trigger 10s --prices aws
     clog cost ./orders --trigger 1min --readers 3 --json
     """
-    log = open_log(url, options)
+    log = given.open(url)
     found = bill(log, prices, trigger_ms=trigger, readers=readers, commits=commits)
-    if json:
-        print_json(found.as_json())
-        return
-    _print(found)
+    given.tell(found.as_json(), lambda: _print(found))
 
 
-@dataclass(frozen=True, slots=True)
-class Bill:
+class Bill(NamedTuple):
     """What a log costs a day. ``stored_bytes``: with the files that wait to be deleted."""
 
     url: str
@@ -269,14 +244,15 @@ class Bill:
 
     def as_json(self) -> dict[str, Any]:
         """Returns it in values that JSON has."""
+        lines = [line._asdict() | {"dollars": self.dollars(line)} for line in self.lines]
         return {
             "url": self.url,
             "trigger_ms": self.trigger_ms,
             "readers": self.readers,
-            "past": asdict(self.past),
-            "prices": asdict(self.prices),
+            "past": self.past._asdict(),
+            "prices": self.prices._asdict(),
             "stored_bytes": self.stored_bytes,
-            "daily": [asdict(line) | {"dollars": self.dollars(line)} for line in self.lines],
+            "daily": lines,
         }
 
 
@@ -349,31 +325,22 @@ def _written(edit: "Edit") -> "set[ObjectRef]":
     return {c.object for r in edit.replace for c in r.chunks if c.object.path not in old}
 
 
-def _row(line: Daily, dollars: float) -> dict[str, str]:
-    return {
-        "a day": line.what,
-        "PUT": count(round(line.puts)),
-        "GET": count(round(line.gets)),
-        "LIST": count(round(line.lists)),
-        "written": size(round(line.bytes_out)),
-        "read": size(round(line.bytes_in)),
-        "dollars": f"{dollars:.2f}",
-    }
-
-
 def _print(found: Bill) -> None:
-    from rich.table import Table
-
-    names = ("puts", "gets", "lists", "bytes_out", "bytes_in")
     lines, price, past = found.lines, found.prices, found.past
-    total = Daily("all", **{name: sum(getattr(line, name) for line in lines) for name in names})
-    table = Table(box=None, pad_edge=False)
-    for name in _row(total, 0):
-        table.add_column(name, justify="left" if name == "a day" else "right", no_wrap=True)
-    for line in (*lines, total):
-        table.add_row(*_row(line, found.dollars(line)).values())
-    print_table(table)
-    month = found.dollars(total) * DAYS_PER_MONTH
+    numbers = Daily._fields[1:]
+    total = Daily("all", **{name: sum(getattr(line, name) for line in lines) for name in numbers})
+    columns = ("a day", "PUT", "GET", "LIST", "written", "read", "dollars")
+    rows = [
+        (
+            line.what,
+            *(count(round(number)) for number in (line.puts, line.gets, line.lists)),
+            *(size(round(size_bytes)) for size_bytes in (line.bytes_out, line.bytes_in)),
+            f"{found.dollars(line):.2f}",
+        )
+        for line in (*lines, total)
+    ]
+    print_table(table(columns, rows, right=columns[1:]))
+    month = found.dollars(total) * _DAYS_PER_MONTH
     say(
         f"kept: {size(found.stored_bytes)}, {found.stored_dollars:.2f} dollars a month; requests"
         f" {month:.2f} dollars a month at {price.name} list prices of {price.as_of}"

@@ -1,53 +1,35 @@
-"""Commands that look and check: what is there, whether it is sound, and what it costs."""
+"""`clog dump`: what is on disk."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clog.cli.arguments import Json, Options, Url, integer, open_log
-from clog.cli.output import count, moment, print_json, print_json_line, size, stdout
+from clog.cli.options import URL, Given, command, flag, integer, option
+from clog.cli.output import count, moment, print_json_line, size, stdout
 
 if TYPE_CHECKING:
+    from clog.storage import Store
     from clog.storage.format.commits import EditRecord
     from clog.storage.format.manifest import Manifest
     from clog.storage.format.transactions import TransactionName
-    from clog.storage.store.contract import Store
-
-Version = Annotated[
-    int | None,
-    typer.Option(
-        parser=integer(), metavar="N", help="Show the commit of this version.", show_default=False
-    ),
-]
-ShowCommits = Annotated[bool, typer.Option("--commits", help="List all commits, oldest first.")]
-ShowSnapshots = Annotated[bool, typer.Option("--snapshots", help="List all snapshots.")]
-ShowObjects = Annotated[
-    bool,
-    typer.Option("--objects", help="List all data objects: live, replaced, or in no manifest."),
-]
-
-ShowTransactions = Annotated[
-    bool,
-    typer.Option(
-        "--transactions",
-        help="List transactions that have not ended, and markers of those that have.",
-    ),
-]
 
 
+@command()
 def dump(
-    url: Url,
+    url: str = URL,
     *,
-    version: Version = None,
-    commits: ShowCommits = False,
-    snapshots: ShowSnapshots = False,
-    objects: ShowObjects = False,
-    transactions: ShowTransactions = False,
-    options: Options = None,
-    json: Json = False,
+    version: int | None = option("--version N", "Show the commit of this version.", integer()),
+    commits: bool = flag("--commits", "List all commits, oldest first."),
+    snapshots: bool = flag("--snapshots", "List all snapshots."),
+    objects: bool = flag("--objects", "List all data objects: live, replaced, or in no manifest."),
+    transactions: bool = flag(
+        "--transactions",
+        "List transactions that have not ended, and markers of those that have.",
+    ),
+    given: Given,
 ) -> None:
     r"""Show what is on disk.
 
@@ -66,30 +48,23 @@ def dump(
         raise typer.BadParameter(
             "give one of --version, --commits, --snapshots, --objects, --transactions"
         )
-    log = open_log(url, options)
-    store, tip = log.handle.store, log.handle.tip
+    log = given.open(url)
+    store = log.handle.store
     if commits:
-        _print_rows(_commit_rows(store), json=json)
+        _print_rows(_commit_rows(store), given)
     elif snapshots:
-        _print_rows(_snapshot_rows(store), json=json)
+        _print_rows(_snapshot_rows(store), given)
     elif objects:
-        _print_rows(_object_rows(store, log.handle.manifest()), json=json)
+        _print_rows(_object_rows(store, log.handle.manifest()), given)
     elif transactions:
-        _print_rows(_transaction_rows(log.handle.manifest()), json=json)
+        _print_rows(_transaction_rows(log.handle.manifest()), given)
     else:
-        document = commit_document(store, tip.version if version is None else version)
-        if json:
-            print_json(document)
-        else:
-            _print_document(document)
+        document = _commit_document(store, log.handle.tip.version if version is None else version)
+        given.tell(document, lambda: _print_document(document))
 
 
-def commit_document(store: "Store", version: int) -> dict[str, Any]:
-    """Returns a commit as JSON, its edit inline wherever it is stored; without the seed.
-
-    Raises:
-        VersionExpiredError: the commit is not there.
-    """
+def _commit_document(store: "Store", version: int) -> dict[str, Any]:
+    """Returns a commit as JSON, its edit inline wherever it is stored; without the seed."""
     from clog.storage.commit.tip import try_read
     from clog.storage.errors import VersionExpiredError
     from clog.storage.format.commits import edit_of, edit_to_json, head_to_json
@@ -206,8 +181,8 @@ def _object_rows(store: "Store", manifest: "Manifest") -> Iterator[dict[str, Any
         yield {"state": state if path in stored else "missing", **row}
 
 
-def _print_rows(rows: Iterator[dict[str, Any]], *, json: bool) -> None:
-    if json:
+def _print_rows(rows: Iterator[dict[str, Any]], given: Given) -> None:
+    if given.json:
         for row in rows:
             print_json_line(row)
         return

@@ -1,87 +1,57 @@
 """`clog export`: a log, or its table, as one file that other tools read."""
 
 import base64
-import json as json_module
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
+from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias
 
 import typer
 
-from clog.cli.arguments import Json, Options, Partition, Url, choice, open_log
-from clog.cli.consume import AsTable, At, Start, check_table, positions
-from clog.cli.output import counted, print_json, print_note, say, size
-from clog.cli.views import counting, tell_left_out
+from clog.cli.consume import AS_TABLE, AT, START, check_table, positions
+from clog.cli.lines import format_jsonl, headers_json, texts_of
+from clog.cli.options import PARTITION, URL, Given, argument, choice, command, flag, option
+from clog.cli.output import counted, counting, print_note, size, tell_left_out
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from clog.storage import Log
 
-Format = Literal["parquet", "csv", "jsonl"]
-_FORMATS = get_args(Format)
-_BY_ENDING: dict[str, Format] = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-}
-
-Out = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE", help="A local file, or - for standard output.", show_default=False
-    ),
-]
-FileFormat = Annotated[
-    Format | None,
-    typer.Option(
-        "--format",
-        parser=choice(*_FORMATS),
-        metavar="|".join(_FORMATS),
-        help="Format of the file; default: by its ending.",
-        show_default=False,
-    ),
-]
-Strings = Annotated[
-    bool, typer.Option("--strings", help="Keys and values are text in Parquet, not binary.")
-]
-Base64 = Annotated[
-    bool,
-    typer.Option("--base64", help="Keys and values are base64 in CSV, for those that are no text."),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]
+_Write = Callable[["pa.RecordBatch"], None]
+_Rows: TypeAlias = "pa.RecordBatch | pa.Table"
+_BY_ENDING = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(NamedTuple):
     """How bytes are written: as text in Parquet, as base64 in CSV."""
 
     strings: bool
     is_base64: bool
 
 
-Write = Callable[["pa.RecordBatch"], None]
-Rows: TypeAlias = "pa.RecordBatch | pa.Table"
-
-
+@command()
 def export(
-    url: Url,
-    out: Out,
+    url: str = URL,
+    out: str = argument("FILE", "A local file, or - for standard output."),
     *,
-    file_format: FileFormat = None,
-    table: AsTable = False,
-    at: At = None,
-    start: Start = "earliest",
-    partition: Partition = None,
-    strings: Strings = False,
-    is_base64: Base64 = False,
-    overwrite: Overwrite = False,
-    options: Options = None,
-    json: Json = False,
+    file_format: str | None = option(
+        "--format parquet|csv|jsonl",
+        "Format of the file; default: by its ending.",
+        choice("parquet", "csv", "jsonl"),
+    ),
+    table: bool = AS_TABLE,
+    at: int | None = AT,
+    start: str = START,
+    partition: int | None = PARTITION,
+    strings: bool = flag("--strings", "Keys and values are text in Parquet, not binary."),
+    is_base64: bool = flag(
+        "--base64", "Keys and values are base64 in CSV, for those that are no text."
+    ),
+    overwrite: bool = flag("--overwrite", "Replace a file that is there."),
+    given: Given,
 ) -> None:
     r"""Write records to a Parquet, CSV or JSON lines file.
 
@@ -100,7 +70,7 @@ def export(
     if strings and is_base64:
         raise typer.BadParameter("--strings and --base64 contradict each other; leave one out")
     chosen = _checked(out, file_format, overwrite=overwrite)
-    log = open_log(url, options)
+    log = given.open(url)
     batches = log.table(partition, at).to_batches() if table else _records(log, partition, start)
     schema = log.handle.tip.head.log.schema
     total = None if table else sum(d["records"] for d in log.describe()["partition_details"])
@@ -116,15 +86,19 @@ def export(
             write(batch)
             records += batch.num_rows
             more(batch.num_rows)
-    _tell(log.url, out, records, json=json)
+    told = f"exported {counted(records, 'record')}"
+    if out == "-":
+        print_note(told)
+        return
+    stored = Path(out).stat().st_size
+    given.tell(
+        {"url": log.url, "file": out, "records": records, "size_bytes": stored},
+        f"{told} to {out}, {size(stored)}",
+    )
 
 
-def _checked(out: str, file_format: Format | None, *, overwrite: bool) -> Format:
-    """Returns the format to write.
-
-    Raises:
-        typer.BadParameter: nothing tells it, the file is there, or none can be.
-    """
+def _checked(out: str, file_format: str | None, *, overwrite: bool) -> str:
+    """Returns the format to write; the file can be made."""
     chosen = file_format or _BY_ENDING.get(Path(out).suffix.lower())
     if chosen is None:
         raise typer.BadParameter(f"the ending of {out!r} tells no format; give --format")
@@ -138,17 +112,6 @@ def _checked(out: str, file_format: Format | None, *, overwrite: bool) -> Format
     if path.exists() and not overwrite:
         raise typer.BadParameter(f"{out} is there already; --overwrite replaces it")
     return chosen
-
-
-def _tell(url: str, out: str, records: int, *, json: bool) -> None:
-    if out == "-":
-        print_note(f"exported {counted(records, 'record')}")
-        return
-    stored = Path(out).stat().st_size
-    if json:
-        print_json({"url": url, "file": out, "records": records, "size_bytes": stored})
-    else:
-        say(f"exported {counted(records, 'record')} to {out}, {size(stored)}")
 
 
 def _records(log: "Log", partition: int | None, where: str) -> "Iterator[pa.RecordBatch]":
@@ -174,7 +137,7 @@ def _file(out: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _parquet(stream: IO[bytes], schema: "pa.Schema", form: _Form) -> Iterator[Write]:
+def _parquet(stream: IO[bytes], schema: "pa.Schema", form: _Form) -> Iterator[_Write]:
     from pyarrow import parquet
 
     written = _as_text(schema.empty_table()).schema if form.strings else schema
@@ -183,10 +146,10 @@ def _parquet(stream: IO[bytes], schema: "pa.Schema", form: _Form) -> Iterator[Wr
 
 
 @contextmanager
-def _csv(stream: IO[bytes], schema: "pa.Schema", form: _Form) -> Iterator[Write]:
+def _csv(stream: IO[bytes], schema: "pa.Schema", form: _Form) -> Iterator[_Write]:
     from pyarrow import csv
 
-    def rows(batch: Rows) -> Rows:
+    def rows(batch: _Rows) -> _Rows:
         return _flat(_as_base64(batch) if form.is_base64 else _as_text(batch))
 
     with csv.CSVWriter(stream, rows(schema.empty_table()).schema) as writer:
@@ -194,20 +157,16 @@ def _csv(stream: IO[bytes], schema: "pa.Schema", form: _Form) -> Iterator[Write]
 
 
 @contextmanager
-def _jsonl(stream: IO[bytes], _: "pa.Schema", __: _Form) -> Iterator[Write]:
-    from clog.cli.lines import format_jsonl
-
+def _jsonl(stream: IO[bytes], _: "pa.Schema", __: _Form) -> Iterator[_Write]:
     yield lambda batch: stream.writelines(format_jsonl(batch))
 
 
 _WRITERS = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl}
 
 
-def _as_text(rows: Rows) -> Rows:
-    """Returns the rows with keys and values as text.
-
-    Raises:
-        InvalidInputError: one is none. Which record is told, its bytes are not.
+def _as_text(rows: _Rows) -> _Rows:
+    """Returns the rows with keys and values as text; of one that is none its place is told, not its
+    bytes.
     """
     import pyarrow as pa
 
@@ -217,20 +176,17 @@ def _as_text(rows: Rows) -> Rows:
         try:
             text = rows.column(name).cast(pa.string())
         except pa.ArrowInvalid:
+            offsets, p = rows.column("offset"), rows.column("partition")[0]
             raise InvalidInputError(
-                f"a {name} among {_where(rows)} is not UTF-8; export to Parquet without --strings,"
-                " to CSV with --base64, or to JSON lines"
+                f"a {name} among offsets {offsets[0]} to {offsets[-1]} of partition {p} is not"
+                " UTF-8; export to Parquet without --strings, to CSV with --base64, or to JSON"
+                " lines"
             ) from None
-        rows = rows.set_column(rows.schema.get_field_index(name), name, text)
+        rows = _with(rows, name, text)
     return rows
 
 
-def _where(rows: Rows) -> str:
-    offsets = rows.column("offset")
-    return f"offsets {offsets[0]} to {offsets[-1]} of partition {rows.column('partition')[0]}"
-
-
-def _as_base64(rows: Rows) -> Rows:
+def _as_base64(rows: _Rows) -> _Rows:
     import pyarrow as pa
 
     for name in _bytes_columns(rows):
@@ -239,27 +195,25 @@ def _as_base64(rows: Rows) -> Rows:
             for value in rows.column(name).to_pylist()
         ]
         column = pa.array(texts, pa.string())
-        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+        rows = _with(rows, name, column)
     return rows
 
 
-def _bytes_columns(rows: Rows) -> list[str]:
+def _bytes_columns(rows: _Rows) -> list[str]:
     """Returns which of key and value are bytes: in a typed log they may be anything."""
     import pyarrow as pa
 
     return [name for name in ("key", "value") if pa.types.is_binary(rows.column(name).type)]
 
 
-def _flat(rows: Rows) -> Rows:
+def _flat(rows: _Rows) -> _Rows:
     """Returns the rows with what CSV has no place for as JSON, in the form of `lines`: headers,
     and structs, lists and bytes of a typed log; null where there is none.
     """
     import pyarrow as pa
 
-    from clog.cli.lines import headers_json, texts_of
-
     texts = [
-        json_module.dumps(headers_json(some), ensure_ascii=False) if some else None
+        json.dumps(headers_json(some), ensure_ascii=False) if some else None
         for some in rows.column("headers").to_pylist()
     ]
     flat = {"headers": pa.array(texts, pa.string())}
@@ -268,5 +222,9 @@ def _flat(rows: Rows) -> Rows:
         if pa.types.is_nested(column.type):
             flat[name] = pa.array(texts_of(column), pa.binary()).cast(pa.string())
     for name, column in flat.items():
-        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+        rows = _with(rows, name, column)
     return rows
+
+
+def _with(rows: _Rows, name: str, column: "pa.Array | pa.ChunkedArray") -> _Rows:
+    return rows.set_column(rows.schema.get_field_index(name), name, column)

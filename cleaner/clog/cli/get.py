@@ -1,11 +1,19 @@
 """`clog get`: the values of keys."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from clog.cli.arguments import Json, Options, Url, integer, open_log, typed_schema
-from clog.cli.lines import check_base64, keys_given
+from clog.cli.lines import check_base64, format_jsonl, format_text, keys_given, texts_of
+from clog.cli.options import (
+    URL,
+    Code,
+    Given,
+    argument,
+    command,
+    flag,
+    integer,
+    option,
+    typed_schema,
+)
 from clog.cli.output import print_error, write_lines
 
 if TYPE_CHECKING:
@@ -13,35 +21,20 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-NAMED_MAX = 5
+_NAMED_MAX = 5
 """Keys without a value that are named."""
 
-Keys = Annotated[list[str], typer.Argument(metavar="KEY…", help="The keys.", show_default=False)]
-Base64 = Annotated[
-    bool, typer.Option("--base64", help="The keys are given in base64, for keys that are no text.")
-]
-At = Annotated[
-    int | None,
-    typer.Option(
-        parser=integer(),
-        metavar="VERSION",
-        help="The values as of this version.",
-        show_default=False,
-    ),
-]
-OnlyValues = Annotated[bool, typer.Option("--values", help="Print the values without their keys.")]
 
-
+@command()
 def get(
-    url: Url,
-    keys: Keys,
+    url: str = URL,
+    keys: list[str] = argument("KEY…", "The keys."),
     *,
-    at: At = None,
-    values: OnlyValues = False,
-    is_base64: Base64 = False,
-    options: Options = None,
-    json: Json = False,
-) -> None:
+    at: int | None = option("--at VERSION", "The values as of this version.", integer()),
+    values: bool = flag("--values", "Print the values without their keys."),
+    is_base64: bool = flag("--base64", "The keys are given in base64, for keys that are no text."),
+    given: Given,
+) -> Code | None:
     r"""Print the latest value of each key.
 
     A line is key, TAB, value; with --json, an object as printed by clog consume --json. Reads only
@@ -56,15 +49,16 @@ def get(
     from clog.storage.objects.conforming import asked_keys
 
     check_base64(keys, is_base64=is_base64)
-    log = open_log(url, options)
-    given = keys_given(keys, is_base64=is_base64, schema=typed_schema(log))
-    wanted = dict(zip(asked_keys(given, log.handle.tip.head.log.schema), keys, strict=True))
-    rows, missing = _latest(log.table(at=at).of_keys(given), list(wanted))
-    write_lines(b"".join(_lines(rows, values=values, json=json)))
-    if missing:
-        when = "" if at is None else f" at version {at}"
-        print_error(f"no value in {log.url}{when} for {_named([wanted[key] for key in missing])}")
-        raise typer.Exit(1)
+    log = given.open(url)
+    asked = keys_given(keys, is_base64=is_base64, schema=typed_schema(log))
+    wanted = dict(zip(asked_keys(asked, log.handle.tip.head.log.schema), keys, strict=True))
+    rows, missing = _latest(log.table(at=at).of_keys(asked), list(wanted))
+    write_lines(b"".join(_lines(rows, values=values, json=given.json)))
+    if not missing:
+        return None
+    when = "" if at is None else f" at version {at}"
+    print_error(f"no value in {log.url}{when} for {_named([wanted[key] for key in missing])}")
+    return Code.FAILED
 
 
 def _named(keys: list[str]) -> str:
@@ -76,9 +70,9 @@ def _named(keys: list[str]) -> str:
     shown = [repr(key) for key in keys]
     if len(keys) == 1:
         return f"the key {shown[0]}"
-    more = len(keys) - NAMED_MAX
+    more = len(keys) - _NAMED_MAX
     rest = f" and {more} more" if more > 0 else ""
-    return f"{len(keys)} keys: {', '.join(shown[:NAMED_MAX])}{rest}"
+    return f"{len(keys)} keys: {', '.join(shown[:_NAMED_MAX])}{rest}"
 
 
 def _latest(rows: "pa.Table", wanted: list[bytes]) -> "tuple[pa.Table, list[bytes]]":
@@ -97,8 +91,6 @@ def _latest(rows: "pa.Table", wanted: list[bytes]) -> "tuple[pa.Table, list[byte
 
 
 def _lines(rows: "pa.Table", *, values: bool, json: bool) -> "Iterator[bytes]":
-    from clog.cli.lines import format_jsonl, format_text, texts_of
-
     for batch in rows.to_batches():
         if json:
             yield from format_jsonl(batch)

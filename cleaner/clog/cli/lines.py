@@ -1,5 +1,4 @@
-"""Records as lines, both ways, and lines of a stream as they come, from a terminal, a pipe or a
-file, with a limit on the wait.
+"""Records as lines, both ways.
 
 *Text*: ``key<TAB>value``. An empty value is ``key<TAB>``, a tombstone the key alone, without a
 TAB (S4). With a null marker, a key or value that equals it is null. Text holds no headers, no
@@ -20,23 +19,16 @@ key that is text stands for itself; such lines are not read.
 
 import base64
 import binascii
-import io
 import json
-import os
-import select
-import signal
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from types import FrameType
-from typing import TYPE_CHECKING, Any, BinaryIO
-
-from clog.storage.errors import InvalidInputError
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LINE_FORMAT = "--format text|jsonl"
 _FIELDS = frozenset(
     {"key", "key_b64", "value", "value_b64", "headers", "timestamp", "partition", "offset"}
 )
@@ -58,12 +50,24 @@ class Rows:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def to_typed(self, schema: "pa.Schema", *, first: int) -> "pa.Table":
-        """Returns what `Log.append` of a log with this schema takes; ``first`` as `parse_jsonl`.
+    def add(
+        self,
+        key: Any,
+        value: Any,
+        headers: list[dict[str, Any]] | None = None,
+        timestamp_us: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Adds a record."""
+        self.keys.append(key)
+        self.values.append(value)
+        self.headers.append(headers)
+        self.timestamps_us.append(timestamp_us)
+        self.partitions.append(partition)
 
-        Raises:
-            InvalidInputError: a key or a value that does not fit; the message names the record.
-        """
+    def to_typed(self, schema: "pa.Schema", *, first: int) -> "pa.Table":
+        """Returns what `Log.append` of a log with this schema takes; ``first`` as `parse_jsonl`."""
+        from clog.storage.errors import InvalidInputError
         from clog.storage.objects.conforming import UnfitError, conformed, made_of_python
 
         nothing = [None] * len(self)
@@ -99,27 +103,18 @@ def parse_text(lines: Sequence[bytes], *, null_marker: bytes | None = None) -> R
     >>> parse_text([b"a\t1", b"a\t", b"a"]).values
     [b'1', b'', None]
     """
-    rows = Rows()
-    for line in lines:
-        key, tab, value = line.partition(b"\t")
-        rows.keys.append(None if key == null_marker else key)
-        rows.values.append(value if tab and value != null_marker else None)
-    count = len(lines)
-    rows.headers, rows.timestamps_us, rows.partitions = (
-        [None] * count,
-        [None] * count,
-        [None] * count,
-    )
-    return rows
+    parts = [line.partition(b"\t") for line in lines]
+    keys = [None if key == null_marker else key for key, _, _ in parts]
+    values = [value if tab and value != null_marker else None for _, tab, value in parts]
+    headers, timestamps_us, partitions = ([None] * len(lines) for _ in range(3))
+    return Rows(keys, values, headers, timestamps_us, partitions)  # type: ignore[arg-type]
 
 
 def parse_jsonl(lines: Sequence[bytes], *, first: int, schema: "pa.Schema | None" = None) -> Rows:
     """Reads records of JSON lines; ``first`` is the number of the first record, for errors;
     ``schema`` is that of a typed log.
-
-    Raises:
-        InvalidInputError: a line that is no such record; the message names it by number.
     """
+    from clog.storage.errors import InvalidInputError
     from clog.storage.objects.typed_json import parsed_json
 
     rows, kinds = Rows(), () if schema is None else schema.types
@@ -178,13 +173,6 @@ def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
         yield _compact(record) + b"\n"
 
 
-def of_bytes(schema: "pa.Schema") -> bool:
-    """Tells whether records are those of a log of bytes: in a typed log, one of the two may be."""
-    import pyarrow as pa
-
-    return all(pa.types.is_binary(schema.field(name).type) for name in ("key", "value"))
-
-
 def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
     column = batch.column(name)
     if of_bytes(batch.schema):
@@ -192,6 +180,13 @@ def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
     from clog.storage.objects.typed_json import column_json
 
     return [{name: value} for value in column_json(column)]
+
+
+def of_bytes(schema: "pa.Schema") -> bool:
+    """Tells whether records are those of a log of bytes: in a typed log, one of the two may be."""
+    import pyarrow as pa
+
+    return all(pa.types.is_binary(schema.field(name).type) for name in ("key", "value"))
 
 
 def texts_of(column: "pa.Array") -> list[bytes | None]:
@@ -235,11 +230,7 @@ def _add(rows: Rows, record: Any, schema: "pa.Schema | None") -> None:
     timestamp_us = _timestamp_us(record.get("timestamp"))
     if partition is not None and type(partition) is not int:
         raise TypeError("partition is not an integer")
-    rows.keys.append(key)
-    rows.values.append(value)
-    rows.headers.append(headers)
-    rows.timestamps_us.append(timestamp_us)
-    rows.partitions.append(partition)
+    rows.add(key, value, headers, timestamp_us, partition)
 
 
 def _typed(record: dict[str, Any], name: str, schema: "pa.Schema") -> Any:
@@ -272,15 +263,11 @@ def _headers(headers: Any) -> list[dict[str, Any]] | None:
         isinstance(h, dict) and isinstance(h.get("key"), str) for h in headers
     ):
         raise TypeError('headers is not a list of {"key": …, "value": …}')
-    return [{"key": h["key"], "value": _binary(h, "value")} for h in _only_values(headers)] or None
-
-
-def _only_values(headers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for header in headers:
         if unknown := header.keys() - {"key", "value", "value_b64"}:
             raise ValueError(f"unknown fields {sorted(unknown)} in headers")
         header["key"].encode()  # ValueError where it is no text
-    return headers
+    return [{"key": h["key"], "value": _binary(h, "value")} for h in headers] or None
 
 
 def _timestamp_us(timestamp: Any) -> int | None:
@@ -323,10 +310,8 @@ def _headers_text(headers: list[dict[str, Any]] | None, null: bytes) -> bytes:
 
 
 def check_base64(texts: Iterable[str], *, is_base64: bool) -> None:
-    """Raises if keys are not given as they are said to be.
-
-    Raises:
-        typer.BadParameter: one is no base64. It is not repeated: keys may be secrets.
+    """Raises if keys are not given as they are said to be. They are not repeated: keys may be
+    secrets.
     """
     try:
         for text in texts if is_base64 else ():
@@ -338,13 +323,9 @@ def check_base64(texts: Iterable[str], *, is_base64: bool) -> None:
 
 
 def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | None") -> list[Any]:
-    """Returns the bytes of keys, which are text, or base64 of any bytes; the keys of a typed log.
-
-    Raises:
-        InvalidInputError: the log is typed, and they are base64, or one is no key of its type.
-        typer.BadParameter: as `check_base64`.
-    """
+    """Returns the bytes of keys, which are text, or base64; the keys of a typed log."""
     if schema is not None:
+        from clog.storage.errors import InvalidInputError
         from clog.storage.objects.typed_json import key_from_text
 
         if is_base64:
@@ -359,85 +340,3 @@ def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | No
     given = list(texts)
     check_base64(given, is_base64=True)
     return [base64.b64decode(text) for text in given]
-
-
-_BLOCK_BYTES = 1 << 20
-
-
-class LineReader:
-    """Reads a stream by blocks, so that a line is there as soon as its line feed is.
-
-    ``stop`` is a descriptor: once there is something to read in it, the stream has ended, before a
-    line that has no line feed yet.
-    """
-
-    def __init__(self, stream: BinaryIO, stop: int | None = None) -> None:
-        self._stream = stream
-        self._stops = [] if stop is None else [stop]
-        self._tail = b""
-        self._ended = False
-        try:
-            self._fd: int | None = stream.fileno()
-        except (OSError, io.UnsupportedOperation):
-            self._fd = None
-
-    def read(self, timeout_ms: int | None) -> list[bytes] | None:
-        """Returns lines without line feeds that were read at once; None at the end, empty when
-        nothing came in time.
-
-        ``timeout_ms`` None waits for ever. A last line needs no line feed.
-        """
-        if self._ended:
-            return None
-        if self._fd is None:
-            block = self._stream.read(_BLOCK_BYTES)
-        else:
-            wait_s = None if timeout_ms is None else timeout_ms / 1000
-            ready = select.select([self._fd, *self._stops], [], [], wait_s)[0]
-            if not ready:
-                return []
-            if ready != [self._fd]:
-                self._ended = True
-                return None
-            block = os.read(self._fd, _BLOCK_BYTES)
-        if not block:
-            self._ended = True
-            return [self._tail] if self._tail else None
-        *lines, self._tail = (self._tail + block).split(b"\n")
-        return lines
-
-
-class Interrupts:
-    """Whether Ctrl-C came.
-
-    Attributes:
-        fd: a descriptor in which there is something to read once it came.
-        came: whether it did.
-    """
-
-    def __init__(self) -> None:
-        self.fd, self._signalled = os.pipe()
-        self.came = False
-
-    def note(self, number: int, _frame: FrameType | None) -> None:
-        """Notes it; the next one interrupts as ever."""
-        self.came = True
-        signal.signal(number, signal.default_int_handler)
-        os.write(self._signalled, b"\0")
-
-    def close(self) -> None:
-        """Closes its descriptors."""
-        os.close(self.fd)
-        os.close(self._signalled)
-
-
-@contextmanager
-def noting_interrupts() -> Iterator[Interrupts]:
-    """Notes Ctrl-C in the block, once, instead of raising."""
-    interrupts = Interrupts()
-    before = signal.signal(signal.SIGINT, interrupts.note)
-    try:
-        yield interrupts
-    finally:
-        signal.signal(signal.SIGINT, before)
-        interrupts.close()

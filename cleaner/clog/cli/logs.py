@@ -1,30 +1,29 @@
-"""Commands over a log as a whole: create, alter, and their kin.
-
-`clog create alter upgrade delete-records reset-times`: changing a log.
-
-`clog transactions`: what has not ended in a log, where, since when, and why it waits.
+"""Commands over a log as a whole: `clog create alter upgrade reset-times delete-records` change
+one, `clog ls` finds them, `clog delete` takes one away.
 """
 
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clog.cli.arguments import (
-    Configs,
-    Json,
-    Options,
-    SingleWriter,
-    Url,
+from clog.cli.clean import DRY_DELETE
+from clog.cli.options import (
+    CONFIGS,
+    URL,
+    Code,
+    Given,
+    argument,
+    command,
     configs,
-    open_log,
+    flag,
+    option,
     parse_offsets,
     partition_count,
     schema_file,
-    storage_options,
     usage_errors,
     waiting_for,
 )
@@ -33,32 +32,31 @@ from clog.cli.output import (
     counted,
     duration,
     print_error,
-    print_json,
     print_note,
     print_table,
     say,
     size,
+    table,
 )
-from clog.storage.config.definitions import config_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from clog.storage import Log, TransactionDescription, TransactionInfo
+    from clog.storage import Clock, Log
     from clog.storage.administration import Doomed
-    from clog.storage.env import Clock
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")]
+_SCHEMA = option("--schema FILE", "A JSON file with the types of keys and values.")
+_COLUMNS = ("log", "policy", "partitions", "version", "records", "stored", "dirtiest", "last")
+_DONE = {"add": "added", "widen": "widened", "relax": "may be null now:"}
 
 
+@command()
 def delete(
-    url: Url,
+    url: str = URL,
     *,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    options: Options = None,
-    json: Json = False,
+    yes: bool = flag("--yes -y", "Do not ask."),
+    dry_run: bool = DRY_DELETE,
+    given: Given,
 ) -> None:
     r"""Delete a log with all its files, permanently.
 
@@ -76,26 +74,18 @@ def delete(
 
     if not (yes or dry_run or sys.stdin.isatty()):
         raise typer.BadParameter("--yes is needed where nobody can be asked")
-    given = storage_options(options)
     # Nothing is created here, so the filesystem need not promise that creates are exclusive.
-    store = open_store(url, given, probe=False)
-    with waiting_for(url, given):
+    store = open_store(url, given.storage, probe=False)
+    with waiting_for(url, given.storage):
         found = doomed(store)
     if not dry_run:
-        _ask(store.url, found, yes=yes)
+        if not yes:
+            typer.confirm(f"delete {_what(store.url, found)}?", abort=True, err=True)
         found = delete_log(store)
-        remove_empty_folders(url, given)
-    if json:
-        shown = {"log_id": found.log_id, "files": len(found.files), "size_bytes": found.size_bytes}
-        print_json({"url": store.url, "dry_run": dry_run} | shown)
-        return
+        remove_empty_folders(url, given.storage)
+    shown = {"log_id": found.log_id, "files": len(found.files), "size_bytes": found.size_bytes}
     verb = "would delete" if dry_run else "deleted"
-    say(f"{verb} {_what(store.url, found)}")
-
-
-def _ask(url: str, found: "Doomed", *, yes: bool) -> None:
-    if not yes:
-        typer.confirm(f"delete {_what(url, found)}?", abort=True, err=True)
+    given.tell({"url": store.url, "dry_run": dry_run} | shown, f"{verb} {_what(store.url, found)}")
 
 
 def _what(url: str, found: "Doomed") -> str:
@@ -105,23 +95,13 @@ def _what(url: str, found: "Doomed") -> str:
     return f"the log at {url}: {files}"
 
 
-Prefix = Annotated[
-    str,
-    typer.Argument(
-        metavar="[PREFIX]",
-        help="A folder, or any fsspec URL; default: this folder.",
-        show_default=False,
-    ),
-]
-Long = Annotated[
-    bool,
-    typer.Option("--long", "-l", help="Also open each log, and show what it is."),
-]
-
-
+@command()
 def ls(
-    prefix: Prefix = ".", *, long: Long = False, options: Options = None, json: Json = False
-) -> None:
+    prefix: str = argument("[PREFIX]", "A folder, or any fsspec URL; default: this folder.", "."),
+    *,
+    long: bool = flag("--long -l", "Also open each log, and show what it is."),
+    given: Given,
+) -> Code | None:
     r"""List the logs below a folder.
 
     Costs one listing for each folder; with --long also a few requests for each log.
@@ -134,30 +114,31 @@ def ls(
     from clog.storage.errors import InvalidInputError
     from clog.storage.store.opening import find_logs, folder_exists, redact
 
-    given = storage_options(options)
-    with waiting_for(prefix, given):
-        found = find_logs(prefix, given)
+    with waiting_for(prefix, given.storage):
+        found = find_logs(prefix, given.storage)
         urls = found.urls
-        is_nowhere = not urls and not folder_exists(prefix, given)
+        is_nowhere = not urls and not folder_exists(prefix, given.storage)
     if is_nowhere:
         raise InvalidInputError(f"there is no folder {prefix}; correct the URL")
-    rows = [_row(url, given, SystemClock()) if long else {"url": url} for url in urls]
-    if json:
-        print_json({"prefix": prefix, "logs": rows})
-    elif not rows:
-        print_note(f"no logs below {prefix}")
-    elif long:
-        print_table(_table(rows))
-    else:
-        for url in urls:
-            say(url)
+    clock = SystemClock()
+    rows = [_found(url, given.storage, clock) if long else {"url": url} for url in urls]
+
+    def draw() -> None:
+        if not rows:
+            print_note(f"no logs below {prefix}")
+        elif long:
+            print_table(table(_COLUMNS, map(_row, rows), right=_COLUMNS[2:]))
+        else:
+            for url in urls:
+                say(url)
+
+    given.tell({"prefix": prefix, "logs": rows}, draw)
     for folder, why in found.unlisted.items():
         print_error(f"logs below {redact(folder)} are not listed: {why}")
-    if found.unlisted:
-        raise typer.Exit(1)
+    return Code.FAILED if found.unlisted else None
 
 
-def _row(url: str, options: dict[str, object], clock: "Clock") -> dict[str, Any]:
+def _found(url: str, options: dict[str, object], clock: "Clock") -> dict[str, Any]:
     """Returns what a log is; of one that cannot be opened, why."""
     from clog.storage import Log
     from clog.storage.errors import ClogError
@@ -181,53 +162,32 @@ def _row(url: str, options: dict[str, object], clock: "Clock") -> dict[str, Any]
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("log", "policy", "partitions", "version", "records", "stored", "dirtiest", "last"):
-        side = "left" if name in ("log", "policy") else "right"
-        table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type] # a literal
-    for row in rows:
-        if "error" in row:
-            table.add_row(row["url"], row["error"])
-            continue
-        table.add_row(
-            row["url"],
-            row["cleanup_policy"] or "keep all",
-            *(count(row[name]) for name in ("partitions", "version", "records")),
-            size(row["object_bytes"]),
-            f"{row['dirty_ratio']:.2f}",
-            f"{duration(row['idle_ms'])} ago",
-        )
-    return table
+def _row(found: dict[str, Any]) -> tuple[str, ...]:
+    if "error" in found:
+        return found["url"], found["error"]
+    return (
+        found["url"],
+        found["cleanup_policy"] or "keep all",
+        *(count(found[name]) for name in ("partitions", "version", "records")),
+        size(found["object_bytes"]),
+        f"{found['dirty_ratio']:.2f}",
+        f"{duration(found['idle_ms'])} ago",
+    )
 
 
-Schema = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="A JSON file with the types of keys and values.", show_default=False
-    ),
-]
-_DONE = {"add": "added", "widen": "widened", "relax": "may be null now:"}
-
-
+@command(writes=True)
 def create(
-    url: Url,
+    url: str = URL,
     *,
-    partitions: Annotated[
-        int,
-        typer.Option(
-            parser=partition_count,
-            metavar="N",
-            help="Number of partitions; cannot be changed later.",
-        ),
-    ] = 4,
-    config: Configs = None,
-    schema: Schema = None,
-    options: Options = None,
-    single_writer: SingleWriter = False,
-    json: Json = False,
+    partitions: int = option(
+        "--partitions N",
+        "Number of partitions; cannot be changed later.",
+        partition_count,
+        default=4,
+    ),
+    config: list[str] | None = CONFIGS,
+    schema: Path | None = _SCHEMA,
+    given: Given,
 ) -> None:
     r"""Create a log.
 
@@ -241,31 +201,23 @@ def create(
     clog create s3://bucket/orders --partitions 8 -o anon=false
     clog create ./trips --schema trips.json
     """
-    from clog.storage import Log
-
-    given, types = storage_options(options), None if schema is None else schema_file(schema)
-    with waiting_for(url, given):
-        log = Log.create(
-            url, partitions, configs(config), given, schema=types, single_writer=single_writer
-        )
-    if json:
-        print_json({"url": log.url, "partitions": log.partitions, "config": log.config})
-        return
-    say(f"created {log.url} with {counted(partitions, 'partition')}")
+    log = given.create(url, partitions, configs(config), schema=schema_file(schema))
+    given.tell(
+        {"url": log.url, "partitions": log.partitions, "config": log.config},
+        f"created {log.url} with {counted(partitions, 'partition')}",
+    )
 
 
+@command(writes=True)
 def alter(
-    url: Url,
+    url: str = URL,
     *,
-    config: Configs = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Reset this config to its default.", show_default=False),
-    ] = None,
-    schema: Schema = None,
-    options: Options = None,
-    single_writer: SingleWriter = False,
-    json: Json = False,
+    config: list[str] | None = CONFIGS,
+    delete_config: list[str] | None = option(
+        "--delete-config NAME", "Reset this config to its default."
+    ),
+    schema: Path | None = _SCHEMA,
+    given: Given,
 ) -> None:
     r"""Change configs of a log, or the schema of a typed one.
 
@@ -278,34 +230,34 @@ def alter(
     clog alter ./trips --schema trips.json
     """
     changes: dict[str, Any] = {**configs(config), **_to_delete(delete_config or ())}
-    wanted = None if schema is None else schema_file(schema)
+    wanted = schema_file(schema)
     if not changes and wanted is None:
         raise typer.BadParameter(
             "nothing to change; give --config NAME=VALUE, --delete-config or --schema"
         )
-    log = open_log(url, options, single_writer=single_writer)
+    log = given.open(url)
     if wanted is not None:
-        _evolve(log, wanted, json=json and not changes)
+        _evolve(log, wanted, given._replace(json=given.json and not changes))
         if not changes:
             return
     before = log.config
     after = log.alter(changes)
     changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
-    if json:
-        print_json({"url": log.url, "changed": changed, "config": after})
-        return
-    for name, (old, new) in changed.items():
-        say(f"{name}: {config_text(name, old)} -> {config_text(name, new)}")
-    if not changed:
-        say("nothing changed: the configs had these values already")
+    given.tell(
+        {"url": log.url, "changed": changed, "config": after},
+        [_change(name, *both) for name, both in changed.items()]
+        or "nothing changed: the configs had these values already",
+    )
+
+
+def _change(name: str, before: str, after: str) -> str:
+    from clog.storage.config.definitions import config_text
+
+    return f"{name}: {config_text(name, before)} -> {config_text(name, after)}"
 
 
 def _to_delete(names: Iterable[str]) -> dict[str, None]:
-    """Returns configs to reset.
-
-    Raises:
-        typer.BadParameter: one is no config.
-    """
+    """Returns configs to reset."""
     from clog.storage.config.log_config import check_known
 
     with usage_errors():
@@ -314,7 +266,7 @@ def _to_delete(names: Iterable[str]) -> dict[str, None]:
     return dict.fromkeys(names)
 
 
-def _evolve(log: "Log", wanted: "pa.Schema", *, json: bool) -> None:
+def _evolve(log: "Log", wanted: "pa.Schema", given: Given) -> None:
     """Evolves a log to a schema, and says what changed."""
     from clog.storage.objects.evolution import evolution_to, schema_words
 
@@ -322,26 +274,20 @@ def _evolve(log: "Log", wanted: "pa.Schema", *, json: bool) -> None:
     if changes:
         log.evolve(**changes)
     named = {name: list(found) for name, found in changes.items()}
-    if json:
-        words = schema_words(log.handle.tip.head.log.schema)
-        print_json({"url": log.url, "evolved": named, "schema": words})
-        return
-    for name, paths in named.items():
-        say(f"{_DONE[name]} {', '.join(paths)}")
-    if not changes:
-        say("nothing changed: the log has this schema already")
+    words = schema_words(log.handle.tip.head.log.schema)
+    given.tell(
+        {"url": log.url, "evolved": named, "schema": words},
+        [f"{_DONE[name]} {', '.join(paths)}" for name, paths in named.items()]
+        or "nothing changed: the log has this schema already",
+    )
 
 
+@command(writes=True)
 def upgrade(
-    url: Url,
+    url: str = URL,
     *,
-    feature: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Add this feature; repeatable.", show_default=False),
-    ] = None,
-    options: Options = None,
-    single_writer: SingleWriter = False,
-    json: Json = False,
+    feature: list[str] | None = option("--feature NAME", "Add this feature; repeatable."),
+    given: Given,
 ) -> None:
     r"""List the features of a log, or add some, permanently.
 
@@ -357,24 +303,31 @@ def upgrade(
     with usage_errors():
         for name in feature or ():
             addable(name)
-    log = open_log(url, options, single_writer=single_writer)
+    log = given.open(url)
     before = {f.name for f in log.upgrade() if f.state == "on"}
     features = log.upgrade(feature or ())
     added = [f.name for f in features if f.state == "on" and f.name not in before]
-    if json:
-        print_json({"url": log.url, "added": added, "features": [asdict(f) for f in features]})
-        return
+    lines = [
+        f"{f.name:<24}{f.state:<10}  "
+        + (
+            f"{f.summary} ({'readers and writers' if f.readers else 'writers'})"
+            if f.summary
+            else ""
+        )
+        for f in features
+    ]
     if feature:
-        say(f"added {', '.join(added)}" if added else "nothing to add: the log has all of them")
-        return
-    for f in features:
-        who = "readers and writers" if f.readers else "writers"
-        say(f"{f.name:<24}{f.state:<10}  {f'{f.summary} ({who})' if f.summary else ''}".rstrip())
+        lines = [
+            f"added {', '.join(added)}" if added else "nothing to add: the log has all of them"
+        ]
+    given.tell(
+        {"url": log.url, "added": added, "features": [asdict(f) for f in features]},
+        map(str.rstrip, lines),
+    )
 
 
-def reset_times(
-    url: Url, *, options: Options = None, single_writer: SingleWriter = False, json: Json = False
-) -> None:
+@command(writes=True)
+def reset_times(url: str = URL, *, given: Given) -> None:
     r"""Correct times that a wrong clock has left.
 
     The cleaner refuses a log whose newest commit is ahead of its clock. This gives such commits,
@@ -386,28 +339,23 @@ def reset_times(
     """
     from clog.storage.administration import reset_times as set_back
 
-    log = open_log(url, options, single_writer=single_writer)
+    log = given.open(url)
     ahead_ms = set_back(log.handle)
-    if json:
-        print_json({"url": log.url, "ahead_ms": ahead_ms})
-        return
-    say(f"set back by {count(ahead_ms)} ms" if ahead_ms else "nothing to do: no time is ahead")
+    given.tell(
+        {"url": log.url, "ahead_ms": ahead_ms},
+        f"set back by {count(ahead_ms)} ms" if ahead_ms else "nothing to do: no time is ahead",
+    )
 
 
+@command(writes=True)
 def delete_records(
-    url: Url,
-    before: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PARTITION:OFFSET",
-            help="The first offset to keep in a partition; end (or -1) deletes all records in it.",
-            show_default=False,
-        ),
-    ],
+    url: str = URL,
+    before: list[str] = argument(
+        "PARTITION:OFFSET",
+        "The first offset to keep in a partition; end (or -1) deletes all records in it.",
+    ),
     *,
-    options: Options = None,
-    single_writer: SingleWriter = False,
-    json: Json = False,
+    given: Given,
 ) -> None:
     r"""Delete the records below an offset, permanently.
 
@@ -418,79 +366,10 @@ def delete_records(
     clog delete-records ./orders 0:end 1:100
     """
     wanted = parse_offsets(before)
-    log: Log = open_log(url, options, single_writer=single_writer)
-    log_starts = log.delete_records(wanted)
-    if json:
-        rows = [{"partition": p, "start_offset": start} for p, start in log_starts.items()]
-        print_json({"url": log.url, "partitions": rows})
-        return
-    for p, start in log_starts.items():
-        say(f"partition {p} starts at offset {count(start)}")
-
-
-Abort = Annotated[
-    str | None,
-    typer.Option("--abort", metavar="ID", help="End the undecided transactions of this id now."),
-]
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        help="With --abort: also if the log that decides cannot be reached (if it had committed the"
-        " transaction, its records are lost here), or if another log of the transaction cannot be"
-        " reached because it no longer exists.",
-    ),
-]
-
-
-def transactions(
-    url: Url,
-    *,
-    abort: Abort = None,
-    force: Force = False,
-    options: Options = None,
-    json: Json = False,
-) -> None:
-    r"""List the transactions of a log that have not ended.
-
-    Readers and the cleaner stop before the first record of each. The command first finishes those
-    that are decided or past their timeout, as the cleaner does.
-
-    \b
-    clog transactions ./orders
-    clog transactions ./orders --abort billing
-    """
-    if force and abort is None:
-        raise typer.BadParameter("--force goes with --abort ID")
-    from clog.cli.views import transaction_words
-    from clog.storage.transactions.several import finish_all
-
-    log = open_log(url, options)
-    ended = [] if abort is None else log.abort_transaction(abort, force=force)
-    log.handle.refresh()
-    waiting = finish_all(log.handle)
-    if json:
-        left = [{**_shown(w.info), "waits_because": w.reason} for w in waiting]
-        print_json(
-            {"url": log.url, "ended": [_shown(info) for info in ended], "transactions": left}
-        )
-        return
-    for info in ended:
-        say(f"ended transaction {info.number} of {info.id!r}, which was {info.state}")
-    for w in waiting:
-        say(f"{transaction_words(_shown(w.info))}; it waits: {w.reason}")
-    if not (ended or waiting):
-        say("every transaction has ended")
-
-
-def _shown(info: "TransactionInfo") -> "TransactionDescription":
-    return {
-        "id": info.id,
-        "epoch": info.epoch,
-        "number": info.number,
-        "state": info.state,
-        "started_ms": info.started_ms,
-        "timeout_ms": info.timeout_ms,
-        "home": info.home,
-        "first_offsets": {str(p): offset for p, offset in info.first_offsets.items()},
-    }
+    log = given.open(url)
+    starts = log.delete_records(wanted)
+    rows = [{"partition": p, "start_offset": start} for p, start in starts.items()]
+    given.tell(
+        {"url": log.url, "partitions": rows},
+        (f"partition {p} starts at offset {count(start)}" for p, start in starts.items()),
+    )

@@ -15,18 +15,21 @@ import os
 import re
 import select
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import cache
 from logging import Formatter, LogRecord
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-from rich.text import Text
-
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.progress import Progress
+    from rich.segment import Segment
     from rich.table import Table
+
+    from clog.storage import Log
 
 _TABLE_WIDTH_MAX = 10_000
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -46,23 +49,6 @@ _HINTS = {
     "corruption": 'find the extent with "clog verify"; delete nothing',
 }
 """The next step on the command line, by kind of error, where the message has none."""
-
-
-class SafeConsole(Console):
-    """A console that adds its own colours and cursor movements, and lets none of others through."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """Renders an object as segments of safe text."""
-        segments = super().render(renderable, options)
-        if not self.is_terminal:
-            return segments
-        return (s if s.control else Segment(shown(s.text), s.style) for s in segments)
-
-    def on_broken_pipe(self) -> None:
-        """Leaves it to whoever runs the command: rich would end the process."""
-        raise  # noqa: PLE0704 - rich calls this where it caught the error
 
 
 class SafeFormatter(Formatter):
@@ -88,24 +74,71 @@ class WarningFormatter(Formatter):
         return shown_on(sys.stderr, text)
 
 
-def stdout() -> Console:
+@cache
+def _safe_console() -> "type[Console]":
+    """Makes the class late: `clog --help` shall not wait for rich."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class SafeConsole(Console):
+        """Adds its own colours and cursor movements, and lets none of others through."""
+
+        def render(
+            self, renderable: "RenderableType", options: "ConsoleOptions | None" = None
+        ) -> "Iterable[Segment]":
+            segments = super().render(renderable, options)
+            if not self.is_terminal:
+                return segments
+            return (s if s.control else Segment(shown(s.text), s.style) for s in segments)
+
+        def on_broken_pipe(self) -> None:
+            """Leaves it to whoever runs the command: rich would end the process."""
+            raise  # noqa: PLE0704 - rich calls this where it caught the error
+
+    return SafeConsole
+
+
+def stdout() -> "Console":
     """Returns a console on standard output as it is now: tests and pipes exchange it."""
-    return SafeConsole(highlight=False, emoji=False, markup=False)
+    return _safe_console()(highlight=False, emoji=False, markup=False)
 
 
-def stderr() -> Console:
+def stderr() -> "Console":
     """Returns a console on standard error."""
-    return SafeConsole(stderr=True, highlight=False, emoji=False, markup=False)
+    return _safe_console()(stderr=True, highlight=False, emoji=False, markup=False)
 
 
-def print_table(table: "Table") -> None:
+def table(
+    names: Sequence[str],
+    rows: Iterable[Iterable[Any]],
+    *,
+    right: Collection[str] = (),
+    folds: Collection[str] = (),
+    title: str | None = None,
+) -> "Table":
+    """Returns a table without lines. Columns of ``right`` end where numbers do, those of ``folds``
+    may take several lines.
+    """
+    from rich.table import Table
+
+    header = any(names)
+    made = Table(box=None, pad_edge=False, show_header=header, title=title, title_justify="left")
+    for name in names:
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        made.add_column(name, justify=justify, no_wrap=name not in folds, overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def print_table(made: "Table") -> None:
     """Prints a table on standard output, as wide as it is: a number that is cut is another
     number.
     """
     console = stdout()
     wide = console.options.update(max_width=_TABLE_WIDTH_MAX)
-    console.width = max(console.width, console.measure(table, options=wide).maximum)
-    console.print(table)
+    console.width = max(console.width, console.measure(made, options=wide).maximum)
+    console.print(made)
 
 
 def say(text: str) -> None:
@@ -117,14 +150,17 @@ def say(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Prints one JSON document on standard output."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    sys.stdout.write(shown_on(sys.stdout, text) + "\n")
+    _write_json(sys.stdout, value, indent=2)
 
 
 def print_json_line(value: Any) -> None:
     """Prints one line of JSON lines on standard output."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    sys.stdout.write(shown_on(sys.stdout, text) + "\n")
+    _write_json(sys.stdout, value, separators=(",", ":"))
+
+
+def _write_json(stream: IO[str], value: Any, **form: Any) -> None:
+    text = json.dumps(value, ensure_ascii=False, **form)
+    stream.write(shown_on(stream, text) + "\n")
 
 
 def print_error(message: str, kind: str | None = None) -> None:
@@ -135,14 +171,16 @@ def print_error(message: str, kind: str | None = None) -> None:
     if form == "log":
         logging.getLogger("clog.cli").error(message)
         return
+    hint = _HINTS.get(kind or "")
     if form == "json":
-        error = {"kind": str(kind or "failed"), "message": message, "next": _HINTS.get(kind or "")}
-        text = json.dumps({"error": {k: v for k, v in error.items() if v}}, ensure_ascii=False)
-        sys.stderr.write(shown_on(sys.stderr, text) + "\n")
+        error = {"kind": str(kind or "failed"), "message": message, "next": hint}
+        _write_json(sys.stderr, {"error": {k: v for k, v in error.items() if v}})
         return
+    from rich.text import Text
+
     console = stderr()
     console.print(Text.assemble(("error: ", "bold red"), (message, "red")), soft_wrap=True)
-    if hint := _HINTS.get(kind or ""):
+    if hint:
         console.print(Text(f"next: {hint}", style="dim"), soft_wrap=True)
 
 
@@ -152,10 +190,47 @@ def print_note(text: str) -> None:
     if form == "log":
         logging.getLogger("clog.cli").info(text)
     elif form == "json":
-        line = json.dumps({"note": {"message": text}}, ensure_ascii=False)
-        sys.stderr.write(shown_on(sys.stderr, line) + "\n")
+        _write_json(sys.stderr, {"note": {"message": text}})
     else:
         stderr().print(text, style="dim", soft_wrap=True)
+
+
+def tell_left_out(log: "Log") -> None:
+    """Tells what is left out, where there is something; by the newest version that is known."""
+    head = log.handle.tip.head
+    stable = {p: head.stable_offset(p) for p in range(head.log.partitions)}
+    ends = head.partitions.end
+    left = ", ".join(f"{p} from {at}" for p, at in stable.items() if at < ends[p])
+    if left:
+        print_note(
+            f"left out, as transactions have not ended: the records of partitions {left} on;"
+            f' "clog transactions {log.url}" says why they wait'
+        )
+
+
+def progress(*columns: Any, hidden: bool = False) -> "Progress":
+    """Returns bars on standard error, where that is a terminal, gone in the end."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+    console = stderr()
+    mine = ("{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    is_off = hidden or not console.is_terminal
+    return Progress(*(columns or mine), console=console, transient=True, disable=is_off)
+
+
+@contextmanager
+def tracking(verb: str) -> Iterator[Callable[[Sequence[str]], Iterable[str]]]:
+    """Yields a function that yields the same things again, with a bar meanwhile."""
+    with progress() as shown:
+        yield lambda things: shown.track(things, description=verb)
+
+
+@contextmanager
+def counting(verb: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Yields a function that is told how much more was done, of ``total`` where it is known."""
+    with progress() as shown:
+        task = shown.add_task(verb, total=total)
+        yield lambda more: shown.advance(task, more)
 
 
 def shown(text: str) -> str:

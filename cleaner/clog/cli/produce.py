@@ -1,103 +1,51 @@
-"""`clog produce`: lines of standard input become records."""
+"""`clog produce`: lines of standard input become records.
 
+Lines come as soon as their line feeds do, from a terminal, a pipe or a file, with a limit on the
+wait. Ctrl-C ends the input: it is noted, once, instead of raised.
+"""
+
+import io
+import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from types import FrameType
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import typer
-
-from clog.cli.arguments import (
-    Json,
-    Options,
-    SingleWriter,
-    Url,
+from clog.cli.lines import LINE_FORMAT, parse_jsonl, parse_text
+from clog.cli.options import (
+    URL,
+    Code,
+    Given,
     choice,
+    command,
+    flag,
     integer,
-    open_log,
+    option,
     typed_schema,
 )
-from clog.cli.lines import LineReader, noting_interrupts
-from clog.cli.output import count, counted, print_json, print_note, say, stderr
+from clog.cli.output import count, counted, print_note, stderr
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from clog.cli.lines import Rows
-    from clog.storage import Log
+    from clog.storage import Clock, Log
     from clog.storage.append import AppendResult
-    from clog.storage.env import Clock
 
     _Parse = Callable[[list[bytes], int, pa.Schema | None], Rows]
 
-LineFormat = Literal["text", "jsonl"]
 BATCH_BYTES_MAX = 64 << 20
 """A batch is appended when it has so many bytes, however few records they are."""
-
-
+_BLOCK_BYTES = 1 << 20
 _PROMPTS: dict[str, str] = {
     "text": "type key, TAB, value; a key alone deletes it; Ctrl-D ends",
     "jsonl": 'type JSON lines such as {"key": "alice", "value": "1"}; Ctrl-D ends',
 }
 """What to say to who types."""
-
-Format = Annotated[
-    LineFormat,
-    typer.Option(
-        "--format",
-        parser=choice(*get_args(LineFormat)),
-        metavar="|".join(get_args(LineFormat)),
-        help="Format of the input lines.",
-    ),
-]
-NullMarker = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT", help="Text that stands for a null key or value.", show_default=False
-    ),
-]
-ToPartition = Annotated[
-    int | None,
-    typer.Option(
-        "--partition",
-        "-p",
-        parser=integer(),
-        metavar="N",
-        help="Append all records to this partition.",
-        show_default=False,
-    ),
-]
-IgnorePartition = Annotated[
-    bool,
-    typer.Option(
-        "--ignore-partition",
-        help="Place records by their keys, even if JSON lines name a partition.",
-    ),
-]
-BatchSize = Annotated[
-    int,
-    typer.Option(
-        parser=integer(), metavar="N", help="Records per commit; 0 puts all input into one."
-    ),
-]
-Linger = Annotated[
-    int,
-    typer.Option(
-        parser=integer(),
-        metavar="MS",
-        help="How long a batch that is not full waits for more records.",
-    ),
-]
-ProducerId = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ID",
-        help="Lets a restart with the same input continue where the log ends: each record is"
-        " appended once.",
-        show_default=False,
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no summary.")]
 
 
 @dataclass(slots=True)
@@ -144,21 +92,43 @@ class Summary:
         return text + (f"; offsets by partition: {', '.join(ranges)}" if ranges else "")
 
 
+@command(writes=True)
 def produce(
-    url: Url,
+    url: str = URL,
     *,
-    line_format: Format = "text",
-    null_marker: NullMarker = None,
-    partition: ToPartition = None,
-    ignore_partition: IgnorePartition = False,
-    batch_size: BatchSize = 10_000,
-    linger: Linger = 1000,
-    producer_id: ProducerId = None,
-    quiet: Quiet = False,
-    options: Options = None,
-    single_writer: SingleWriter = False,
-    json: Json = False,
-) -> None:
+    line_format: str = option(
+        LINE_FORMAT, "Format of the input lines.", choice("text", "jsonl"), default="text"
+    ),
+    null_marker: str | None = option(
+        "--null-marker TEXT", "Text that stands for a null key or value."
+    ),
+    partition: int | None = option(
+        "--partition -p N", "Append all records to this partition.", integer()
+    ),
+    ignore_partition: bool = flag(
+        "--ignore-partition",
+        "Place records by their keys, even if JSON lines name a partition.",
+    ),
+    batch_size: int = option(
+        "--batch-size N",
+        "Records per commit; 0 puts all input into one.",
+        integer(),
+        default=10_000,
+    ),
+    linger: int = option(
+        "--linger MS",
+        "How long a batch that is not full waits for more records.",
+        integer(),
+        default=1000,
+    ),
+    producer_id: str | None = option(
+        "--producer-id ID",
+        "Lets a restart with the same input continue where the log ends: each record is appended"
+        " once.",
+    ),
+    quiet: bool = flag("--quiet -q", "Print no progress and no summary."),
+    given: Given,
+) -> Code | None:
     r"""Append the lines of standard input.
 
     Each batch of lines is one atomic commit. Text lines are key, TAB, value. A key and a TAB is an
@@ -173,7 +143,7 @@ def produce(
     clog consume ./orders --json | clog produce ./copy --format jsonl
     clog produce ./orders --format jsonl --producer-id load-2026-01 < orders.jsonl
     """
-    log = open_log(url, options, single_writer=single_writer)
+    log = given.open(url)
     parse = _parser(line_format, null_marker, typed=typed_schema(log) is not None)
     run = _Run(log, parse, producer_id, partition, ignores_rows=ignore_partition)
     with noting_interrupts() as interrupts:
@@ -181,16 +151,14 @@ def produce(
         if sys.stdin.isatty() and not quiet:
             stderr().print(_PROMPTS[line_format], style="dim", soft_wrap=True)
         _append_all(run, reader, log.handle.clock, batch_size, linger, quiet=quiet)
-    if json:
-        print_json({"url": log.url, "interrupted": interrupts.came} | run.done.as_json())
-    elif not quiet:
-        say(f"interrupted: {run.done}" if interrupts.came else str(run.done))
-    if interrupts.came:
-        raise typer.Exit(130)
+    if given.json or not quiet:
+        told = f"interrupted: {run.done}" if interrupts.came else str(run.done)
+        given.tell({"url": log.url, "interrupted": interrupts.came} | run.done.as_json(), told)
+    return Code.INTERRUPTED if interrupts.came else None
 
 
 def _append_all(
-    run: "_Run", reader: LineReader, clock: "Clock", batch_size: int, linger: int, *, quiet: bool
+    run: "_Run", reader: "LineReader", clock: "Clock", batch_size: int, linger: int, *, quiet: bool
 ) -> None:
     """Appends all lines of the input; says what was done before an error."""
     try:
@@ -260,7 +228,8 @@ class _Run:
         self._read = 0
         # A producer's sequence number counts the records of its input, so that a restart may batch
         # them otherwise.
-        self._skip = 0 if producer_id is None else _appended(log, producer_id)
+        entry = None if producer_id is None else log.handle.find_writer("producer", producer_id)
+        self._skip = 0 if entry is None else entry.sequence
 
     def append(self, lines: list[bytes]) -> None:
         """Appends what the producer has not appended before."""
@@ -311,9 +280,7 @@ class _Run:
         return rows.partitions
 
 
-def _parser(line_format: LineFormat, null_marker: str | None, *, typed: bool) -> "_Parse":
-    from clog.cli.lines import parse_jsonl, parse_text
-
+def _parser(line_format: str, null_marker: str | None, *, typed: bool) -> "_Parse":
     if line_format == "jsonl":
         return lambda lines, first, schema: parse_jsonl(lines, first=first, schema=schema)
     if typed:
@@ -322,14 +289,6 @@ def _parser(line_format: LineFormat, null_marker: str | None, *, typed: bool) ->
         raise InvalidInputError("text lines are of bytes; this log is typed: use --format jsonl")
     marker = None if null_marker is None else null_marker.encode()
     return lambda lines, _, __: parse_text(lines, null_marker=marker)
-
-
-def _appended(log: "Log", producer_id: str) -> int:
-    """Returns how many records of its input the producer appended before: its sequence numbers
-    count them.
-    """
-    entry = log.handle.find_writer("producer", producer_id)
-    return 0 if entry is None else entry.sequence
 
 
 def _progress(done: Summary | None, *, quiet: bool) -> None:
@@ -343,3 +302,73 @@ def _progress(done: Summary | None, *, quiet: bool) -> None:
             f"\r{counted(done.records, 'record')} in {counted(done.commits, 'commit')} "
         )
         sys.stderr.flush()
+
+
+class LineReader:
+    """Reads a stream by blocks, so that a line is there as soon as its line feed is.
+
+    ``stop`` is a descriptor: once there is something to read in it, the stream has ended, before a
+    line that has no line feed yet.
+    """
+
+    def __init__(self, stream: BinaryIO, stop: int | None = None) -> None:
+        self._stream = stream
+        self._stops = [] if stop is None else [stop]
+        self._tail = b""
+        self._ended = False
+        try:
+            self._fd: int | None = stream.fileno()
+        except (OSError, io.UnsupportedOperation):
+            self._fd = None
+
+    def read(self, timeout_ms: int | None) -> list[bytes] | None:
+        """Returns lines without line feeds that were read at once; None at the end, empty when
+        nothing came in time.
+
+        ``timeout_ms`` None waits for ever. A last line needs no line feed.
+        """
+        if self._ended:
+            return None
+        if self._fd is None:
+            block = self._stream.read(_BLOCK_BYTES)
+        else:
+            wait_s = None if timeout_ms is None else timeout_ms / 1000
+            ready = select.select([self._fd, *self._stops], [], [], wait_s)[0]
+            if not ready:
+                return []
+            if ready != [self._fd]:
+                self._ended = True
+                return None
+            block = os.read(self._fd, _BLOCK_BYTES)
+        if not block:
+            self._ended = True
+            return [self._tail] if self._tail else None
+        *lines, self._tail = (self._tail + block).split(b"\n")
+        return lines
+
+
+class Interrupts:
+    """Whether Ctrl-C ``came``; once it did, there is something to read in the descriptor ``fd``."""
+
+    def __init__(self) -> None:
+        self.fd, self.signalled = os.pipe()
+        self.came = False
+
+    def note(self, number: int, _frame: FrameType | None) -> None:
+        """Notes it; the next one interrupts as ever."""
+        self.came = True
+        signal.signal(number, signal.default_int_handler)
+        os.write(self.signalled, b"\0")
+
+
+@contextmanager
+def noting_interrupts() -> Iterator[Interrupts]:
+    """Notes Ctrl-C in the block, once, instead of raising."""
+    interrupts = Interrupts()
+    before = signal.signal(signal.SIGINT, interrupts.note)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(interrupts.fd)
+        os.close(interrupts.signalled)

@@ -1,45 +1,47 @@
-"""`clog verify-store`: the axioms that logs need, checked on a store of yours."""
+"""`clog verify`: whether a log is sound. `clog verify-store`: whether a store has the axioms that
+logs need.
+"""
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING
 
-import typer
-
-from clog.cli.arguments import Json, Options, Url, integer, storage_options, waiting_for
-from clog.cli.output import counted, print_json, say, size, stderr, stdout
+from clog.cli.options import (
+    URL,
+    Code,
+    Given,
+    argument,
+    command,
+    flag,
+    integer,
+    option,
+    waiting_for,
+)
+from clog.cli.output import counted, progress, say, size, stderr, stdout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clog.storage import Store
+    from clog.storage.diagnostics.repair import RepairReport
     from clog.storage.diagnostics.verify import VerifyReport
     from clog.storage.store.conformance import Check
-    from clog.storage.store.contract import Store
-
-Quick = Annotated[
-    bool,
-    typer.Option(
-        "--quick", help="Check only the newest version, and that its objects exist in full size."
-    ),
-]
-Repair = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Write the longest sound history of a log whose commits do not follow one another, or"
-        " whose files of blocks were lost, to this empty place. The log itself stays as it is.",
-        show_default=False,
-    ),
-]
 
 
+@command()
 def verify(
-    url: Url,
+    url: str = URL,
     *,
-    quick: Quick = False,
-    repair: Repair = None,
-    options: Options = None,
-    json: Json = False,
-) -> None:
+    quick: bool = flag(
+        "--quick", "Check only the newest version, and that its objects exist in full size."
+    ),
+    repair: str | None = option(
+        "--repair URL",
+        "Write the longest sound history of a log whose commits do not follow one another, or whose"
+        " files of blocks were lost, to this empty place. The log itself stays as it is.",
+    ),
+    given: Given,
+) -> Code | None:
     r"""Check that a log is sound.
 
     Checks the history, the segments, and every object against the log's metadata. Reads the whole
@@ -50,60 +52,45 @@ def verify(
     clog verify s3://bucket/orders --quick --json
     clog verify s3://bucket/orders --repair s3://bucket/orders-repaired
     """
-    from clog.storage.store import open_store
-
-    if repair is not None:
-        _repair(url, repair, storage_options(options), json=json)
-        return
-    given = storage_options(options)
-    with waiting_for(url, given) as answered:
-        report = _verified(open_store(url, given), answered, quick=quick)
-    if json:
-        print_json(asdict(report))
-    else:
-        _print(report)
-    if report.findings:
-        raise typer.Exit(1)
-
-
-def _repair(url: str, place: str, options: dict[str, object], *, json: bool) -> None:
     from clog.storage.diagnostics.repair import repair_log
     from clog.storage.store import open_store
 
-    report = repair_log(open_store(url, options), open_store(place, options))
-    if json:
-        print_json(asdict(report))
-    else:
-        for commit in report.left_out:
-            what = commit.operation or "cannot be read"
-            say(f"left out: commit {commit.version} ({what})")
-        for version in report.rebuilt:
-            say(f"rebuilt: commit {version}, from what others carry")
-        for first in report.blocks:
-            say(f"rebuilt: the file of the block from version {first} on, which was lost")
-        say(f"{report.copy} has version {report.version} of {report.url}, which is as it was")
-        _print(report.verified)
-    if report.verified.findings:
-        raise typer.Exit(1)
+    if repair is not None:
+        repaired = repair_log(open_store(url, given.storage), open_store(repair, given.storage))
+        given.tell(asdict(repaired), partial(_print_repaired, repaired))
+        return Code.FAILED if repaired.verified.findings else None
+    with waiting_for(url, given.storage) as answered:
+        report = _verified(open_store(url, given.storage), answered, quick=quick)
+    given.tell(asdict(report), partial(_print, report))
+    return Code.FAILED if report.findings else None
+
+
+def _print_repaired(report: "RepairReport") -> None:
+    for commit in report.left_out:
+        say(f"left out: commit {commit.version} ({commit.operation or 'cannot be read'})")
+    for version in report.rebuilt:
+        say(f"rebuilt: commit {version}, from what others carry")
+    for first in report.blocks:
+        say(f"rebuilt: the file of the block from version {first} on, which was lost")
+    say(f"{report.copy} has version {report.version} of {report.url}, which is as it was")
+    _print(report.verified)
 
 
 def _verified(store: "Store", answered: "Callable[[], None]", *, quick: bool) -> "VerifyReport":
     """Verifies and returns the report; a bar on standard error meanwhile, where that is a
     terminal.
     """
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
     from clog.storage.diagnostics.verify import verify_log
 
-    console = stderr()
     columns = ("verifying", BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    shown = console.is_terminal and not quick
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        task = progress.add_task("verify", total=None)
+    with progress(*columns, hidden=quick) as shown:
+        task = shown.add_task("verify", total=None)
 
         def on_progress(done: int, total: int) -> None:
             answered()
-            progress.update(task, completed=done, total=total)
+            shown.update(task, completed=done, total=total)
 
         return verify_log(store, quick=quick, on_progress=on_progress)
 
@@ -129,24 +116,8 @@ def _print(report: "VerifyReport") -> None:
         console.print(f"{report.url} is sound: {looked}", style="green", soft_wrap=True)
 
 
-Place = Annotated[
-    str,
-    typer.Argument(
-        metavar="URL",
-        help="Any location on the store; everything written there is deleted at the end.",
-        show_default=False,
-    ),
-]
-Rounds = Annotated[
-    int,
-    typer.Option(
-        parser=integer(1), metavar="N", help="Rounds of each race; more rounds find rarer faults."
-    ),
-]
-
-
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class _Outcome:
     """What one check found: ``problem`` is empty where it passed."""
 
     check: str
@@ -155,9 +126,20 @@ class Outcome:
     problem: str
 
 
+@command()
 def verify_store(
-    url: Place, *, rounds: Rounds = 20, options: Options = None, json: Json = False
-) -> None:
+    url: str = argument(
+        "URL", "Any location on the store; everything written there is deleted at the end."
+    ),
+    *,
+    rounds: int = option(
+        "--rounds N",
+        "Rounds of each race; more rounds find rarer faults.",
+        integer(1),
+        default=20,
+    ),
+    given: Given,
+) -> Code | None:
     r"""Check whether a store is safe for several writers.
 
     Writes, reads, races 16 threads and 8 processes, and deletes what it wrote. The exit code is 1
@@ -170,23 +152,19 @@ def verify_store(
     from clog.storage.env import SystemIds
     from clog.storage.store.opening import folder_exists, remove_empty_folders
 
-    given = storage_options(options)
     root = f"{url.rstrip('/')}/clog-verify-store-{SystemIds().new_id()[:12]}"
-    with waiting_for(url, given):
-        was_there = folder_exists(url, given)
+    with waiting_for(url, given.storage):
+        was_there = folder_exists(url, given.storage)
     try:
-        outcomes = _outcomes(root, given, rounds)
+        outcomes = _outcomes(root, given.storage, rounds)
     finally:
-        remove_empty_folders(root if was_there else url, given)
-    if json:
-        print_json({"url": url, "checks": [asdict(outcome) for outcome in outcomes]})
-    else:
-        _print_outcomes(outcomes)
-    if any(outcome.problem for outcome in outcomes):
-        raise typer.Exit(1)
+        remove_empty_folders(root if was_there else url, given.storage)
+    document = {"url": url, "checks": [asdict(outcome) for outcome in outcomes]}
+    given.tell(document, partial(_print_outcomes, outcomes))
+    return Code.FAILED if any(outcome.problem for outcome in outcomes) else None
 
 
-def _outcomes(root: str, options: dict[str, object], rounds: int) -> list[Outcome]:
+def _outcomes(root: str, options: dict[str, object], rounds: int) -> list[_Outcome]:
     from clog.storage.errors import UnsupportedFilesystemError
     from clog.storage.store import open_store
     from clog.storage.store.conformance import CHECKS, Effort
@@ -206,7 +184,7 @@ def _outcomes(root: str, options: dict[str, object], rounds: int) -> list[Outcom
             problem = f"refused: {e}"
         finally:
             _clear(store)
-        outcomes.append(Outcome(check.name, check.axiom, check.fact, problem))
+        outcomes.append(_Outcome(check.name, check.axiom, check.fact, problem))
         if problem.startswith("refused"):
             break  # Nothing else can be asked of it.
     return outcomes
@@ -234,7 +212,7 @@ def _clear(store: "Store") -> None:
         store.delete(found.path)
 
 
-def _print_outcomes(outcomes: list[Outcome]) -> None:
+def _print_outcomes(outcomes: list[_Outcome]) -> None:
     console = stdout()
     for outcome in outcomes:
         style, word = ("red", "FAIL") if outcome.problem else ("green", "ok")

@@ -102,16 +102,8 @@ def clean_with_spark(
 
 
 class SparkCleaner(Cleaner):
-    """Cleans logs with the tasks of a Spark session.
-
-    Args:
-        spark: the session.
-        logs: as of `Cleaner`.
-        tasks: as of `clean_with_spark`, as are those up to ``settings``.
-        given: further arguments of `Cleaner`.
-
-    Raises:
-        InvalidInputError: as `clean_with_spark`.
+    """Cleans logs with the tasks of a Spark session. Arguments are those of `clean_with_spark` and
+    of `Cleaner`.
     """
 
     def __init__(
@@ -193,8 +185,10 @@ class SparkCleaner(Cleaner):
             else:
                 log_round.rest_after(results[-1])
             yield from results
-        else:
-            _tell_uncleanable(log_round, partition)
+        elif (found := handle.manifest().uncleanable.get(partition)) is not None:
+            # What a task found (S28), which logged it where it ran.
+            what = (partition, log_round.log.url, found.reason)
+            logger.error("partition %d of %s is uncleanable: %s", *what)
         troubles = [each.trouble for each in done if each.trouble is not None]
         if troubles:
             raise troubles[0]
@@ -254,7 +248,15 @@ class PassTask:
         return Done(results)
 
     def _passes(self, stretch: Stretch | None) -> Iterator[PassResult]:
-        log_round, clock = self._opened(), self.clock
+        clock = self.clock
+        handle = Handle(self.root, clock=clock, ids=SystemIds())
+        if handle.standing.log_id != self.log_id:
+            raise LogReplacedError(
+                f"the log at {self.root.url} was deleted and recreated since its pass was planned"
+                f" (its id was {self.log_id}, now it is {handle.standing.log_id})"
+            )
+        throttle = Throttle(self.io_bytes_per_second, clock)
+        log_round = LogRound(Log(handle), clock, throttle, self.settings)
         threads, rest, ids = CleanerThreads(1, self.map_bytes), Rest(), SystemIds()
         for _ in range(PASSES_MAX):
             nap(clock, rest.until_ms - clock.monotonic_ms(), stopping=lambda: False)
@@ -269,17 +271,6 @@ class PassTask:
                 return
             rest.failed(clock.monotonic_ms(), ids.uniform)
 
-    def _opened(self) -> LogRound:
-        clock = self.clock
-        handle = Handle(self.root, clock=clock, ids=SystemIds())
-        if handle.standing.log_id != self.log_id:
-            raise LogReplacedError(
-                f"the log at {self.root.url} was deleted and recreated since its pass was planned"
-                f" (its id was {self.log_id}, now it is {handle.standing.log_id})"
-            )
-        throttle = Throttle(self.io_bytes_per_second, clock)
-        return LogRound(Log(handle), clock, throttle, self.settings)
-
 
 def run_job(spark: "SparkSession", task: PassTask, tag: str) -> list[Done]:
     """Runs the tasks of one job, to be interrupted by its tag; returns what each did."""
@@ -292,11 +283,7 @@ def run_job(spark: "SparkSession", task: PassTask, tag: str) -> list[Done]:
 
 
 def spark_session() -> "SparkSession":
-    """Returns the session of the process; under ``spark-submit`` that of the job.
-
-    Raises:
-        ModuleNotFoundError: pyspark is not installed.
-    """
+    """Returns the session of the process; under ``spark-submit`` that of the job."""
     from pyspark.sql import SparkSession
 
     return SparkSession.builder.appName("clog cleaner").getOrCreate()
@@ -307,12 +294,3 @@ def room_for_tasks(spark: "SparkSession") -> int:
     cores now, unless it is set otherwise (``spark.default.parallelism``).
     """
     return spark.range(1 << 16).selectExpr("spark_partition_id() AS p").distinct().count()
-
-
-def _tell_uncleanable(log_round: LogRound, partition: int) -> None:
-    """Logs on the driver what a task found (S28), which logged it where it ran."""
-    found = log_round.log.handle.manifest().uncleanable.get(partition)
-    if found is not None:
-        logger.error(
-            "partition %d of %s is uncleanable: %s", partition, log_round.log.url, found.reason
-        )

@@ -39,7 +39,6 @@ from clog.storage.objects.layout import BYTES, record_sizes
 from clog.storage.objects.records import of_headers
 from clog.storage.objects.typed_json import from_json, parsed_json
 
-_MAGIC: Final = 0
 _HEADER_BYTES: Final = 5
 
 
@@ -65,7 +64,8 @@ def json_values(data: bytes, kind: pa.DataType) -> Any:
         UndecodableError: it is not JSON, or it is null.
     """
     try:
-        value = parsed_json(_text(_without_header(data)), kind)
+        body = data[_HEADER_BYTES:] if data[:1] == b"\0" else data
+        value = parsed_json(_text(body), kind)
     except json.JSONDecodeError as e:
         raise UndecodableError(f"is no JSON: {e.msg} at character {e.pos}") from None
     except RecursionError:
@@ -115,12 +115,12 @@ def avro_values(schema: Any = None, *, by_id: Mapping[int, Any] | None = None) -
             raise UndecodableError(f"has the schema id {number}, and no schema was given for it")
         buffer = BytesIO(body)
         try:
-            value = fastavro.schemaless_reader(buffer, parsed[number], None)
+            value: Any = fastavro.schemaless_reader(buffer, parsed[number], None)
+            why = "bytes are left over" if buffer.read(1) else None
         except Exception as e:  # noqa: BLE001 - any bytes may come, and they raise anything
-            what = f"is no Avro of this schema: {type(e).__name__}"
-            raise UndecodableError(what + _hint(data, number)) from None
-        if buffer.read(1):
-            what = "is no Avro of this schema: bytes are left over"
+            value, why = None, type(e).__name__
+        if why is not None:
+            what = f"is no Avro of this schema: {why}"
             raise UndecodableError(what + _hint(data, number))
         return _there(value)
 
@@ -140,13 +140,9 @@ def _there(value: Any) -> Any:
     return value
 
 
-def _without_header(data: bytes) -> bytes:
-    return data[_HEADER_BYTES:] if data[:1] == b"\0" else data
-
-
 def _hint(data: bytes, number: int | None) -> str:
     """Returns what to do about the header of a registry that nobody said was there."""
-    if number is not None or len(data) < _HEADER_BYTES or data[0] != _MAGIC:
+    if number is not None or not _has_header(data):
         return ""
     found, _ = _headed(data)
     return (
@@ -156,9 +152,13 @@ def _hint(data: bytes, number: int | None) -> str:
 
 
 def _headed(data: bytes) -> tuple[int, bytes]:
-    if len(data) < _HEADER_BYTES or data[0] != _MAGIC:
+    if not _has_header(data):
         raise UndecodableError("has no header with a schema id")
     return int.from_bytes(data[1:_HEADER_BYTES], "big"), data[_HEADER_BYTES:]
+
+
+def _has_header(data: bytes) -> bool:
+    return len(data) >= _HEADER_BYTES and data[0] == 0
 
 
 def _without_uuid(schema: Any) -> Any:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from clog.cli.views import PARTS, bar, cells, description, legend, next_action, part_bytes
+from clog.cli.describe import PARTS, bar, cells, description, legend, next_action, part_bytes
 
 CONFIG = {
     "cleanup.policy": "compact",

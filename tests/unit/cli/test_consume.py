@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clog.cli import consume
+from clog.cli.options import Given
 from clog.storage import Log, ManualClock
 
 T0 = 1_769_860_800_000  # 2026-01-31T12:00:00Z
@@ -128,7 +128,7 @@ def test_it_follows_the_log(cli, url, log, monkeypatch, arguments, expected):
     """At the end it looks again every --poll ms; a table goes on with what came after it."""
     clock = AppendingClock(log, ["x", "y"])
     follower = Log.open(url, clock=clock)
-    monkeypatch.setattr(consume, "open_log", lambda *_: follower)
+    monkeypatch.setattr(Given, "open", lambda *_: follower)
     found = cli.lines("consume", url, "--follow", "--poll", 250, *arguments)
     assert [*sorted(found[:-2]), *found[-2:]] == expected
     assert clock.slept_ms == [250, 250]
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_following(cli, url, log, monkeypatch):
             raise KeyboardInterrupt
 
     follower = Log.open(url, clock=InterruptingClock())
-    monkeypatch.setattr(consume, "open_log", lambda *_: follower)
+    monkeypatch.setattr(Given, "open", lambda *_: follower)
     result = cli("consume", url, "--follow", code=130)
     assert result.stdout_bytes.splitlines() == ALL
     assert result.stderr == ""

@@ -6,9 +6,8 @@ import signal
 
 import pytest
 
-from clog.cli import produce
-from clog.cli.lines import LineReader, noting_interrupts
-from clog.cli.produce import BATCH_BYTES_MAX, batches
+from clog.cli.app import app
+from clog.cli.produce import BATCH_BYTES_MAX, LineReader, batches, noting_interrupts
 from clog.storage import Log, ManualClock
 
 
@@ -151,11 +150,11 @@ class Terminal(io.BytesIO):
 def test_who_types_is_told_how(url, log, monkeypatch, capsys, form, hint):
     """On a terminal, unless --quiet."""
     monkeypatch.setattr("sys.stdin", Terminal())
-    produce.produce(url, line_format=form)
+    app(["produce", url, "--format", form], standalone_mode=False)
     told = capsys.readouterr().err
     assert hint in told
     assert "Ctrl-D ends" in told
-    produce.produce(url, line_format=form, quiet=True)
+    app(["produce", url, "--format", form, "--quiet"], standalone_mode=False)
     assert capsys.readouterr().err == ""
 
 

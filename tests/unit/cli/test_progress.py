@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from clog.cleaner import Cleaner
-from clog.cli import views
+from clog.cli import clean, output
 from clog.storage import Log, ManualClock
 
 
@@ -14,7 +14,8 @@ from clog.storage import Log, ManualClock
 def screen(monkeypatch):
     """What is drawn: all of it, one picture after the other."""
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    monkeypatch.setattr(views, "stderr", lambda: console)
+    for module in (clean, output):
+        monkeypatch.setattr(module, "stderr", lambda: console)
     return console.file
 
 
@@ -28,7 +29,7 @@ def test_a_pass_has_a_bar_for_each_phase(url):
 
     def drawn():
         console = Console(file=io.StringIO(), width=100)
-        console.print(views.bars(cleaner.monitor))
+        console.print(clean.bars(cleaner.monitor))
         return " ".join(console.file.getvalue().split())
 
     (chosen,) = cleaner._log_rounds[0].candidates(force=True)
@@ -51,7 +52,7 @@ def test_on_a_terminal_a_round_is_drawn(url, screen):
     log.roll()
     cleaner = Cleaner(log)
     (chosen,) = cleaner._log_rounds[0].candidates(force=True)
-    with views.watching_passes(cleaner.monitor) as live:
+    with clean.watching_passes(cleaner.monitor) as live:
         with cleaner.monitor.watched(url, chosen):
             live.refresh()
         (done,) = cleaner.run_once(force=True)
@@ -61,7 +62,7 @@ def test_on_a_terminal_a_round_is_drawn(url, screen):
 
 def test_deletions_are_counted(screen):
     """Each thing comes once, in its order, with a bar that ends at all of them."""
-    with views.tracking("deleting") as track:
+    with output.tracking("deleting") as track:
         assert list(track(["a", "b", "c"])) == ["a", "b", "c"]
     assert "deleting" in screen.getvalue()
     assert "100%" in screen.getvalue()
@@ -70,9 +71,9 @@ def test_deletions_are_counted(screen):
 def test_nothing_is_drawn_where_nobody_looks(monkeypatch):
     """Standard error is no terminal: not a byte."""
     console = Console(file=io.StringIO(), force_terminal=False)
-    monkeypatch.setattr(views, "stderr", lambda: console)
-    with views.tracking("x") as track:
+    monkeypatch.setattr(output, "stderr", lambda: console)
+    with output.tracking("x") as track:
         assert list(track(["a"])) == ["a"]
-    with views.counting("x", 2) as more:
+    with output.counting("x", 2) as more:
         more(2)
     assert console.file.getvalue() == ""

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pyarrow as pa
 import pytest
 
-from clog.cli.ui import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs
+from clog.cli.page import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs
 from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableError
 from clog.storage.store import opening
 from clog.storage.store.conformance import CountingStore

@@ -10,7 +10,7 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.cleaner.selection import candidate
-from clog.cli.ui import ShownCleaner, ShownLogs
+from clog.cli.page import ShownCleaner, ShownLogs
 from clog.storage import Log, SystemClock
 from clog.storage.administration import delete_log
 from clog.storage.config.log_config import LogConfig
@@ -310,6 +310,7 @@ def test_an_answer_that_comes_late_is_of_no_other_log(open_page, log, tmp_path):
         page.evaluate("window.late = refresh(), 0")
     page.get_by_role("button", name=other.url, exact=True).click()
     api.expect(page.locator("#log-title")).to_have_text(other.url)
+    api.expect(page.locator("#views")).to_be_visible()  # What there is of the other is drawn.
     for route in held:
         route.continue_()
     page.evaluate("late")

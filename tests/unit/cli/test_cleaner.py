@@ -18,7 +18,7 @@ from rich.console import Console
 from clog.cleaner import Cleaner, MaintenanceResult
 from clog.cleaner.daemon import broker_config, metrics
 from clog.cleaner.passes.stats import PassResult, PassStats
-from clog.cli.views import maintenance_lines, view
+from clog.cli.clean import maintenance_lines, view
 from clog.storage import Log, ManualClock, StoreUnavailableError, SystemClock
 from clog.storage import env as clock_module
 from clog.storage.store.contract import WrappingStore

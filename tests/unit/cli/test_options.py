@@ -6,8 +6,8 @@ import threading
 import pytest
 import typer
 
-from clog.cli import arguments
-from clog.cli.arguments import configs, pairs, parse_offsets, parse_time_ms, storage_options
+from clog.cli import options
+from clog.cli.options import configs, pairs, parse_offsets, parse_time_ms, storage_options
 from clog.storage import Log, StoreUnavailableError
 
 
@@ -24,7 +24,7 @@ def test_a_store_that_does_not_answer_is_named(cli, monkeypatch, given, address)
     the form of its errors, and without what may be secret.
     """
     told = threading.Event()
-    tell = arguments.print_note
+    tell = options.print_note
 
     def note(text):
         tell(text)
@@ -35,8 +35,8 @@ def test_a_store_that_does_not_answer_is_named(cli, monkeypatch, given, address)
         raise StoreUnavailableError("no answer")
 
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    monkeypatch.setattr(arguments, "print_note", note)
-    monkeypatch.setattr(arguments, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(options, "print_note", note)
+    monkeypatch.setattr(options, "PATIENCE_S", 0.0)
     monkeypatch.setattr(Log, "open", silent)
     lines = cli("describe", "s3://b/orders", "--json", *given, code=1).stderr.splitlines()
     note, error = map(json.loads, lines)
@@ -54,7 +54,7 @@ def test_a_store_that_answers_is_not_named(cli, monkeypatch, tmp_path):
         timers.append(timer(*given))
         return timers[-1]
 
-    monkeypatch.setattr(arguments.threading, "Timer", kept)
+    monkeypatch.setattr(options.threading, "Timer", kept)
     cli("create", tmp_path)
     assert cli("describe", tmp_path).stderr == ""
     assert len(timers) == 2

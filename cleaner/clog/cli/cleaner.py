@@ -1,0 +1,366 @@
+"""`clog cleaner`: the daemon that keeps logs clean."""
+
+import logging
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import typer
+
+from clog.cli.clean import (
+    DRY_RUN,
+    drawn,
+    maintenance_json,
+    maintenance_lines,
+    pass_json,
+    pass_text,
+    tell_plans,
+    tell_uncleanable,
+    view,
+)
+from clog.cli.options import (
+    URLS,
+    Code,
+    Given,
+    check_logs_named,
+    choice,
+    command,
+    environment_object,
+    flag,
+    integer,
+    option,
+    package_of_extra,
+    pairs,
+    quoted,
+    usage_errors,
+    waiting_for,
+)
+from clog.cli.output import ERRORS_AS, counted, print_error, print_json_line, print_note, say
+
+if TYPE_CHECKING:
+    from clog.cleaner import Cleaner, MaintenanceResult, PassResult
+    from clog.cleaner.daemon.broker_config import BrokerConfig, Finder
+    from clog.cleaner.daemon.metrics import MonitorServer
+    from clog.cleaner.dry_run import PlannedRound
+    from clog.storage import Log
+
+_ENVIRONMENT = "CLOG_CLEANER_CONFIG"
+_THREADS = "log.cleaner.threads"
+_WATCH_READERS_MS = 60_000
+"""How far apart the named readers of a log are listed, where somebody may ask for metrics."""
+
+
+def _address(text: str) -> str:
+    """Returns an address to listen at, as it was given."""
+    try:
+        integer(0, 65_535)(text.rpartition(":")[2])
+    except typer.BadParameter:
+        what = f"{quoted(text)} is not [HOST:]PORT, such as 9404 or 0.0.0.0:9404"
+        raise typer.BadParameter(what) from None
+    return text
+
+
+@command(writes=True)
+def cleaner(
+    urls: list[str] | None = URLS,
+    *,
+    discover: list[str] | None = option(
+        "--discover PREFIX", "Clean every log below this folder, including logs created later."
+    ),
+    threads: int | None = option(
+        "--threads N",
+        "log.cleaner.threads: number of partitions cleaned in parallel.",
+        integer(1),
+        shown="1",
+    ),
+    config: list[str] | None = option(
+        "--config -c NAME=VALUE",
+        "A config by its Kafka broker name, such as log.cleaner.threads=2 or"
+        f" log.retention.hours=48: a log's own config wins. Also ${_ENVIRONMENT}, a JSON object.",
+    ),
+    listen: str | None = option(
+        "--listen [HOST:]PORT",
+        "Serve /metrics (Prometheus), /healthz and /readyz here; on a loopback address also the"
+        " page of clog ui at /, with what the cleaner does.",
+        _address,
+    ),
+    log_format: str = option(
+        "--log-format text|json",
+        "Format of what is logged on standard error; json makes all output JSON lines.",
+        choice("text", "json"),
+        default="text",
+    ),
+    spark: bool = flag(
+        "--spark",
+        "Clean in tasks of a Spark session, under spark-submit the job's: --threads at once, by"
+        " default as many as it has room for; the buffer and the limit are each task's.",
+    ),
+    live: bool = flag("--live", "Show progress in the terminal."),
+    once: bool = flag(
+        "--once",
+        "Run one round over all logs, then exit; with 1 if a partition is uncleanable, or a log was"
+        " left out.",
+    ),
+    dry_run: bool = DRY_RUN,
+    given: Given,
+) -> Code | None:
+    r"""Keep logs clean until stopped.
+
+    Each pass prints a line. Failures are logged and retried. A log below --discover that cannot be
+    opened is left out until it can. Ctrl-C, SIGTERM and SIGHUP stop it within seconds.
+
+    \b
+    clog cleaner ./orders
+    clog cleaner --discover s3://bucket/logs --threads 4 --listen 9404
+    clog cleaner ./orders --dry-run
+    """
+    check_logs_named(urls, discover)
+    if live and log_format == "json":
+        raise typer.BadParameter("--live draws, --log-format json must not; leave one out")
+    _log_to_stderr(log_format)
+    settings = _settings(config, threads)
+    if listen is not None and (once or dry_run):
+        print_note("--listen serves nothing here: one round is soon over")
+    named = (urls or (), discover or (), given.storage)
+    finder = _finder(named, single_writer=given.single_writer)
+    teller = _Teller(json=given.json or log_format == "json", live=live)
+    logs = _first(finder, given.storage, patient=False) if once or dry_run else []
+    if dry_run:
+        return _dry_run(logs, settings, teller)
+    make = _in_tasks(config, threads) if spark else _in_threads(settings)
+    daemon = _daemon(make, logs, settings, finder, teller, watched=bool(listen) and not once)
+    if once:
+        return _run_once(daemon, teller, logs, finder)
+    with ExitStack() as open_things:
+        if listen is not None:  # First: who watches the process shall not wait for stores.
+            open_things.callback(_server(listen, daemon, finder, named).close)
+        logs = _first(finder, given.storage, patient=True, looked=daemon.monitor.looked)
+        print_note(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
+        if live:
+            open_things.enter_context(drawn(lambda: view(daemon.monitor)))
+        _stop_by_signals(daemon)
+        daemon.run()
+    return None
+
+
+_Named = tuple[Sequence[str], Sequence[str], Mapping[str, object]]
+"""Logs, folders of logs, and the storage options of both."""
+
+
+def _finder(named: _Named, *, single_writer: bool) -> "Finder":
+    from clog.cleaner.daemon.broker_config import Finder
+    from clog.storage.env import SystemClock, SystemIds
+
+    return Finder(*named, clock=SystemClock(), ids=SystemIds(), single_writer=single_writer)
+
+
+def _first(
+    finder: "Finder",
+    options: "Mapping[str, object]",
+    *,
+    patient: bool,
+    looked: "Callable[[], None]" = lambda: None,
+) -> "list[Log]":
+    """Returns the logs there are; before each is asked for, something ``looked``."""
+
+    @contextmanager
+    def asking(url: str) -> "Iterator[None]":
+        looked()
+        with waiting_for(url, options):
+            yield
+
+    logs = finder.first(patient=patient, asking=asking)
+    if not logs:
+        print_note("found no log yet")
+    return logs
+
+
+def _run_once(
+    daemon: "Cleaner", teller: "_Teller", logs: "Sequence[Log]", finder: "Finder"
+) -> Code | None:
+    """Fails, and says why, where a partition is uncleanable then, or a log was left out."""
+    daemon.run_once()
+    teller.nothing_due(logs)
+    found = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
+    for url, partitions in found.items():
+        if partitions:
+            tell_uncleanable(url, partitions)
+    left_out = [*finder.unopened, *finder.unlisted]
+    if left_out:
+        print_error(f"left out, for the reasons above: {', '.join(left_out)}")
+    return Code.FAILED if left_out or any(found.values()) else None
+
+
+class _Teller:
+    """Tells on standard output what is done; not beside the live view."""
+
+    def __init__(self, *, json: bool, live: bool) -> None:
+        self.json = json
+        self._live = live
+        self._told = 0
+
+    def nothing_due(self, logs: "Sequence[Log]") -> None:
+        """Tells, after a round, that there was nothing to do, if there was nothing."""
+        if self._told:
+            return
+        if self.json:
+            print_json_line({"logs": len(logs), "nothing_due": True})
+        else:
+            say(f"nothing was due in {counted(len(logs), 'log')}")
+
+    def passed(self, log: "Log", result: "PassResult") -> None:
+        """Tells a pass."""
+        self._tell(log, pass_json(result), [pass_text(result)])
+
+    def maintained(self, log: "Log", done: "MaintenanceResult") -> None:
+        """Tells what was sealed, and what went by retention."""
+        self._tell(log, maintenance_json([done]), maintenance_lines([done]))
+
+    def _tell(self, log: "Log", document: "Mapping[str, object]", lines: "Sequence[str]") -> None:
+        self._told += 1
+        if self.json:
+            print_json_line({"url": log.url, **document})
+        elif not self._live:
+            for line in lines:
+                say(f"{log.url}: {line}")
+
+
+def _settings(config: list[str] | None, threads: int | None) -> "BrokerConfig":
+    """Returns the environment's config, over it the command line's."""
+    from clog.cleaner.daemon.broker_config import broker_config
+
+    with usage_errors():
+        return broker_config(_given(config, threads))
+
+
+def _given(config: list[str] | None, threads: int | None) -> dict[str, object]:
+    given = {**environment_object(_ENVIRONMENT), **pairs(config)}
+    return given if threads is None else given | {_THREADS: threads}
+
+
+def _in_threads(settings: "BrokerConfig") -> "Callable[..., Cleaner]":
+    """Returns what makes a cleaner of this process."""
+    from clog.cleaner import Cleaner
+
+    return partial(Cleaner, threads=settings.threads)
+
+
+def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., Cleaner]":
+    """Returns what makes a cleaner whose passes are Spark tasks."""
+    from clog.jobs.cleaning import SparkCleaner, spark_session
+
+    tasks = _settings(config, threads).threads if _THREADS in _given(config, threads) else None
+    try:
+        spark = spark_session()
+    except ModuleNotFoundError as e:
+        package_of_extra(e, "spark", "--spark", "pyspark")
+        raise
+    return partial(SparkCleaner, spark, tasks=tasks)
+
+
+def _daemon(
+    make: "Callable[..., Cleaner]",
+    logs: "Iterable[Log]",
+    settings: "BrokerConfig",
+    finder: "Finder",
+    teller: "_Teller",
+    *,
+    watched: bool,
+) -> "Cleaner":
+    from clog.cleaner.log_round import CleanerSettings
+    from clog.cleaner.passes.offset_map import save_memory
+
+    save_memory()
+    return make(
+        logs,
+        dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
+        io_bytes_per_second=settings.io_bytes_per_second,
+        clock=finder.clock,
+        backoff_ms=settings.backoff_ms,
+        settings=CleanerSettings(
+            defaults=settings.defaults,
+            compaction=settings.compaction,
+            retention_check_ms=settings.retention_check_ms,
+            hash_algorithm=settings.hash_algorithm,
+            watch_readers_ms=_WATCH_READERS_MS if watched else 0,
+        ),
+        on_pass=teller.passed,
+        on_maintained=teller.maintained,
+        find=finder,
+    )
+
+
+def _stop_by_signals(daemon: "Cleaner") -> None:
+    """Makes the signals that end processes stop the cleaner; not SIGHUP where that is ignored, as
+    ``nohup`` has it.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: daemon.stop())
+
+
+def _server(address: str, daemon: "Cleaner", finder: "Finder", named: _Named) -> "MonitorServer":
+    """Serves metrics, and the page of the logs that are given or found."""
+    try:
+        from clog.cleaner.daemon.metrics import (
+            MonitorServer,
+            ailments,
+            neglects,
+            notices,
+            registry,
+        )
+        from clog.cli.page import ShownCleaner, ShownLogs, application
+    except ModuleNotFoundError as e:
+        package_of_extra(e, "metrics", "--listen", "prometheus_client", "starlette", "uvicorn")
+        raise
+    shown = ShownLogs(*named, clock=finder.clock)
+    page = application(shown, ShownCleaner(daemon.monitor))
+    checks = partial(ailments, daemon), partial(neglects, daemon)
+    server = MonitorServer(
+        address, *checks, registry(daemon, finder.stores), page, notices=partial(notices, daemon)
+    )
+    beside = ", and a page at /" if server.has_page else ""
+    print_note(f"/metrics, /healthz and /readyz{beside} on http://{server.address}")
+    return server
+
+
+def _dry_run(logs: "Iterable[Log]", settings: "BrokerConfig", teller: "_Teller") -> Code | None:
+    """Tells what would be done over each log, and which cannot be read."""
+    from clog.cleaner.dry_run import plan_round
+    from clog.storage.errors import ClogError
+
+    failed: list[str] = []
+
+    def plans() -> "Iterator[tuple[str, PlannedRound]]":
+        for log in logs:
+            try:
+                planned = plan_round(
+                    log.handle,
+                    now_ms=log.handle.clock.now_ms(),
+                    compaction=settings.compaction,
+                    defaults=settings.defaults,
+                )
+            except ClogError as e:
+                failed.append(log.url)
+                print_error(str(e), e.kind)
+            else:
+                yield log.url, planned
+
+    tell_plans(plans(), json=teller.json)
+    return Code.FAILED if failed else None
+
+
+def _log_to_stderr(log_format: str) -> None:
+    """Makes all that is logged, and in JSON also errors and warnings, lines on standard error."""
+    from clog.cleaner.daemon.metrics import JsonFormatter
+    from clog.cli.output import SafeFormatter
+
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(SafeFormatter(JsonFormatter() if log_format == "json" else text))
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    if log_format == "json":
+        ERRORS_AS.set("log")
+        logging.captureWarnings(capture=True)

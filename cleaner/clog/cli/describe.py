@@ -1,0 +1,449 @@
+"""`clog describe`, `clog offsets`, `clog segments`: looking at a log.
+
+A partition is a *bar*: which part of its bytes is clean, cleanable, uncleanable, active. Each part
+has a glyph of its own, so that the bar reads without colour; in a terminal that has only ASCII,
+other glyphs. A part that holds bytes is never invisible: it gets at least one cell.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clog.cli.options import PARTITION, URL, Given, command, option, parse_time_ms
+from clog.cli.output import count, counted, duration, moment, print_table, size, stdout, table
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from clog.storage import (
+        Log,
+        LogDescription,
+        PartitionDescription,
+        TransactionDescription,
+        ViewDescription,
+    )
+
+
+@command()
+def describe(url: str = URL, *, partition: int | None = PARTITION, given: Given) -> None:
+    r"""Show what is clean, dirty and active, and what comes next.
+
+    Bars are proportional to record bytes. The tick in a bar is the delete retention point:
+    below it all expired tombstones are gone.
+
+    \b
+    clog describe ./orders
+    clog describe s3://bucket/orders --partition 3 --json
+    """
+    from clog.storage.config.log_config import LogConfig
+
+    log = given.open(url)
+    found = log.describe()
+    wanted = _partitions(log, partition)
+    details = [d for d in found["partition_details"] if d["partition"] in wanted]
+    now_ms = log.handle.clock.now_ms()
+    actions = _actions(log, found["config"], details, now_ms)
+
+    def draw() -> None:
+        from rich.table import Table
+
+        console = stdout()
+        page = description(
+            found | {"partition_details": details},
+            LogConfig.from_overrides({}).as_dict(),
+            actions,
+            now_ms=now_ms,
+            width=console.width,
+            ascii_only=console.options.ascii_only,
+        )
+        for part in page.renderables:
+            if isinstance(part, Table):
+                print_table(part)
+            else:
+                console.print(part)
+
+    shown = [d | {"next_action": actions[d["partition"]]} for d in details]
+    given.tell(found | {"partition_details": shown}, draw)
+
+
+@command()
+def offsets(
+    url: str = URL,
+    *,
+    time: str | None = option(
+        "--time TIME",
+        "Also show the offset of the first record at or after this time: epoch ms or ISO 8601.",
+    ),
+    partition: int | None = PARTITION,
+    given: Given,
+) -> None:
+    r"""Show start and end offsets, and the offset for a time.
+
+    The start offset is the first that can be read; the end offset is the one the next record gets.
+    Readers stop at the stable offset: the first record of a transaction that has not ended.
+
+    \b
+    clog offsets ./orders
+    clog offsets ./orders --time 2026-01-31T12:00:00Z --json
+    """
+    time_ms = None if time is None else parse_time_ms(time)
+    log = given.open(url)
+    wanted = _partitions(log, partition)
+    starts, ends, stable = log.start_offsets(), log.end_offsets(), log.stable_offsets()
+    of_each: dict[str, Mapping[int, int | None]]
+    of_each = {"start_offset": starts, "stable_offset": stable, "end_offset": ends}
+    if time_ms is not None:
+        of_each["offset_for_time"] = log.offsets_for_times(dict.fromkeys(wanted, time_ms))
+    rows: list[dict[str, Any]]
+    rows = [{"partition": p} | {name: at[p] for name, at in of_each.items()} for p in wanted]
+    left_out = "stable_offset" if stable == ends else None  # Nothing is undecided, mostly.
+    shown = [{name: n for name, n in row.items() if name != left_out} for row in rows]
+    document = {"url": log.url, "time_ms": time_ms, "partitions": rows}
+    given.tell(document, lambda: _print(shown))
+
+
+@command()
+def segments(url: str = URL, *, partition: int | None = PARTITION, given: Given) -> None:
+    r"""List the segments; the active one of a partition is last.
+
+    \b
+    clog segments ./orders --partition 0
+    """
+    log = given.open(url)
+    found = {p: [asdict(one) for one in log.segments(p)] for p in _partitions(log, partition)}
+
+    def draw() -> None:
+        for p, rows in found.items():
+            _print([_readable(row) for row in rows], title=f"partition {p}")
+
+    rows = [{"partition": p} | row for p, rows in found.items() for row in rows]
+    given.tell({"url": log.url, "segments": rows}, draw)
+
+
+def _partitions(log: "Log", partition: int | None) -> Sequence[int]:
+    from clog.storage.read.scan import partitions_named
+
+    return partitions_named(log.handle.tip.head, partition, url=log.url)
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a segment as a row for people."""
+    state = "active" if row["active"] else "clean" if row["clean"] else "dirty"
+    largest, horizon = row["largest_timestamp"], row["delete_horizon_ms"]
+    return {
+        "base": row["base_offset"],
+        "next": row["next_offset"],
+        "records": row["records"],
+        "dead": row["dead_rows"],
+        "size": size(row["size_bytes"]),
+        "largest timestamp": "" if largest is None else moment(largest),
+        "state": state,
+        "delete horizon": "" if horizon is None else moment(horizon),
+    }
+
+
+def _print(rows: list[dict[str, Any]], title: str | None = None) -> None:
+    """Prints rows whose numbers stand right; None is a dash."""
+    first = {name.replace("_", " "): value for name, value in (rows[0] if rows else {}).items()}
+    right = [name for name, value in first.items() if isinstance(value, int | None)]
+    cells = [map(_cell, row.values()) for row in rows]
+    print_table(table(list(first), cells, right=right, title=title))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return count(value) if isinstance(value, int) else str(value)
+
+
+class Part(NamedTuple):
+    """One kind of bytes in a bar."""
+
+    name: str
+    glyph: str
+    ascii_glyph: str
+    style: str
+    meaning: str
+
+    def drawn(self, width: int, *, ascii_only: bool) -> str:
+        """Returns so many of its glyphs."""
+        return (self.ascii_glyph if ascii_only else self.glyph) * width
+
+
+PARTS = (
+    Part("clean", "█", "#", "green", "each key once"),
+    Part("cleanable", "▓", "+", "yellow", "dirty: the next pass cleans it"),
+    Part("uncleanable", "▒", "-", "magenta", "dirty, but too young to clean"),
+    Part("active", "░", ".", "cyan", "being written"),
+)
+_POINT = Part("retention", "│", "|", "bold red", "tombstones are kept from here on")
+_EMPTY = Part("empty", "·", " ", "dim", "no records")
+
+
+def part_bytes(detail: "PartitionDescription") -> tuple[int, int, int, int]:
+    """Returns the bytes of `PARTS`, from one of `describe()`'s ``partition_details``."""
+    clean, cleanable = detail["clean_bytes"], detail["cleanable_bytes"]
+    active = detail["active_bytes"]
+    rest = detail["size_bytes"] - clean - cleanable - active
+    return clean, cleanable, max(0, rest), active
+
+
+def cells(amounts: Sequence[int], width: int) -> list[int]:
+    """Divides ``width`` cells in proportion; whatever is not 0 gets at least one.
+
+    >>> cells([1, 1, 1000, 0], 10)
+    [1, 1, 8, 0]
+    """
+    total = sum(amounts)
+    if total == 0:
+        return [0] * len(amounts)
+    out = [amount * width // total for amount in amounts]
+    by_remainder = sorted(range(len(amounts)), key=lambda i: -(amounts[i] * width % total))
+    for i in by_remainder[: width - sum(out)]:
+        out[i] += 1
+    for i, amount in enumerate(amounts):
+        if amount and not out[i]:
+            out[out.index(max(out))] -= 1
+            out[i] = 1
+    return out
+
+
+def bar(detail: "PartitionDescription", width: int, *, ascii_only: bool = False) -> "Text":
+    """Returns the bar of a partition, with the delete retention point where it has one."""
+    from rich.text import Text
+
+    amounts = part_bytes(detail)
+    if not any(amounts):
+        return Text(_EMPTY.drawn(width, ascii_only=ascii_only), style=_EMPTY.style)
+    text = Text()
+    for part, wide in zip(PARTS, cells(amounts, width), strict=True):
+        text.append(part.drawn(wide, ascii_only=ascii_only), style=part.style)
+    below = detail["delete_retention_bytes"]
+    if below is None:
+        return text
+    at = min(width - 1, width * below // detail["size_bytes"])
+    point = Text(_POINT.drawn(1, ascii_only=ascii_only), style=_POINT.style)
+    return text[:at] + point + text[at + 1 :]
+
+
+def legend(*, ascii_only: bool = False) -> "Text":
+    """Returns what the glyphs mean, on two lines."""
+    from rich.text import Text
+
+    text = Text()
+    for i, part in enumerate((*PARTS, _POINT)):
+        if i:
+            text.append("\n" if i in (2, 4) else "   ")
+        text.append(part.drawn(1 if part is _POINT else 2, ascii_only=ascii_only), part.style)
+        text.append(f" {part.name}", style="bold")
+        text.append(f" {part.meaning}")
+    return text
+
+
+_INDENT = 4
+_BAR_WIDTH_MIN = 20
+_AMOUNT_WIDTH = 28
+"""Columns that the size beside a bar gets at least, so that bars are equally long."""
+
+
+def description(
+    log: "LogDescription",
+    defaults: Mapping[str, str],
+    actions: Mapping[int, str],
+    *,
+    now_ms: int,
+    width: int,
+    ascii_only: bool = False,
+) -> "Group":
+    """Returns the whole page of `Log.describe()`, perhaps with fewer partitions: ``width`` columns
+    of it, with what comes next by partition, and the configs of a log that sets none.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    partitions = [
+        _partition(d, actions[d["partition"]], now_ms, width, ascii_only=ascii_only)
+        for d in log["partition_details"]
+    ]
+    title = Text.assemble(
+        (log["url"], "bold"),
+        f"\nversion {log['version']} of {moment(log['committed_ms'])}, created"
+        f" {moment(log['created_ms'])}, {counted(log['partitions'], 'partition')} by"
+        f" {log['partitioner']}",
+        *_schema_lines(log["schema"]),
+    )
+    waiting = [Text(transaction_words(transaction)) for transaction in log["transactions"]]
+    if waiting:
+        waiting = [Text("Transactions that have not ended", "italic"), *waiting, Text()]
+    return Group(
+        title,
+        Text(),
+        *partitions,
+        legend(ascii_only=ascii_only),
+        Text(),
+        *waiting,
+        _configs(log["config"], log["config_overrides"], defaults),
+        Text(),
+        table(["", ""], _totals(log, now_ms).items(), folds=[""], title="Totals"),
+    )
+
+
+def _partition(
+    detail: "PartitionDescription", action: str, now_ms: int, width: int, *, ascii_only: bool
+) -> "Group":
+    """Returns the bar and its size; under it the offsets and what comes next."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    label = f"{detail['partition']:>{_INDENT - 1}} "
+    amount = f" {size(detail['size_bytes'])}, {counted(detail['records'], 'record')}"
+    room = max(_BAR_WIDTH_MIN, width - len(label) - max(len(amount), _AMOUNT_WIDTH))
+    picture = Text.assemble((label, "bold"), bar(detail, room, ascii_only=ascii_only), amount)
+    covered, stable = detail["covered_offset"], detail["stable_offset"]
+    facts = (
+        f"start {detail['log_start_offset']}",
+        f"first dirty {detail['first_dirty_offset']}",
+        *([] if covered is None else [f"masks to {covered}"]),
+        f"active {detail['active_base_offset']}",
+        *([] if stable == detail["end_offset"] else [f"stable {stable}"]),
+        f"end {detail['end_offset']}",
+        f"dirty ratio {detail['dirty_ratio']:.2f}",
+        *([counted(detail["markers"], "marker")] if detail["markers"] else []),
+    )
+    lines = Text(", ".join(facts) + "\n")
+    if (horizon_ms := detail["delete_horizon_ms"]) is not None:
+        ahead_ms = horizon_ms - now_ms
+        when = f"in {duration(ahead_ms)}" if ahead_ms > 0 else f"{duration(-ahead_ms)} ago"
+        lines.append(
+            f"tombstones kept from offset {detail['delete_retention_offset']} on; earliest"
+            f" delete horizon {when}, {moment(horizon_ms)}\n"
+        )
+    lines.append(f"next: {action}", "bold" if action.startswith("clean now") else "")
+    return Group(picture, Padding(lines, (0, 0, 0, _INDENT)))
+
+
+def _actions(
+    log: "Log", config: dict[str, str], details: "list[PartitionDescription]", now_ms: int
+) -> dict[int, str]:
+    from clog.cleaner.selection import candidates
+    from clog.storage.config.log_config import LogConfig
+    from clog.storage.readers import read_holds
+
+    manifest = log.handle.manifest()
+    settings = LogConfig.from_overrides(manifest.head.config)
+    holds = read_holds(log.handle, settings, now_ms=now_ms)
+    chosen = candidates(manifest, settings, now_ms=now_ms, holds=holds)
+    due = {c.partition: c.reason.value for c in chosen}
+    return {d["partition"]: next_action(d, config, due.get(d["partition"])) for d in details}
+
+
+def next_action(
+    detail: "PartitionDescription", config: Mapping[str, str], reason: str | None
+) -> str:
+    """Returns what maintenance will do with a partition next, in words; ``reason``: why it is
+    eligible for cleaning now, if it is.
+    """
+    if detail["uncleanable"]:
+        return f"clean again after back-off; the last pass failed: {detail['uncleanable']}"
+    policies = config["cleanup.policy"].split(",")
+    if "compact" not in policies:
+        return "retention" if "delete" in policies else "nothing: cleanup.policy keeps everything"
+    ratio, limit = detail["dirty_ratio"], config["min.cleanable.dirty.ratio"]
+    if reason is not None:
+        why = {
+            "dirty": f"dirty ratio {ratio:.2f} > {limit}",
+            "overdue": f"older than {_setting(config, 'max.compaction.lag.ms')}",
+            "tombstones": "tombstones past their delete horizon",
+        }
+        return f"clean now: {why.get(reason, reason)}"
+    if detail["cleanable_bytes"]:
+        return f"clean when the dirty ratio is above {limit} (now {ratio:.2f})"
+    if detail["first_uncleanable_offset"] < detail["active_base_offset"]:
+        return f"clean when older than {_setting(config, 'min.compaction.lag.ms')}"
+    if detail["active_bytes"]:
+        return "clean after the active segment has been sealed"
+    return "nothing to do"
+
+
+def _setting(config: Mapping[str, str], name: str) -> str:
+    from clog.storage.config.definitions import config_text
+
+    return f"{name}={config_text(name, config[name])}"
+
+
+def _configs(
+    config: Mapping[str, str], overrides: Mapping[str, str], defaults: Mapping[str, str]
+) -> "Table":
+    """Returns all configs; those that were set stand out, with the default beside them."""
+    from rich.text import Text
+
+    from clog.storage.config.definitions import config_text
+
+    rows = []
+    for name, value in sorted(config.items(), key=lambda item: (item[0] not in overrides, item)):
+        note, style = "", "dim"
+        if name in overrides:
+            note = f"set; default {config_text(name, defaults.get(name, '')) or 'none'}"
+            style = "bold yellow"
+        rows.append((Text(name, style), Text(config_text(name, value), style), note))
+    return table(["name", "value", ""], rows, folds=["value", ""], title="Configuration")
+
+
+def _schema_lines(schema: Mapping[str, Any]) -> list[str]:
+    """Returns a line each for the types of keys and values of a typed log."""
+    if schema == {"key": "binary", "value": "binary"}:
+        return []
+    return [f"\n{name} {as_words(schema[name])}" for name in ("key", "value")]
+
+
+def as_words(kind: Any) -> str:
+    """Returns a type as a person reads it: its fields in braces, what is in lists in brackets."""
+    if isinstance(kind, Mapping):
+        return f"{{{', '.join(f'{name}: {as_words(inner)}' for name, inner in kind.items())}}}"
+    if isinstance(kind, list):
+        return f"[{', '.join(map(as_words, kind))}]"
+    return str(kind)
+
+
+def transaction_words(transaction: "TransactionDescription") -> str:
+    """Returns what there is to say of a transaction that has not ended, on a line."""
+    first = ", ".join(f"{p} from {offset}" for p, offset in transaction["first_offsets"].items())
+    where = f"; undecided in partitions {first}" if first else ""
+    home = f"; decided by {transaction['home']}" if transaction["home"] else ""
+    return (
+        f"{transaction['id']!r}, epoch {transaction['epoch']}, number {transaction['number']}:"
+        f" {transaction['state']} since {moment(transaction['started_ms'])}{where}{home}"
+    )
+
+
+def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
+    details = log["partition_details"]
+    age_ms = max(0, now_ms - log["committed_ms"])
+    snapshot = log["snapshot_version"]
+    holds = [f"{name} for {duration(ms - now_ms)}" for name, ms in sorted(log["holds"].items())]
+    return {
+        "records": count(sum(d["records"] for d in details)),
+        "of these tombstones": count(sum(d["tombstones"] for d in details)),
+        "dead, not yet rewritten": count(sum(d["dead_rows"] for d in details)),
+        "segments": count(sum(d["segments"] for d in details)),
+        "record bytes": size(sum(d["size_bytes"] for d in details)),
+        "objects": f"{count(log['objects'])}, {size(log['object_bytes'])} stored",
+        "replaced, not yet deleted": size(log["released_bytes"]),
+        "writers": count(log["writers"]),
+        **({"waited for": ", ".join(holds)} if holds else {}),
+        **{f"published as {view['format']}": _kept(view, now_ms) for view in log["views"]},
+        "readable versions": f"{log['oldest_readable_version']} to {log['version']}",
+        "newest snapshot": "none" if snapshot is None else f"version {snapshot}",
+        "last commit": f"{duration(age_ms)} ago",
+    }
+
+
+def _kept(view: "ViewDescription", now_ms: int) -> str:
+    since = f"needs version {view['version']}, for {duration(max(0, now_ms - view['since_ms']))}"
+    if not view["objects"]:
+        return since
+    kept = f"{counted(view['objects'], 'object')}, {size(view['size_bytes'])}"
+    return f"{since}; keeps {kept}, to be deleted {duration(view['overdue_ms'])} ago"

@@ -1,0 +1,401 @@
+"""What commands are made of: a way to say an option in one row, those that several commands share,
+how their text is read, and `command`, which gives a function the options that nearly all have.
+"""
+
+import inspect
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import copy_context
+from enum import IntEnum
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from clog.cli.output import print_json, print_note, say
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from clog.storage import Log
+
+ENVIRONMENT = "CLOG_STORAGE_OPTIONS"
+PATIENCE_S = 5.0
+"""A command whose first answer takes longer says whom it waits for."""
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST")
+"""Variables by which the clients of S3 and GCS find other servers."""
+INTEGER_MAX = 2**63 - 1
+_DIGITS_MAX = len(str(INTEGER_MAX))
+_SHOWN_MAX = 40
+
+
+class Code(IntEnum):
+    """Exit codes: what a command returns that did not end well, and what becomes of errors."""
+
+    FAILED = 1
+    USAGE = 2
+    INTERRUPTED = 130
+
+
+def quoted(text: str) -> str:
+    """Returns what was given, for a message; of a long text how long it is.
+
+    >>> quoted("1.5"), quoted("9" * 5000)
+    ("'1.5'", 'a text of 5000 characters')
+    """
+    return repr(text) if len(text) <= _SHOWN_MAX else f"a text of {len(text)} characters"
+
+
+def integer(low: int = 0, high: int = INTEGER_MAX) -> Callable[[str | int], int]:
+    """Returns what reads a whole number of an option.
+
+    >>> integer(1)("12")
+    12
+    """
+    allowed = f"from {low} to {high}" if high < INTEGER_MAX else f"{low} or more"
+
+    def read(given: str | int) -> int:
+        text = str(given)
+        digits = text.removeprefix("-")
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX
+        if not is_number or not low <= int(text) <= high:
+            raise typer.BadParameter(
+                f"{quoted(text)} is out of range; allowed: whole numbers, {allowed}"
+            )
+        return int(text)
+
+    return read
+
+
+def partition_count(given: str | int) -> int:
+    """Reads a number of partitions."""
+    from clog.storage.administration import PARTITIONS_MAX
+
+    return integer(1, PARTITIONS_MAX)(given)
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Returns what reads one of a few words of an option.
+
+    >>> choice("text", "jsonl")("jsonl")
+    'jsonl'
+    """
+
+    def read(text: str) -> str:
+        if text not in allowed:
+            raise typer.BadParameter(f"{quoted(text)} is unknown; allowed: {', '.join(allowed)}")
+        return text
+
+    return read
+
+
+def argument(name: str, said: str, default: Any = ...) -> Any:
+    """Returns an argument of a command, as the default of its parameter."""
+    return typer.Argument(default, metavar=name, help=said, show_default=False)
+
+
+def flag(names: str, said: str) -> Any:
+    """Returns an option without a value, as the default of its parameter."""
+    default = False
+    return typer.Option(default, *names.split(), help=said)
+
+
+def option(
+    form: str,
+    said: str,
+    read: Callable[[str], Any] | None = None,
+    default: Any = None,
+    shown: str | None = None,
+) -> Any:
+    """Returns an option as the default of its parameter. ``form`` has its names, and then what its
+    value is called; ``shown`` stands in the help for a default of None.
+
+    >>> option("--max -n N", "Stop after this many.", integer()).metavar
+    'N'
+    """
+    *names, value = form.split()
+    return typer.Option(
+        default, *names, metavar=value, help=said, parser=read, show_default=shown or True
+    )
+
+
+URL = argument(
+    "URL", "The log: a local folder, or any fsspec URL (s3://bucket/orders, gs://…, abfs://…)."
+)
+URLS = argument("[URL]…", "One or more logs.", None)
+PARTITION = option("--partition -p N", "Show only this partition.", integer())
+CONFIGS = option(
+    "--config -c NAME=VALUE",
+    "A config by its Kafka name, such as cleanup.policy=compact,delete, segment.ms=12h or"
+    " segment.bytes=64m.",
+)
+_OPTIONS = option(
+    "--option --storage-option -o KEY=VALUE",
+    "An option for the filesystem. true, false, null, JSON lists and objects are parsed;"
+    f" anything else is text. Keep secrets in ${ENVIRONMENT}, a JSON object. Values are never"
+    " shown.",
+)
+_SINGLE_WRITER = flag(
+    "--single-writer",
+    "Write to a filesystem without exclusive create; no other process may ever write to the log.",
+)
+_JSON = flag("--json", "Print JSON.")
+
+
+class Given(NamedTuple):
+    """What the options say that `command` adds."""
+
+    options: list[str] | None = None
+    single_writer: bool = False
+    json: bool = False
+
+    @property
+    def storage(self) -> dict[str, object]:
+        """The storage options."""
+        return storage_options(self.options)
+
+    def open(self, url: str, *, to_read: bool = False) -> "Log":
+        """Opens a log, and says where that takes long; ``to_read`` leaves out what a writer says of
+        itself.
+        """
+        from clog.storage import Log
+
+        with waiting_for(url, self.storage):
+            return Log.open(url, self.storage, single_writer=self.single_writer and not to_read)
+
+    def create(
+        self,
+        url: str,
+        partitions: int,
+        config: Mapping[str, str],
+        *,
+        schema: "pa.Schema | None" = None,
+        storage: Mapping[str, object] | None = None,
+    ) -> "Log":
+        """Creates a log; ``storage`` stands in place of the storage options."""
+        from clog.storage import Log
+
+        options = self.storage if storage is None else storage
+        with waiting_for(url, options):
+            return Log.create(
+                url, partitions, config, options, schema=schema, single_writer=self.single_writer
+            )
+
+    def tell(self, document: Any, people: str | Iterable[str] | Callable[[], None]) -> None:
+        """Prints the JSON document, or what people read: lines, or what prints them."""
+        if self.json:
+            print_json(document)
+        elif callable(people):
+            people()
+        else:
+            for line in [people] if isinstance(people, str) else people:
+                say(line)
+
+
+_Command = Callable[..., Code | None]
+
+
+def command(*, writes: bool = False, json: bool = True) -> Callable[[_Command], _Command]:
+    """Makes a function a command: it gets options of the store and of the output, and has what they
+    say as ``given``. Its parameters behind ``given`` come between the two in the help.
+    """
+
+    def decorate(function: _Command) -> _Command:
+        mine = list(inspect.signature(function).parameters.values())
+        at = [p.name for p in mine].index("given")
+        added = [_parameter("options", list[str] | None, _OPTIONS)]
+        if writes:
+            added.append(_parameter("single_writer", bool, _SINGLE_WRITER))
+        if json:
+            added.append(_parameter("json", bool, _JSON))
+        names = [p.name for p in added]
+
+        @wraps(function)
+        def run(**values: Any) -> None:
+            given = Given(**{name: values.pop(name) for name in names})
+            if code := function(**values, given=given):
+                raise typer.Exit(code)
+
+        parameters = [*mine[:at], added[0], *mine[at + 1 :], *added[1:]]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return decorate
+
+
+def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Makes a refusal one of the command line: for what is wrong whatever a log holds."""
+    from clog.storage.errors import InvalidInputError
+
+    try:
+        yield
+    except InvalidInputError as e:
+        raise typer.BadParameter(str(e)) from None
+
+
+@contextmanager
+def waiting_for(url: str, options: Mapping[str, object]) -> "Iterator[Callable[[], None]]":
+    """Says on standard error, once the block has taken `PATIENCE_S`, which store is waited for, and
+    at which address, as far as that was given: clients try for minutes before they give up. Yields
+    what says that there was an answer.
+    """
+    from clog.storage.store.opening import redact
+
+    nested = options.get("client_kwargs")
+    inner = nested.get("endpoint_url") if isinstance(nested, Mapping) else None
+    given = [options.get("endpoint_url"), inner, *map(os.environ.get, _ENDPOINTS)]
+    address = next((f" at {redact(str(found))}" for found in given if found), "")
+    text = (
+        f"still waiting for {redact(url)}{address} after {PATIENCE_S:g} s; the store's client gives"
+        " up by itself, after minutes; Ctrl-C ends it now"
+    )
+    # As the thread that waits prints: the timer has one of its own.
+    timer = threading.Timer(PATIENCE_S, copy_context().run, (print_note, text))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer.cancel
+    finally:
+        timer.cancel()
+
+
+def package_of_extra(error: ModuleNotFoundError, extra: str, what: str, *packages: str) -> None:
+    """Raises in plain words if a package is missing that an extra brings."""
+    if error.name is None or error.name.partition(".")[0] not in packages:
+        return
+    from clog.storage.env import install_extra
+    from clog.storage.errors import InvalidInputError
+
+    raise InvalidInputError(f"{what} needs {error.name}: {install_extra(extra)}") from error
+
+
+def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None:
+    """Raises if neither logs nor folders of logs are named."""
+    if not (urls or prefixes):
+        raise typer.BadParameter("give the URL of a log, or --discover PREFIX")
+
+
+def typed_schema(log: "Log") -> "pa.Schema | None":
+    """Returns the schema of a typed log; None where keys and values are bytes."""
+    from clog.storage.objects.layout import arrow_schema
+
+    schema = log.handle.tip.head.log.schema
+    return None if schema is None else arrow_schema(schema)
+
+
+def schema_file(path: Path | None) -> "pa.Schema | None":
+    """Returns the schema in a file of JSON, if one is given."""
+    if path is None:
+        return None
+    from clog.storage.objects.evolution import schema_from_words
+    from clog.storage.objects.typed_json import parsed_json
+
+    try:
+        words = parsed_json(path.read_bytes())
+    except (OSError, ValueError) as e:
+        why = getattr(e, "strerror", None) or e
+        raise typer.BadParameter(f"{path} cannot be read as JSON: {why}") from None
+    with usage_errors():
+        return schema_from_words(words)
+
+
+def storage_options(given: Iterable[str] | None) -> dict[str, object]:
+    """Returns the options of the environment, and over them those of the command line. A text that
+    is refused is never repeated: it may be a secret.
+    """
+    own = _pairs(given, what="--option", shown=False)
+    return environment_object(ENVIRONMENT) | {k: _json_or_text(v) for k, v in own.items()}
+
+
+def environment_object(variable: str) -> dict[str, object]:
+    """Returns the JSON object in a variable of the environment; an empty one where it is not
+    set.
+    """
+    text = os.environ.get(variable)
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):  # Its text is not repeated: it may be a secret.
+        raise typer.BadParameter(f"${variable} is not a JSON object")
+    return found
+
+
+def configs(given: Iterable[str] | None) -> dict[str, str]:
+    """Reads ``NAME=VALUE`` texts as configs of a log, which do not contradict each other."""
+    from clog.storage.config.log_config import LogConfig, parse_overrides
+
+    found = pairs(given)
+    with usage_errors():
+        LogConfig.from_overrides(parse_overrides(found))
+    return found
+
+
+def pairs(given: Iterable[str] | None) -> dict[str, str]:
+    """Reads ``NAME=VALUE`` texts as a mapping."""
+    return _pairs(given, what="--config", shown=True)
+
+
+def parse_time_ms(text: str) -> int:
+    """Reads epoch milliseconds, or ISO 8601 (UTC where it names no zone), as epoch milliseconds."""
+    from clog.storage.config import definitions
+
+    try:
+        return definitions.time_ms(text)
+    except ValueError as e:
+        raise typer.BadParameter(f"{quoted(text)} is not a time; give {e}") from None
+
+
+def parse_offsets(given: Iterable[str]) -> dict[int, int]:
+    """Reads ``PARTITION:OFFSET`` texts as a mapping; ``end`` is -1.
+
+    >>> parse_offsets(["0:25", "1:end"])
+    {0: 25, 1: -1}
+    """
+    out: dict[int, int] = {}
+    for text in given:
+        partition, _, offset = text.partition(":")
+        number = "-1" if offset == "end" else offset
+        try:
+            p, at = integer()(partition), integer(-1)(number)
+        except typer.BadParameter:
+            raise typer.BadParameter(
+                f"{quoted(text)} is not PARTITION:OFFSET, such as 0:25 or 0:end"
+            ) from None
+        if p in out:
+            raise typer.BadParameter(f"partition {p} is named twice")
+        out[p] = at
+    return out
+
+
+def _pairs(given: Iterable[str] | None, *, what: str, shown: bool) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for i, text in enumerate(given or ()):
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            which = repr(text) if shown else f"number {i + 1}"
+            raise typer.BadParameter(f"{what} {which} is not of the form NAME=VALUE")
+        out[name] = value
+    return out
+
+
+def _json_or_text(value: str) -> object:
+    if value in ("true", "false", "null") or value[:1] in ("{", "["):
+        try:
+            parsed: object = json.loads(value)
+        except ValueError:
+            return value
+        return parsed
+    return value

@@ -1,0 +1,604 @@
+"""The page of `clog ui`, which `clog cleaner --listen` has, too, and what it asks for. Reads only.
+
+A log is opened once and followed; a commit that was read stays in memory, since it never changes.
+Logs are looked at all at once, and a store that does not answer holds up nothing else: a look that
+takes longer than `PATIENCE_S` goes on in its thread, and is not begun again; meanwhile it is said
+for how long. The threads are those of a server that has others, and end with the process.
+
+*Exact*: a browser's numbers are exact to 2^53 only. So a typed key or value that is no text goes
+out as the text of its JSON, in ``key_json`` and ``value_json``, and any other whole number beyond
+2^53 as text (`exact`).
+
+*Short*: of a key, a value or a header only the beginning goes out, so that a large record hides
+none after it; ``key_bytes`` and ``value_bytes`` say how long one is that was cut.
+
+*Safe*: it listens on the loopback address and answers requests for that host alone, so that no page
+of elsewhere reads logs through a name that leads here; all it does is read; the page may load
+nothing but what this server has (no inline script, no other host), and puts data in as text.
+"""
+
+import base64
+import json
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from clog.cli.clean import remaining_ms
+from clog.cli.consume import positions
+from clog.cli.cost import PRICES, bill
+from clog.cli.lines import keys_given, of_bytes, timestamps_of
+from clog.cli.options import integer, typed_schema
+from clog.cli.output import duration
+from clog.storage.errors import (
+    ClogError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    StoreUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from clog.cleaner.monitor import Activity, LogState, Monitor
+    from clog.storage import Clock, Log
+    from clog.storage.diagnostics.describe import CommitWalk
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCleaner:
+    """A cleaner, by its monitor. Asks nothing of any store."""
+
+    monitor: "Monitor"
+
+    def state(self) -> dict[str, Any]:
+        """Returns the passes under way, and what was done to each log since the process began."""
+        now_ms = self.monitor.clock.monotonic_ms()
+        return {
+            "idle_ms": now_ms - self.monitor.round_ms,
+            "passes": [_pass(activity, now_ms) for activity in self.monitor.activities()],
+            "logs": [_log(url, state) for url, state in self.monitor.logs().items()],
+        }
+
+
+def _pass(activity: "Activity", now_ms: int) -> dict[str, Any]:
+    progress, chosen = activity.progress, activity.candidate
+    return {
+        "url": activity.url,
+        "partition": chosen.partition,
+        "reason": chosen.reason.value,
+        "phase": progress.phase,
+        "records_done": min(progress.records_done, progress.records_total),
+        "records_total": progress.records_total,
+        "bytes_moved": progress.bytes_moved,
+        "spent_ms": now_ms - activity.began_ms,
+        "left_ms": remaining_ms(activity, now_ms),
+    }
+
+
+def _log(url: str, state: "LogState") -> dict[str, Any]:
+    totals = state.totals
+    return {
+        "url": url,
+        "passes": totals["passes"],
+        "removed": totals["records_read"] - totals["records_written"] + totals["records_marked"],
+        "bytes_read": totals["bytes_read"],
+        "bytes_written": totals["bytes_written"],
+        "error": state.error,
+    }
+
+
+PATIENCE_S = 2.0
+THREADS = 16
+
+Line = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Look:
+    began_ms: int
+    ended: threading.Event = field(default_factory=threading.Event)
+    line: Line | None = None
+    error: Exception | None = None
+
+
+class Looks:
+    """Looks at things by name; what ``look`` raises is raised to who asks. ``patience_s``: how long
+    is waited for looks that have begun just now.
+    """
+
+    def __init__(
+        self, look: Callable[[str], Line], clock: "Clock", patience_s: float = PATIENCE_S
+    ) -> None:
+        self._look = look
+        self._clock = clock
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._under_way: dict[str, _Look] = {}
+        self._asked: queue.SimpleQueue[tuple[str, _Look]] = queue.SimpleQueue()
+        self._threads = 0
+
+    def lines(self, names: Sequence[str]) -> list[Line | None]:
+        """Returns what looks find, in the order of the names; None where there is no answer yet."""
+        deadline_ms = self._clock.monotonic_ms() + int(self._patience_s * 1000)
+        looks = [self._begun(name) for name in names]
+        found: list[Line | None] = []
+        for name, (look, is_new) in zip(names, looks, strict=True):
+            left_ms = deadline_ms - self._clock.monotonic_ms() if is_new else 0
+            if not look.ended.wait(max(0, left_ms) / 1000):
+                found.append(None)
+                continue
+            with self._lock:
+                self._under_way.pop(name, None)
+            if look.error is not None:
+                raise look.error
+            found.append(look.line)
+        return found
+
+    def waiting_ms(self, name: str) -> int:
+        """Returns for how long there has been no answer; 0 where nobody waits, or not for long."""
+        look = self._under_way.get(name)
+        if look is None or look.ended.is_set():
+            return 0
+        waited_ms = self._clock.monotonic_ms() - look.began_ms
+        return waited_ms if waited_ms > self._patience_s * 1000 else 0
+
+    def _begun(self, name: str) -> tuple[_Look, bool]:
+        """Returns the look that is under way, or a new one, and which of the two."""
+        with self._lock:
+            if (look := self._under_way.get(name)) is not None:
+                return look, False
+            look = self._under_way[name] = _Look(self._clock.monotonic_ms())
+            if self._threads < min(THREADS, len(self._under_way)):
+                self._threads += 1
+                threading.Thread(target=self._work, daemon=True).start()
+        self._asked.put((name, look))
+        return look, True
+
+    def _work(self) -> None:
+        while True:
+            name, look = self._asked.get()
+            try:
+                look.line = self._look(name)
+            except Exception as e:  # noqa: BLE001 - raised to who asks
+                look.error = e
+            look.ended.set()
+
+
+LOOK_MS = 30_000
+"""Prefixes are looked through for new logs so often, at most."""
+COMMITS_MAX = 200
+"""Newest commits that are shown."""
+RECORDS_MAX = 500
+SHOWN_MAX = 20_000
+"""Characters of a key or a value that are shown; bytes, of one that is no text."""
+HEADERS_MAX = 50
+"""Headers of a record that are shown."""
+HEADER_SHOWN_MAX = 500
+"""As `SHOWN_MAX`, of the name and the value of a header."""
+EXACT_MAX = 2**53 - 1
+"""A browser holds no larger whole number exactly."""
+_PREFIXES = ""
+"""The name of the look for new logs: no log has this URL."""
+
+
+class AskedKey(NamedTuple):
+    """A key as somebody typed it."""
+
+    text: str
+    is_base64: bool
+
+
+class ShownLogs:
+    """Logs by number, in the order in which they were given, or found below prefixes."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        prefixes: Sequence[str],
+        storage_options: Mapping[str, object],
+        *,
+        clock: "Clock",
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._options = storage_options
+        self._prefixes = prefixes
+        self._clock = clock
+        self._looks = Looks(self._look_at, clock, patience_s)
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._urls = list(dict.fromkeys(urls))
+        self._opened: dict[str, Log] = {}
+        self._walks: dict[str, CommitWalk] = {}
+        self._commits: dict[str, dict[int, dict[str, Any]]] = {}
+        self._looked_ms: int | None = None
+
+    def look(self) -> None:
+        """Looks for new logs, if it was not done lately; whoever asks does not wait for a store
+        that does not answer.
+        """
+        self._looks.lines([_PREFIXES])
+
+    def _find(self) -> None:
+        from clog.storage.store.opening import find_logs
+
+        now_ms = self._clock.monotonic_ms()
+        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        found = [url for p in self._prefixes for url in find_logs(p, self._options).urls]
+        with self._lock:
+            self._urls += [url for url in dict.fromkeys(found) if url not in self._urls]
+
+    def log(self, number: int) -> "Log":
+        """Returns a log; who asks for one whose store has not answered for a while does not
+        wait.
+        """
+        if not 0 <= number < len(self._urls):
+            raise NotFoundError(f"no log has the number {number}; reload the page")
+        url = self._urls[number]
+        if self._looks.waiting_ms(url):
+            raise StoreUnavailableError(self._silence(url))
+        return self._open(url)
+
+    def _open(self, url: str) -> "Log":
+        from clog.storage import Log
+
+        log = self._opened.get(url)
+        return log or self._opened.setdefault(url, Log.open(url, self._options))
+
+    def overview(self) -> list[dict[str, Any]]:
+        """Returns a line for each log; of one that cannot be read, why. A request for each, all
+        under way at once.
+        """
+        from clog.storage.store.opening import redact
+
+        self.look()
+        urls = list(self._urls)
+        found = self._looks.lines(urls)
+        return [
+            {"number": number, "url": redact(url)} | (line or {"error": self._silence(url)})
+            for number, (url, line) in enumerate(zip(urls, found, strict=True))
+        ]
+
+    def _silence(self, url: str) -> str:
+        waited_ms = self._looks.waiting_ms(url)
+        waited = f"for {duration(waited_ms)}" if waited_ms else "yet"
+        return f"its store has not answered {waited}; the page keeps asking"
+
+    def _look_at(self, url: str) -> dict[str, Any]:
+        if url == _PREFIXES:
+            self._find()
+            return {}
+        return self._line(url)
+
+    def _line(self, url: str) -> dict[str, Any]:
+        try:
+            found = self._open(url).describe()
+        except ClogError as e:
+            self._opened.pop(url, None)  # Another log may stand there by now.
+            return {"error": str(e)}
+        details = found["partition_details"]
+        return {
+            "version": found["version"],
+            "committed_ms": found["committed_ms"],
+            "partitions": found["partitions"],
+            "records": sum(d["records"] for d in details),
+            "object_bytes": found["object_bytes"],
+            "dirty_ratio": max(d["dirty_ratio"] for d in details),
+            "uncleanable": sum(d["uncleanable"] is not None for d in details),
+        }
+
+    def details(self, number: int) -> dict[str, Any]:
+        """Returns all about one log: its description, and its newest commits, oldest first."""
+        log = self.log(number)
+        try:
+            return self._details(log)
+        except (CorruptionError, NotFoundError):
+            # It may have been deleted, and another may stand there by now.
+            self._opened.pop(self._urls[number], None)
+            return self._details(self.log(number))
+
+    def _details(self, log: "Log") -> dict[str, Any]:
+        from clog.storage.config.definitions import config_text
+
+        found: dict[str, Any] = dict(log.describe())
+        with self._locks.setdefault(log.handle.standing.log_id, threading.Lock()):
+            commits = self._newest(log)
+        shown = {name: config_text(name, value) for name, value in found["config"].items()}
+        return found | {
+            "config": shown,
+            "now_ms": log.handle.clock.now_ms(),
+            "commits": commits,
+        }
+
+    def _newest(self, log: "Log") -> list[dict[str, Any]]:
+        """Returns the newest commits; a request for each that was not seen before."""
+        from clog.storage.diagnostics.describe import CommitWalk
+
+        log_id, version = log.handle.standing.log_id, log.handle.tip.version
+        first = max(0, version + 1 - COMMITS_MAX)
+        known = self._commits.setdefault(log_id, {})
+        if first > max(known, default=-1) + 1 or log_id not in self._walks:
+            known.clear()
+            self._walks[log_id] = CommitWalk(log.handle, first)
+        for info, effect in self._walks[log_id].new():
+            known[info.version] = asdict(info) | {"effect": effect and asdict(effect)}
+        for old in [v for v in known if v < first]:
+            del known[old]
+        return [known[v] for v in sorted(known)]
+
+    def users(self, number: int) -> dict[str, Any]:
+        """Returns who reads a log by name, what is undecided, and who writes it: a LIST, and a
+        request for each reader.
+        """
+        log = self.log(number)
+        found = [asdict(r) | {"position": dict(r.position)} for r in log.readers()]
+        writers = [
+            {"id": w.writer_id, "kind": w.kind, "sequence": w.sequence, "version": w.version}
+            for w in reversed(log.handle.tip.head.writers)
+        ]
+        open_ones = [
+            asdict(t) | {"first_offsets": dict(t.first_offsets)} for t in log.transactions()
+        ]
+        return {"readers": found, "transactions": open_ones, "writers": writers}
+
+    def cost(self, number: int, readers: int) -> dict[str, Any]:
+        """Returns what the log costs a day if it goes on as in its newest commits; a request for
+        each of these.
+        """
+        found = bill(self.log(number), PRICES["aws"], readers=readers, commits=COMMITS_MAX)
+        return found.as_json() | {"stored_dollars": found.stored_dollars}
+
+    def records(
+        self, number: int, partition: int | None, where: str, limit: int
+    ) -> list[dict[str, Any]]:
+        """Returns records from a position on: earliest, an offset, or @ and a time; of ``latest``
+        the last ones of each partition, newest first.
+        """
+        from clog.storage.read.scan import partitions_named
+
+        log = self.log(number)
+        ends, starts = log.stable_offsets(), log.start_offsets()
+        wanted = partitions_named(log.handle.tip.head, partition, url=log.url)
+        if where == "latest":
+            each = max(1, limit // len(wanted))
+            at = {p: max(starts[p], ends[p] - each) for p in wanted}
+        else:
+            with _as_input():
+                at = positions(log, partition, where)
+        # All at once: partitions share objects, and each is read once.
+        ends = {p: ends[p] if p in at else starts[p] for p in starts}
+        batches = log.read(start={**starts, **at}, end=ends)
+        return _first(_newest_first(batches) if where == "latest" else batches, limit)
+
+    def history_of_key(self, number: int, key: AskedKey, limit: int) -> list[dict[str, Any]]:
+        """Returns all records of a key that are still there."""
+        from clog.storage.read.lookup import records_of_keys
+        from clog.storage.read.scan import ranges
+
+        log = self.log(number)
+        log.handle.refresh()
+        manifest = log.handle.manifest()
+        everything = ranges(manifest.head, None, None, None, url=log.url)
+        return _first(
+            records_of_keys(log.handle.store, manifest, everything, _keys(log, key)), limit
+        )
+
+    def table(
+        self, number: int, at: int | None, key: AskedKey | None, limit: int
+    ) -> list[dict[str, Any]]:
+        """Returns rows of the table at a version; of one key alone where it is given."""
+        log = self.log(number)
+        view = log.table(at=at)
+        batches = view.to_batches() if key is None else view.of_keys(_keys(log, key)).to_batches()
+        return _first(batches, limit)
+
+
+def exact(value: Any) -> Any:
+    """Returns the same data with whole numbers that a browser would round as text."""
+    if isinstance(value, dict):
+        return {name: exact(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [exact(one) for one in value]
+    if isinstance(value, int) and abs(value) > EXACT_MAX:
+        return str(value)
+    return value
+
+
+@contextmanager
+def _as_input(of: str = "") -> "Iterator[None]":
+    """Makes a refusal of the command line one of what was asked."""
+    try:
+        yield
+    except typer.BadParameter as e:
+        raise InvalidInputError(of + e.message) from None
+
+
+def _keys(log: "Log", key: AskedKey) -> list[Any]:
+    """Returns a key as look-ups take it: of a typed log by its type."""
+    with _as_input():
+        return keys_given([key.text], is_base64=key.is_base64, schema=typed_schema(log))
+
+
+def _newest_first(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa
+
+    if found := list(batches):
+        order = [("timestamp", "descending"), ("offset", "descending")]
+        yield from pa.Table.from_batches(found).sort_by(order).to_batches()
+
+
+def _first(batches: "Iterable[pa.RecordBatch]", limit: int) -> list[dict[str, Any]]:
+    """Returns the first records as the page shows them, ``limit`` at most."""
+    found: list[dict[str, Any]] = []
+    wanted = min(limit, RECORDS_MAX)
+    for batch in batches:
+        found += _shown(batch.slice(0, wanted - len(found)))
+        if len(found) == wanted:
+            break
+    return found
+
+
+def _shown(batch: "pa.RecordBatch") -> "Iterator[dict[str, Any]]":
+    """Yields records as the page shows them."""
+    names = ("partition", "offset", "headers")
+    plain = (batch.column(name).to_pylist() for name in names)
+    contents = (_contents(batch, name) for name in ("key", "value"))
+    rows = zip(*plain, timestamps_of(batch), *contents, strict=True)
+    for partition, offset, headers, timestamp, key, value in rows:
+        shown = {"partition": partition, "offset": offset, "timestamp": timestamp} | key | value
+        if headers:
+            shown["headers"] = [
+                {"key": pair["key"][:HEADER_SHOWN_MAX]}
+                | _beginning("value", pair["value"], HEADER_SHOWN_MAX)
+                for pair in headers[:HEADERS_MAX]
+            ]
+            shown["headers_left_out"] = max(0, len(headers) - HEADERS_MAX)
+        yield shown
+
+
+def _contents(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
+    """Returns the keys or the values of records: text, base64 of bytes that are none, or JSON."""
+    import pyarrow as pa
+
+    from clog.storage.objects.typed_json import column_json
+
+    column = batch.column(name)
+    if of_bytes(batch.schema) or pa.types.is_string(column.type):
+        texts = column.cast(pa.binary()).to_pylist()
+        return [_beginning(name, text) for text in texts]
+    return [
+        {name: None}
+        if value is None
+        else _beginning(f"{name}_json", json.dumps(value, ensure_ascii=False).encode())
+        for value in column_json(column)
+    ]
+
+
+def _beginning(name: str, data: bytes | None, most: int = SHOWN_MAX) -> dict[str, Any]:
+    r"""Returns bytes as text, or as base64 where they are none; of long ones the beginning, and how
+    many bytes there are.
+
+    >>> _beginning("value", b"paid"), _beginning("value", b"\xff", 1)
+    ({'value': 'paid'}, {'value_b64': '/w=='})
+    >>> _beginning("value", b"paid", 2)
+    {'value': 'pa', 'value_bytes': 4}
+    """
+    if data is None:
+        return {name: None}
+    try:
+        whole: str | bytes = data.decode()
+    except UnicodeDecodeError:
+        whole = data
+    cut = whole[:most]
+    if isinstance(cut, str):
+        shown: dict[str, Any] = {name: cut}
+    else:
+        shown = {f"{name}_b64": base64.b64encode(cut).decode()}
+    if len(cut) < len(whole):
+        shown[f"{name.removesuffix('_json')}_bytes"] = len(data)
+    return shown
+
+
+_STATIC = Path(__file__).parent / "static"
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_HOSTS = ["127.0.0.1", "localhost"]
+
+
+def application(shown: ShownLogs, cleaner: ShownCleaner | None = None) -> Starlette:
+    """Returns the page and what it asks for; with what a cleaner in this process does."""
+    answers: dict[str, Callable[[Request], Any]] = {
+        "": lambda _: {"logs": shown.overview(), "cleaner": cleaner and cleaner.state()},
+        "/{number}": lambda r: shown.details(_number(r)),
+        "/{number}/cost": lambda r: shown.cost(_number(r), _asked(r, "readers") or 0),
+        "/{number}/users": lambda r: shown.users(_number(r)),
+        "/{number}/records": lambda r: shown.records(
+            _number(r), _asked(r, "partition"), r.query_params.get("from", "latest"), _limit(r)
+        ),
+        "/{number}/key": lambda r: shown.history_of_key(_number(r), _key_given(r), _limit(r)),
+        "/{number}/table": lambda r: shown.table(_number(r), _asked(r, "at"), _key(r), _limit(r)),
+    }
+
+    def answer(found: Callable[[Request], Any], request: Request) -> Response:
+        return JSONResponse(exact(found(request)))
+
+    async def refused(_: Request, error: Exception) -> Response:
+        gone = " is gone" if isinstance(error, FileNotFoundError) else ""
+        return JSONResponse({"error": f"{error}{gone}"}, 400)
+
+    async def with_headers(request: Request, call: Callable[[Request], Any]) -> Response:
+        answered: Response = await call(request)
+        answered.headers.update(_HEADERS)
+        return answered
+
+    return Starlette(
+        routes=[
+            Route("/", lambda _: FileResponse(_STATIC / "index.html")),
+            *(Route(f"/api/logs{p}", partial(answer, found)) for p, found in answers.items()),
+            Mount("/static", StaticFiles(directory=_STATIC)),
+        ],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS),
+            Middleware(BaseHTTPMiddleware, dispatch=with_headers),
+            Middleware(GZipMiddleware),
+        ],
+        exception_handlers={ClogError: refused, FileNotFoundError: refused},
+    )
+
+
+def _number(request: Request) -> int:
+    return _integer(request.path_params["number"], "log") or 0
+
+
+def _limit(request: Request) -> int:
+    return _asked(request, "limit") or 100
+
+
+def _asked(request: Request, name: str) -> int | None:
+    return _integer(request.query_params.get(name), name)
+
+
+def _integer(text: str | None, name: str) -> int | None:
+    if not text:
+        return None
+    with _as_input(f"{name}: "):
+        return integer()(text)
+
+
+def _key(request: Request) -> AskedKey | None:
+    asked = request.query_params
+    if encoded := asked.get("key_b64"):
+        return AskedKey(encoded, is_base64=True)
+    text = asked.get("key")
+    return None if text is None else AskedKey(text, is_base64=False)
+
+
+def _key_given(request: Request) -> AskedKey:
+    key = _key(request)
+    if key is None:
+        raise InvalidInputError("give a key")
+    return key

@@ -15,7 +15,7 @@ from clog.cleaner import Cleaner, masks
 from clog.cleaner.duties.layout import coalesce
 from clog.cleaner.masks import keep_masks, offsets_of
 from clog.storage import Log, ManualClock
-from clog.storage.diagnostics.verify import mask_problems, verify_log
+from clog.storage.diagnostics.verify import mask_findings, verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks
 from clog.storage.format.chunks import read_bitmap
@@ -314,7 +314,7 @@ def test_masks_beside_transactions(history):
         store = inside(world.store)
         for version in range(world.log.version + 1):
             manifest = world.log.handle.manifest_at(version)
-            assert list(mask_problems(store, manifest)) == []
+            assert list(mask_findings(store, manifest)) == []
             for p, covered in enumerate(manifest.covered):
                 assert covered <= manifest.head.stable_offset(p)
         event(f"undecided: {world.open is not None}, masked: {bool(manifest.covered)}")

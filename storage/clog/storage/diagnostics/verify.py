@@ -20,6 +20,7 @@ changed. Orphans are none: a healthy log has them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -59,7 +60,6 @@ from clog.storage.format.chunks import (
 from clog.storage.format.columns import PartitionColumns, resolved
 from clog.storage.format.commits import (
     Commit,
-    Edit,
     EditRecord,
     Head,
     SnapshotRef,
@@ -80,299 +80,14 @@ from clog.storage.read.table import plan_table, table_batches
 from clog.storage.store.contract import Store, ahead
 from clog.storage.views import FORMATS
 
-
-def document_problems(
-    store: Store, commits: dict[int, Commit], manifest: Manifest
-) -> Iterator[tuple[str, str]]:
-    """Yields (path, what is wrong) of each that is missing or cannot be read whole; one GET for
-    each.
-    """
-    head = manifest.head
-    reads = _reads(store, commits, head)
-    calls = [(partial(_problems, path, read), size_bytes) for path, read, size_bytes in reads]
-    for found in ahead(store, calls):
-        yield from found
-    if (root := head.older_writers) is not None:
-        yield from _writer_problems(WriterPages(store), (FIRST, root), None, head.log.key_seed)
-
-
-def _reads(
-    store: Store, commits: dict[int, Commit], head: Head
-) -> Iterator[tuple[str, Callable[[], object], int]]:
-    """Yields each document but pages of older writers, what reads it, and about how large it is."""
-    readable = [c.head.snapshot for v, c in commits.items() if v >= head.oldest_readable]
-    for ref in dict.fromkeys(ref for ref in readable if ref is not None):
-        yield (
-            documents.snapshot_path(ref.version),
-            partial(_check_snapshot, store, ref),
-            ref.size_bytes,
-        )
-    columns = [c.head.partitions.ref for v, c in commits.items() if v >= head.oldest_readable]
-    for rest in sorted({ref for ref in columns if ref is not None}, key=lambda ref: ref.path):
-        unread = PartitionColumns(ref=rest)
-        yield rest.path, partial(resolved, store, unread, head.log.partitions), rest.size_bytes
-    for state in (entry.transaction for entry in head.writers):
-        if state is not None and isinstance(at := state.positions, PositionsAt):
-            yield at.path, partial(read_positions, store, at), at.size_bytes
-    for found in store.list(documents.BLOCKS):
-        block = documents.version_of(found.path)
-        if block is not None:
-            yield found.path, partial(is_closed, store, block), found.size_bytes
-
-
-def _check_snapshot(store: Store, ref: SnapshotRef) -> None:
-    unpage(store, read_named_snapshot(store, ref))
-
-
-def _writer_problems(
-    pages: WriterPages, child: Child, end: str | None, seed: int
-) -> Iterator[tuple[str, str]]:
-    """Yields what is wrong with the pages of older writers from one downward, whose hashes end
-    before ``end``.
-    """
-    path = child[1].path
-    below: list[Child] = []
-    yield from _problems(path, lambda: below.extend(_checked(pages, child, end, seed)))
-    ends = [start for start, _ in below[1:]]
-    for one, next_start in zip(below, [*ends, end], strict=False):
-        yield from _writer_problems(pages, one, next_start, seed)
-
-
-def _checked(pages: WriterPages, child: Child, end: str | None, seed: int) -> list[Child]:
-    """Returns the pages below one.
-
-    Raises:
-        CorruptionError: it does not hold what the one above says.
-    """
-    start, page = child
-    below = pages.children(child) if page.level else []
-    entries = pages.entries(page) if not page.level else []
-    count = sum(one.count for _, one in below) + len(entries)
-    if count != page.count or len({entry.key for entry in entries}) != len(entries):
-        raise CorruptionError(f"{page.path} holds {count} writers, not {page.count} different ones")
-    hashes = [begin for begin, _ in below] + [writer_hash(seed, *e.key) for e in entries]
-    if strays := [h for h in hashes if h < start or (end is not None and h >= end)]:
-        raise CorruptionError(
-            f"{page.path} is for writers with hashes from {start!r} to {end!r}, and has {strays[0]}"
-        )
-    return below
-
-
-def _problems(path: str, read: Callable[[], object]) -> list[tuple[str, str]]:
-    try:
-        read()
-    except (CorruptionError, FileNotFoundError) as e:
-        return [(path, str(e))]
-    return []
-
-
 ROWS_MAX = 1 << 24
 """Of more rows the keys are taken in several rounds, each a share of the hashes: bounds memory."""
 _LOOKED_AT = 1000
 """Keys of so many hashes that stand twice are compared: two keys may have one hash."""
-
-
-def repeated_keys(store: Store, manifest: Manifest, partition: int) -> Iterator[str]:
-    """Yields what is wrong with the keys of the clean part: nothing, or one message.
-
-    Reads its keys, with at most 2 requests for each object and round.
-
-    Raises:
-        FileNotFoundError, CorruptionError: an object cannot be read.
-    """
-    end = manifest.first_dirty[partition]
-    pieces = plan_range(manifest, partition, 0, end)
-    hashes_of = partial(index_hashes, seed=manifest.head.log.key_seed)
-    rounds = 1 + sum(piece.rows for piece in pieces) // ROWS_MAX
-    twice: list[IndexHashes] = []
-    for share in range(rounds):
-        mine = [np.empty(0, np.uint64)]
-        for batch in _batches(store, pieces):
-            hashes = hashes_of(batch.column("key"))
-            mine.append(hashes[hashes % rounds == share])
-        ordered = np.sort(np.concatenate(mine))
-        twice.append(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
-    suspects = np.concatenate(twice)
-    if not len(suspects):
-        return
-    offsets: dict[Any, list[int]] = {}
-    for batch in _batches(store, pieces):
-        hit = np.isin(hashes_of(batch.column("key")), suspects[:_LOOKED_AT])
-        rows = batch.filter(to_arrow(hit))
-        pairs = (key_bytes(rows.column("key")), rows.column("offset"))
-        for key, offset in zip(*(column.to_pylist() for column in pairs), strict=True):
-            offsets.setdefault(key, []).append(offset)
-    for found in offsets.values():
-        if len(found) > 1:
-            yield (
-                f"a key stands more than once below the first dirty offset {end}, at offsets"
-                f" {', '.join(map(str, found[:3]))}; such keys: {len(suspects)}"
-            )
-            return
-
-
-def _batches(store: Store, pieces: Sequence[ReadPiece]) -> Iterator[pa.RecordBatch]:
-    for batch in read_pieces(store, pieces, columns=("offset", "key")):
-        yield batch.filter(batch.column("key").is_valid())
-
-
-def mask_problems(store: Store, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yields path and message for each mask that cannot be read, and for each partition whose masks
-    hide something else than what was superseded or is a tombstone.
-    """
-    if not manifest.covered:
-        return
-    broken = set()
-    for p, chunk in manifest.chunks():
-        mask = chunk.mask
-        for bitmap in (mask.superseded, mask.tombstones) if mask else ():
-            try:
-                if bitmap is not None:
-                    read_bitmap(store, bitmap, chunk.rows)
-            except (CorruptionError, FileNotFoundError) as e:
-                broken.add(p)
-                where = f"the mask of [{chunk.base}, {chunk.next}) of partition {p}"
-                yield chunk.object.path, f"{where} cannot be read: {e}"
-    bare = _without_masks(manifest)
-    for p, covered in enumerate(manifest.covered):
-        if covered and p not in broken:
-            by_masks, by_keys = (_shown(store, one, p) for one in (manifest, bare))
-            lost, extra = np.setdiff1d(by_keys, by_masks), np.setdiff1d(by_masks, by_keys)
-            if len(lost) or len(extra):
-                message = (
-                    f"its masks hide {len(lost)} records that its table has, and show {len(extra)}"
-                    f" that it has not; the first at offset {min([*lost[:1], *extra[:1]])}"
-                )
-                yield f"partition {p}", message
-
-
-def _without_masks(manifest: Manifest) -> Manifest:
-    segments = tuple(
-        tuple(replace(s, chunks=tuple(replace(c, mask=None) for c in s.chunks)) for s in mine)
-        for mine in manifest.segments
-    )
-    return replace(manifest, segments=segments, covered=())
-
-
-def _shown(store: Store, manifest: Manifest, partition: int) -> Offsets:
-    """Returns the offsets of a partition's table."""
-    batches = table_batches(store, plan_table(manifest, partition), columns=("offset",))
-    parts = [to_numpy(batch.column("offset")) for batch in batches]
-    return np.concatenate([np.empty(0, np.int64), *parts])
-
-
-File = ObjectRef | BitmapFile
-
-
-def older_problems(
-    store: Store, commits: dict[int, Commit], manifest: Manifest
-) -> Iterator[tuple[str, str]]:
-    """Yields (path, what is wrong) of each that is missing, or has other bytes than were written.
-
-    Costs a GET for each of them; where there are any, an opening at the oldest readable version,
-    and a GET for each large edit since.
-    """
-    oldest = manifest.head.oldest_readable
-    current = manifest.files()
-    needed = {r.path: r.version for r in manifest.released if r.version > oldest}
-    needed = {path: version for path, version in needed.items() if path not in current}
-    if not needed or oldest not in commits:
-        return
-    try:
-        files = _files_since(store, commits, oldest)
-    except (CorruptionError, FileNotFoundError):
-        return  # Found among the documents.
-    for path in sorted(needed.keys() & files.keys()):
-        try:
-            data = store.get(path, 0, files[path].size_bytes + 1)
-        except FileNotFoundError:
-            if find_newest(store).tip.head.oldest_readable < needed[path]:
-                yield path, f"is not there; readers of versions before {needed[path]} need it"
-            continue
-        checksum, expected = xxhash.xxh3_128_hexdigest(data), files[path].checksum
-        if checksum != expected:
-            said = f"its checksum is {checksum}, readers of versions before {needed[path]} need"
-            yield path, f"{said} {expected}"
-
-
-def _files_since(store: Store, commits: dict[int, Commit], oldest: int) -> dict[str, File]:
-    """Returns the objects and bitmap files by path, those of version ``oldest`` and all that came
-    since.
-    """
-    files: dict[str, File] = {}
-    for _, chunk in unpage(store, manifest_of(store, commits[oldest])).chunks():
-        files.update(_files(chunk))
-    for version, commit in commits.items():
-        if version > oldest:
-            files.update(_files_of(edit_of(store, commit.record)))
-    return files
-
-
-def _files_of(edit: Edit) -> dict[str, File]:
-    chunks = [chunk for r in edit.replace for chunk in r.chunks]
-    if edit.add is not None:
-        chunks += [chunk for _, chunk in edit.add.chunks]
-    files = {path: file for chunk in chunks for path, file in _files(chunk).items()}
-    for mark in edit.dead:
-        files.update(_bitmaps(mark.dead))
-    for masked in edit.masks:
-        files.update(_bitmaps(masked.mask.superseded, masked.mask.tombstones))
-    return files
-
-
-def _files(chunk: Chunk) -> dict[str, File]:
-    mask = chunk.mask or ChunkMask()
-    bitmaps = _bitmaps(chunk.dead, mask.superseded, mask.tombstones)
-    return {chunk.object.path: chunk.object, **bitmaps}
-
-
-def _bitmaps(*bitmaps: Bitmap | None) -> dict[str, File]:
-    files = (b.bitmap for b in bitmaps if b is not None)
-    return {f.path: f for f in files if isinstance(f, BitmapFile)}
-
-
-def view_problems(standing: StandingLog, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yields (format, message) of views that cannot be read, of files that are missing, of versions
-    that a pin holds, and of pins that do not move, by the time of the manifest's commit; nothing of
-    a log that was not published. For each view two LISTs and a GET for each version.
-    """
-    delay_ms = LogConfig.from_overrides(manifest.head.config).file_delete_delay_ms
-    kept = kept_for_views(manifest, delay_ms, now_ms=manifest.time_ms)
-    for name, pins in manifest.head.pins.items():
-        if name not in FORMATS:
-            continue
-        view = view_of(standing, name)
-        remedy = f"publish it, or give it up with clog publish --withdraw --format {name}"
-        if kept[name].is_stuck(delay_ms):
-            message = (
-                f"the view keeps {kept[name].objects} objects of {kept[name].size_bytes} bytes that"
-                f" were to be deleted {kept[name].overdue_ms // 1000} s ago: it needs version"
-                f" {pins[0].version}; {remedy}"
-            )
-            yield name, message
-        try:
-            seen = view.look()
-            if seen.is_foreign:
-                raise foreign_table(view, url=standing.root.url)
-            if pins[-1].view > seen.newest and manifest.time_ms - pins[-1].time_ms > delay_ms:
-                message = (
-                    f"version {pins[-1].version} and all after it are kept for version"
-                    f" {pins[-1].view} of the view, which nobody made; {remedy}"
-                )
-                yield name, message
-            if seen.log_id != standing.log_id:
-                continue  # It was taken away, or is that of the log which stood here before.
-            named = view.named(seen, pins[0].view)
-        except (CorruptionError, InvalidInputError) as e:
-            yield name, str(e)
-            continue
-        there = {
-            found.path
-            for folder in (documents.DATA, documents.VIEWS)
-            for found in standing.store.list(folder)
-        }
-        for path in sorted(named - there):
-            yield name, f"a version that may be read names {path}, which is missing"
+_REPLAYED = (
+    *("segments", "first_dirty", "released", "tombstones_removed", "uncleanable", "markers"),
+)
+_File = ObjectRef | BitmapFile
 
 
 class Check(StrEnum):
@@ -390,10 +105,6 @@ class Check(StrEnum):
     VIEW = "view"
 
 
-_REPLAYED = (
-    *("segments", "first_dirty", "released", "tombstones_removed", "uncleanable"),
-    "markers",
-)
 _OF_FILES = (Check.OBJECT_MISSING, Check.DEAD_ROWS, Check.MASKS)
 """What may be found of a version that expired meanwhile, though nothing is wrong."""
 
@@ -429,35 +140,24 @@ def verify_log(
 
     Costs a LIST of the commits and one of the data, a GET for each commit and for each object (and
     for each bitmap file), replaced ones that are still needed too, and reads the keys of the clean
-    parts once more; ``quick``: a LIST of the data and an opening.
-
-    Raises:
-        NotFoundError: there is no log.
-        VersionExpiredError: what was verified was cleaned and swept meanwhile, longer than
-            ``file.delete.delay.ms`` after it was replaced.
-        StoreUnavailableError: the file system failed; that says nothing about the log.
+    parts once more; ``quick``: a LIST of the data and an opening. Raises VersionExpiredError if
+    what was verified was cleaned and swept meanwhile, longer than ``file.delete.delay.ms`` after it
+    was replaced.
     """
     try:
         standing = standing_log(root)
     except CorruptionError as e:
-        found = Finding(
-            Check.STATE, documents.LOG_FILE, f"nobody can say which log stands here: {e}"
-        )
+        message = f"nobody can say which log stands here: {e}"
+        found = Finding(Check.STATE, documents.LOG_FILE, message)
         return VerifyReport(root.url, None, 0, 0, 0, 0, (found,))
-    return _verified(standing, quick=quick, on_progress=on_progress)
-
-
-def _verified(standing: StandingLog, *, quick: bool, on_progress: OnProgress) -> VerifyReport:
     store = standing.store
     findings: list[Finding] = []
     manifest: Manifest | None = None
     try:
-        tip = find_newest(store).tip
-        manifest = unpage(store, manifest_of(store, tip))
+        manifest = unpage(store, manifest_of(store, find_newest(store).tip))
     except (CorruptionError, FileNotFoundError) as e:
-        findings.append(
-            Finding(Check.STATE, documents.COMMITS, f"the newest state cannot be read: {e}")
-        )
+        message = f"the newest state cannot be read: {e}"
+        findings.append(Finding(Check.STATE, documents.COMMITS, message))
     commits = {} if quick else _commits(store, findings)
     if manifest is None:
         return VerifyReport(store.url, None, len(commits), 0, 0, 0, tuple(findings))
@@ -466,18 +166,20 @@ def _verified(standing: StandingLog, *, quick: bool, on_progress: OnProgress) ->
         findings += _behind_a_gap(store, commits, manifest.version)
     findings += segment_findings(manifest)
     chunks = by_object(manifest)
-    log = manifest.head.log
-    for is_there, path, message in object_messages(
-        store, chunks, log, quick=quick, on_progress=on_progress
-    ):
+    found_there = object_messages(
+        store, chunks, manifest.head.log, quick=quick, on_progress=on_progress
+    )
+    for is_there, path, message in found_there:
         check = Check.OBJECT if is_there else Check.OBJECT_MISSING
         findings.append(Finding(check, path, message))
     if not quick:
-        findings += _dead_row_findings(store, manifest)
-        findings += _key_findings(store, manifest)
+        for p, chunk in manifest.chunks():
+            findings += _bitmap_findings(store, Check.DEAD_ROWS, p, chunk)
+        for p in range(manifest.head.log.partitions):
+            with suppress(CorruptionError, FileNotFoundError):  # Found among the objects.
+                findings += _key_findings(store, manifest, p)
         findings += _mask_findings(store, manifest)
-        views = view_problems(standing, manifest)
-        findings += [Finding(Check.VIEW, name, message) for name, message in views]
+        findings += _view_findings(standing, manifest)
     return VerifyReport(
         url=store.url,
         version=manifest.version,
@@ -491,10 +193,7 @@ def _verified(standing: StandingLog, *, quick: bool, on_progress: OnProgress) ->
 
 def _still_true(store: Store, manifest: Manifest, findings: list[Finding]) -> list[Finding]:
     """Returns the findings, but of files that may be gone since the version expired meanwhile
-    (S27).
-
-    Raises:
-        VersionExpiredError: it did, and nothing else was found.
+    (S27); raises if it did, and nothing else was found.
     """
     others = [found for found in findings if found.check not in _OF_FILES]
     if others == findings or find_newest(store).tip.head.oldest_readable <= manifest.version:
@@ -506,38 +205,296 @@ def _still_true(store: Store, manifest: Manifest, findings: list[Finding]) -> li
     return others
 
 
-def _dead_row_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
-    for p, chunk in manifest.chunks():
-        if chunk.dead is not None:
-            try:
-                read_bitmap(store, chunk.dead, chunk.rows)
-            except (CorruptionError, FileNotFoundError) as e:
-                where = f"the dead rows of [{chunk.base}, {chunk.next}) of partition {p}"
-                yield Finding(Check.DEAD_ROWS, chunk.object.path, f"{where} cannot be read: {e}")
+def _unread(
+    check: Check, where: str, read: Callable[[], object], *, what: str = ""
+) -> list[Finding]:
+    """Returns that something cannot be read, if it cannot."""
+    try:
+        read()
+    except (CorruptionError, FileNotFoundError) as e:
+        return [Finding(check, where, f"{what}{e}")]
+    return []
+
+
+def document_findings(
+    store: Store, commits: dict[int, Commit], manifest: Manifest
+) -> Iterator[Finding]:
+    """Yields what is wrong with each document that is missing or cannot be read whole; one GET for
+    each.
+    """
+    head = manifest.head
+    calls = [
+        (partial(_unread, Check.SNAPSHOT, path, read), size_bytes)
+        for path, read, size_bytes in _reads(store, commits, head)
+    ]
+    for found in ahead(store, calls):
+        yield from found
+    if (root := head.older_writers) is not None:
+        yield from _writer_findings(WriterPages(store), (FIRST, root), None, head.log.key_seed)
+
+
+def _reads(
+    store: Store, commits: dict[int, Commit], head: Head
+) -> Iterator[tuple[str, Callable[[], object], int]]:
+    """Yields each document but pages of older writers, what reads it, and about how large it is."""
+    readable = [c.head.snapshot for v, c in commits.items() if v >= head.oldest_readable]
+    for ref in dict.fromkeys(ref for ref in readable if ref is not None):
+        path = documents.snapshot_path(ref.version)
+        yield path, partial(_check_snapshot, store, ref), ref.size_bytes
+    columns = [c.head.partitions.ref for v, c in commits.items() if v >= head.oldest_readable]
+    for rest in sorted({ref for ref in columns if ref is not None}, key=lambda ref: ref.path):
+        unread = PartitionColumns(ref=rest)
+        yield rest.path, partial(resolved, store, unread, head.log.partitions), rest.size_bytes
+    for state in (entry.transaction for entry in head.writers):
+        if state is not None and isinstance(at := state.positions, PositionsAt):
+            yield at.path, partial(read_positions, store, at), at.size_bytes
+    for found in store.list(documents.BLOCKS):
+        block = documents.version_of(found.path)
+        if block is not None:
+            yield found.path, partial(is_closed, store, block), found.size_bytes
+
+
+def _check_snapshot(store: Store, ref: SnapshotRef) -> None:
+    unpage(store, read_named_snapshot(store, ref))
+
+
+def _writer_findings(
+    pages: WriterPages, child: Child, end: str | None, seed: int
+) -> Iterator[Finding]:
+    """Yields what is wrong with the pages of older writers from one downward, whose hashes end
+    before ``end``.
+    """
+    below: list[Child] = []
+    path = child[1].path
+    yield from _unread(
+        Check.SNAPSHOT, path, lambda: below.extend(_checked(pages, child, end, seed))
+    )
+    ends = [start for start, _ in below[1:]]
+    for one, next_start in zip(below, [*ends, end], strict=False):
+        yield from _writer_findings(pages, one, next_start, seed)
+
+
+def _checked(pages: WriterPages, child: Child, end: str | None, seed: int) -> list[Child]:
+    """Returns the pages below one; raises if it does not hold what the one above says."""
+    start, page = child
+    below = pages.children(child) if page.level else []
+    entries = pages.entries(page) if not page.level else []
+    count = sum(one.count for _, one in below) + len(entries)
+    if count != page.count or len({entry.key for entry in entries}) != len(entries):
+        raise CorruptionError(f"{page.path} holds {count} writers, not {page.count} different ones")
+    hashes = [begin for begin, _ in below] + [writer_hash(seed, *e.key) for e in entries]
+    if strays := [h for h in hashes if h < start or (end is not None and h >= end)]:
+        raise CorruptionError(
+            f"{page.path} is for writers with hashes from {start!r} to {end!r}, and has {strays[0]}"
+        )
+    return below
+
+
+def _key_findings(store: Store, manifest: Manifest, partition: int) -> Iterator[Finding]:
+    """Yields at most one: what is wrong with the keys of the clean part; reads them, with at most 2
+    requests for each object and round.
+    """
+    end = manifest.first_dirty[partition]
+    pieces = plan_range(manifest, partition, 0, end)
+    hashes_of = partial(index_hashes, seed=manifest.head.log.key_seed)
+    rounds = 1 + sum(piece.rows for piece in pieces) // ROWS_MAX
+    twice: list[IndexHashes] = []
+    for share in range(rounds):
+        mine = [np.empty(0, np.uint64)]
+        for batch in _batches(store, pieces):
+            hashes = hashes_of(batch.column("key"))
+            mine.append(hashes[hashes % rounds == share])
+        ordered = np.sort(np.concatenate(mine))
+        twice.append(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
+    suspects = np.concatenate(twice)
+    if not len(suspects):
+        return
+    offsets: dict[Any, list[int]] = {}
+    for batch in _batches(store, pieces):
+        hit = np.isin(hashes_of(batch.column("key")), suspects[:_LOOKED_AT])
+        rows = batch.filter(to_arrow(hit))
+        pairs = (key_bytes(rows.column("key")), rows.column("offset"))
+        for key, offset in zip(*(column.to_pylist() for column in pairs), strict=True):
+            offsets.setdefault(key, []).append(offset)
+    for found in offsets.values():
+        if len(found) > 1:
+            message = (
+                f"a key stands more than once below the first dirty offset {end}, at offsets"
+                f" {', '.join(map(str, found[:3]))}; such keys: {len(suspects)}"
+            )
+            yield Finding(Check.KEYS, f"partition {partition}", message)
+            return
+
+
+def _batches(store: Store, pieces: Sequence[ReadPiece]) -> Iterator[pa.RecordBatch]:
+    for batch in read_pieces(store, pieces, columns=("offset", "key")):
+        yield batch.filter(batch.column("key").is_valid())
+
+
+def _bitmap_findings(store: Store, check: Check, partition: int, chunk: Chunk) -> list[Finding]:
+    """Returns what is wrong with the bitmaps of dead rows of a chunk, or of its mask."""
+    mask = chunk.mask or ChunkMask()
+    bitmaps: tuple[Bitmap | None, ...]
+    if check is Check.MASKS:
+        what, bitmaps = "mask", (mask.superseded, mask.tombstones)
+    else:
+        what, bitmaps = "dead rows", (chunk.dead,)
+    what = f"the {what} of [{chunk.base}, {chunk.next}) of partition {partition} cannot be read: "
+    return [
+        found
+        for bitmap in bitmaps
+        if bitmap is not None
+        for found in _unread(
+            *(check, chunk.object.path, partial(read_bitmap, store, bitmap, chunk.rows)), what=what
+        )
+    ]
 
 
 def _mask_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
+    with suppress(CorruptionError, FileNotFoundError, VersionExpiredError):
+        yield from mask_findings(store, manifest)  # What is suppressed is found among the objects.
+
+
+def mask_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
+    """Yields each mask that cannot be read, and each partition whose masks hide something else than
+    what was superseded or is a tombstone.
+    """
+    if not manifest.covered:
+        return
+    broken = set()
+    for p, chunk in manifest.chunks():
+        if found := _bitmap_findings(store, Check.MASKS, p, chunk):
+            broken.add(p)
+            yield from found
+    segments = tuple(
+        tuple(replace(s, chunks=tuple(replace(c, mask=None) for c in s.chunks)) for s in mine)
+        for mine in manifest.segments
+    )
+    bare = replace(manifest, segments=segments, covered=())
+    for p, covered in enumerate(manifest.covered):
+        if covered and p not in broken:
+            by_masks, by_keys = (_shown(store, one, p) for one in (manifest, bare))
+            lost, extra = np.setdiff1d(by_keys, by_masks), np.setdiff1d(by_masks, by_keys)
+            if len(lost) or len(extra):
+                message = (
+                    f"its masks hide {len(lost)} records that its table has, and show {len(extra)}"
+                    f" that it has not; the first at offset {min([*lost[:1], *extra[:1]])}"
+                )
+                yield Finding(Check.MASKS, f"partition {p}", message)
+
+
+def _shown(store: Store, manifest: Manifest, partition: int) -> Offsets:
+    """Returns the offsets of a partition's table."""
+    batches = table_batches(store, plan_table(manifest, partition), columns=("offset",))
+    parts = [to_numpy(batch.column("offset")) for batch in batches]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _older_findings(
+    store: Store, commits: dict[int, Commit], manifest: Manifest
+) -> Iterator[Finding]:
+    """Yields each replaced object or bitmap file that is missing, or has other bytes than were
+    written.
+
+    Costs a GET for each of them; where there are any, an opening at the oldest readable version,
+    and a GET for each large edit since.
+    """
+    oldest = manifest.head.oldest_readable
+    current = manifest.files()
+    needed = {r.path: r.version for r in manifest.released if r.version > oldest}
+    needed = {path: version for path, version in needed.items() if path not in current}
+    if not needed or oldest not in commits:
+        return
     try:
-        for path, message in mask_problems(store, manifest):
-            yield Finding(Check.MASKS, path, message)
-    except (CorruptionError, FileNotFoundError, VersionExpiredError):
-        return  # Found among the objects.
-
-
-def _key_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
-    for p in range(manifest.head.log.partitions):
+        files = _files_since(store, commits, oldest)
+    except (CorruptionError, FileNotFoundError):
+        return  # Found among the documents.
+    for path in sorted(needed.keys() & files.keys()):
+        whose = f"readers of versions before {needed[path]} need"
         try:
-            for message in repeated_keys(store, manifest, p):
-                yield Finding(Check.KEYS, f"partition {p}", message)
-        except (CorruptionError, FileNotFoundError):
-            continue  # Found among the objects.
+            data = store.get(path, 0, files[path].size_bytes + 1)
+        except FileNotFoundError:
+            if find_newest(store).tip.head.oldest_readable < needed[path]:
+                yield Finding(Check.OBJECT, path, f"is not there; {whose} it")
+            continue
+        checksum, expected = xxhash.xxh3_128_hexdigest(data), files[path].checksum
+        if checksum != expected:
+            message = f"its checksum is {checksum}, {whose} {expected}"
+            yield Finding(Check.OBJECT, path, message)
+
+
+def _files_since(store: Store, commits: dict[int, Commit], oldest: int) -> dict[str, _File]:
+    """Returns the objects and bitmap files by path, those of version ``oldest`` and all that came
+    since.
+    """
+    chunks = [chunk for _, chunk in unpage(store, manifest_of(store, commits[oldest])).chunks()]
+    bitmaps: list[Bitmap | None] = []
+    for version, commit in commits.items():
+        if version > oldest:
+            edit = edit_of(store, commit.record)
+            chunks += [chunk for r in edit.replace for chunk in r.chunks]
+            chunks += [chunk for _, chunk in edit.add.chunks] if edit.add is not None else []
+            bitmaps += [mark.dead for mark in edit.dead]
+            for masked in edit.masks:
+                bitmaps += [masked.mask.superseded, masked.mask.tombstones]
+    files: dict[str, _File] = {chunk.object.path: chunk.object for chunk in chunks}
+    for chunk in chunks:
+        mask = chunk.mask or ChunkMask()
+        bitmaps += [chunk.dead, mask.superseded, mask.tombstones]
+    found = (bitmap.bitmap for bitmap in bitmaps if bitmap is not None)
+    return files | {file.path: file for file in found if isinstance(file, BitmapFile)}
+
+
+def _view_findings(standing: StandingLog, manifest: Manifest) -> Iterator[Finding]:
+    """Yields views that cannot be read, files that are missing, versions that a pin holds, and pins
+    that do not move, by the time of the manifest's commit; nothing of a log that was not published.
+    For each view two LISTs and a GET for each version.
+    """
+    delay_ms = LogConfig.from_overrides(manifest.head.config).file_delete_delay_ms
+    kept = kept_for_views(manifest, delay_ms, now_ms=manifest.time_ms)
+    for name, pins in manifest.head.pins.items():
+        if name not in FORMATS:
+            continue
+        found = partial(Finding, Check.VIEW, name)
+        view, mine = view_of(standing, name), kept[name]
+        remedy = f"publish it, or give it up with clog publish --withdraw --format {name}"
+        if mine.is_stuck(delay_ms):
+            yield found(
+                f"the view keeps {mine.objects} objects of {mine.size_bytes} bytes that"
+                f" were to be deleted {mine.overdue_ms // 1000} s ago: it needs version"
+                f" {pins[0].version}; {remedy}"
+            )
+        try:
+            seen = view.look()
+            if seen.is_foreign:
+                raise foreign_table(view, url=standing.root.url)
+            if pins[-1].view > seen.newest and manifest.time_ms - pins[-1].time_ms > delay_ms:
+                yield found(
+                    f"version {pins[-1].version} and all after it are kept for version"
+                    f" {pins[-1].view} of the view, which nobody made; {remedy}"
+                )
+            if seen.log_id != standing.log_id:
+                continue  # It was taken away, or is that of the log which stood here before.
+            named = view.named(seen, pins[0].view)
+        except (CorruptionError, InvalidInputError) as e:
+            yield found(str(e))
+            continue
+        folders = (documents.DATA, documents.VIEWS)
+        there = {stored.path for folder in folders for stored in standing.store.list(folder)}
+        for path in sorted(named - there):
+            yield found(f"a version that may be read names {path}, which is missing")
 
 
 def segment_findings(manifest: Manifest) -> Iterator[Finding]:
     """Yields what is wrong with the segments of a manifest whose pages are brought in. Pure."""
     columns = manifest.head.partitions
     for p, segments in enumerate(manifest.segments):
-        problems = [*_tiling_problems(segments), *(m for s in segments for m in _chunk_problems(s))]
+        problems = [
+            f"segment [{before.base}, {before.next}) is followed by one at {after.base}"
+            for before, after in pairwise(segments)
+            if before.next != after.base
+        ]
+        problems += [message for s in segments for message in _chunk_problems(s)]
         active = segments[-1]
         if (active.base, active.next) != (columns.base[p], columns.end[p]):
             problems.append(
@@ -551,12 +508,6 @@ def segment_findings(manifest: Manifest) -> Iterator[Finding]:
             )
         for message in problems:
             yield Finding(Check.SEGMENTS, f"partition {p}", message)
-
-
-def _tiling_problems(segments: tuple[Segment, ...]) -> Iterator[str]:
-    for before, after in pairwise(segments):
-        if before.next != after.base:
-            yield f"segment [{before.base}, {before.next}) is followed by one at {after.base}"
 
 
 def _chunk_problems(segment: Segment) -> Iterator[str]:
@@ -626,31 +577,29 @@ def history_findings(
 ) -> Iterator[Finding]:
     """Yields what is wrong with the commits, and where their edits lead elsewhere than opening."""
     for version, commit in sorted(commits.items()):
-        before = commits.get(version - 1)
-        if before is not None and (message := _succession_problem(store, before, commit)):
+        for message in _commit_problems(store, commits, commit):
             yield Finding(Check.COMMIT, documents.commit_path(version), message)
-        if message := _link_problem(commits, commit):
-            yield Finding(Check.COMMIT, documents.commit_path(version), message)
-        if lacks_edits(commit):
-            message = (
-                f"carries the edits of {len(commit.earlier)} versions before it, fewer than it"
-                " should: release 0.1.0 cannot read it; write the log anew with"
-                ' "clog verify --repair"'
-            )
-            yield Finding(Check.COMMIT, documents.commit_path(version), message)
-        for record in commit.earlier:
-            other = commits.get(record.version)
-            if other is not None and other.record != record:
-                yield Finding(
-                    Check.COMMIT,
-                    documents.commit_path(version),
-                    f"carries another edit of version {record.version} than was committed",
-                )
     yield from _replay_findings(store, commits, manifest)
-    for where, message in document_problems(store, commits, manifest):
-        yield Finding(Check.SNAPSHOT, where, message)
-    for where, message in older_problems(store, commits, manifest):
-        yield Finding(Check.OBJECT, where, message)
+    yield from document_findings(store, commits, manifest)
+    yield from _older_findings(store, commits, manifest)
+
+
+def _commit_problems(store: Store, commits: dict[int, Commit], commit: Commit) -> Iterator[str]:
+    before = commits.get(commit.version - 1)
+    if before is not None and (message := _succession_problem(store, before, commit)):
+        yield message
+    if message := _link_problem(commits, commit):
+        yield message
+    if lacks_edits(commit):
+        yield (
+            f"carries the edits of {len(commit.earlier)} versions before it, fewer than it"
+            " should: release 0.1.0 cannot read it; write the log anew with"
+            ' "clog verify --repair"'
+        )
+    for record in commit.earlier:
+        other = commits.get(record.version)
+        if other is not None and other.record != record:
+            yield f"carries another edit of version {record.version} than was committed"
 
 
 def _link_problem(commits: dict[int, Commit], commit: Commit) -> str | None:

@@ -224,60 +224,44 @@ def _plain(name: str, value: Any) -> Any:
     return _without_nulls(value) if isinstance(value, dict) else value
 
 
-_TEXTS = pa.map_(pa.string(), pa.string())
-_LIST = pa.list_(pa.string())
-_VECTOR = pa.struct(
-    [
-        ("storageType", pa.string()),
-        ("pathOrInlineDv", pa.string()),
-        ("offset", pa.int32()),
-        ("sizeInBytes", pa.int32()),
-        ("cardinality", pa.int64()),
-    ]
-)
+def _struct(**fields: pa.DataType) -> pa.DataType:
+    return pa.struct([*fields.items()])
+
+
+_TEXT, _LONG, _INT, _LIST = pa.string(), pa.int64(), pa.int32(), pa.list_(pa.string())
+_TEXTS = pa.map_(_TEXT, _TEXT)
 _SCHEMA = pa.schema(
     {
-        "txn": pa.struct(
-            [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]
+        "txn": _struct(appId=_TEXT, version=_LONG, lastUpdated=_LONG),
+        "add": _struct(
+            path=_TEXT,
+            partitionValues=_TEXTS,
+            size=_LONG,
+            modificationTime=_LONG,
+            dataChange=pa.bool_(),
+            stats=_TEXT,
+            tags=_TEXTS,
+            deletionVector=_struct(
+                storageType=_TEXT,
+                pathOrInlineDv=_TEXT,
+                offset=_INT,
+                sizeInBytes=_INT,
+                cardinality=_LONG,
+            ),
         ),
-        "add": pa.struct(
-            [
-                ("path", pa.string()),
-                ("partitionValues", _TEXTS),
-                ("size", pa.int64()),
-                ("modificationTime", pa.int64()),
-                ("dataChange", pa.bool_()),
-                ("stats", pa.string()),
-                ("tags", _TEXTS),
-                ("deletionVector", _VECTOR),
-            ]
+        "remove": _struct(path=_TEXT, deletionTimestamp=_LONG, dataChange=pa.bool_()),
+        "metaData": _struct(
+            id=_TEXT,
+            name=_TEXT,
+            description=_TEXT,
+            format=_struct(provider=_TEXT, options=_TEXTS),
+            schemaString=_TEXT,
+            partitionColumns=_LIST,
+            configuration=_TEXTS,
+            createdTime=_LONG,
         ),
-        "remove": pa.struct(
-            [
-                ("path", pa.string()),
-                ("deletionTimestamp", pa.int64()),
-                ("dataChange", pa.bool_()),
-            ]
-        ),
-        "metaData": pa.struct(
-            [
-                ("id", pa.string()),
-                ("name", pa.string()),
-                ("description", pa.string()),
-                ("format", pa.struct([("provider", pa.string()), ("options", _TEXTS)])),
-                ("schemaString", pa.string()),
-                ("partitionColumns", _LIST),
-                ("configuration", _TEXTS),
-                ("createdTime", pa.int64()),
-            ]
-        ),
-        "protocol": pa.struct(
-            [
-                ("minReaderVersion", pa.int32()),
-                ("minWriterVersion", pa.int32()),
-                ("readerFeatures", _LIST),
-                ("writerFeatures", _LIST),
-            ]
+        "protocol": _struct(
+            minReaderVersion=_INT, minWriterVersion=_INT, readerFeatures=_LIST, writerFeatures=_LIST
         ),
     }
 )

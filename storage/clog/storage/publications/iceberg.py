@@ -33,7 +33,6 @@ from clog.storage.publications.source import (
     WITHDRAWN,
     HiddenRows,
     Seen,
-    ShownObject,
     Source,
     TableState,
     Withdrawal,
@@ -59,41 +58,6 @@ _ADDED: Final = 1
 _DATA, _DELETES = 0, 1
 
 Metadata = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """Where the vector of an object is in the file; ``rows`` is how many it hides."""
-
-    path: str
-    offset: int
-    size_bytes: int
-    rows: int
-
-
-def encode_puffin(hidden: Sequence[tuple[str, HiddenRows]]) -> tuple[bytes, list[Blob]]:
-    """Returns the file with the vectors of these objects, by path, and where they are in it."""
-    file, blobs = bytearray(_MAGIC), []
-    for path, rows in hidden:
-        body = _VECTOR_MAGIC + rows.roaring
-        data = struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
-        blobs.append(Blob(path, len(file), len(data), rows.rows))
-        file += data
-    described = [
-        {
-            "type": "deletion-vector-v1",
-            "fields": [_ROW_POSITION],
-            "snapshot-id": -1,
-            "sequence-number": -1,
-            "offset": blob.offset,
-            "length": blob.size_bytes,
-            "properties": {"referenced-data-file": blob.path, "cardinality": str(blob.rows)},
-        }
-        for blob in blobs
-    ]
-    footer = json.dumps({"blobs": described, "properties": {"created-by": "clog"}}).encode()
-    file += _MAGIC + footer + struct.pack("<II", len(footer), 0) + _MAGIC
-    return bytes(file), blobs
 
 
 def _field(number: int, name: str, type_: Any, *, optional: bool = False) -> dict[str, Any]:
@@ -161,80 +125,7 @@ class Snapshot:
     first_row: int
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """A manifest as it is stored; ``content`` is `_DATA` or `_DELETES`."""
-
-    path: str
-    data: bytes
-    content: int
-    files: int
-    rows: int
-
-
-def data_manifest(
-    path: str, objects: Sequence[tuple[str, ShownObject]], snapshot: Snapshot, schema: Any
-) -> Manifest:
-    """Returns the manifest of the objects, by their locations."""
-    files, row = [], snapshot.first_row
-    for location, shown in objects:
-        ref = shown.object
-        file = _file(_DATA, location, "PARQUET", ref.rows, ref.size_bytes)
-        files.append({**file, "first_row_id": row})
-        row += ref.rows
-    return _manifest(path, _DATA, files, snapshot, schema)
-
-
-def delete_manifest(
-    path: str, puffin: tuple[str, int], blobs: Sequence[Blob], snapshot: Snapshot, schema: Any
-) -> Manifest:
-    """Returns the manifest of the vectors in a Puffin file, given by its location and size."""
-    files = [
-        {
-            **_file(_DELETES, puffin[0], "PUFFIN", blob.rows, puffin[1]),
-            "referenced_data_file": blob.path,
-            "content_offset": blob.offset,
-            "content_size_in_bytes": blob.size_bytes,
-        }
-        for blob in blobs
-    ]
-    return _manifest(path, _DELETES, files, snapshot, schema)
-
-
-def manifest_list(manifests: Sequence[Manifest], snapshot: Snapshot) -> bytes:
-    """Returns the list of a snapshot's manifests."""
-    rows = [
-        {
-            "manifest_path": manifest.path,
-            "manifest_length": len(manifest.data),
-            "partition_spec_id": 0,
-            "content": manifest.content,
-            "sequence_number": snapshot.sequence,
-            "min_sequence_number": snapshot.sequence,
-            "added_snapshot_id": snapshot.id,
-            "added_files_count": manifest.files,
-            "existing_files_count": 0,
-            "deleted_files_count": 0,
-            "added_rows_count": manifest.rows,
-            "existing_rows_count": 0,
-            "deleted_rows_count": 0,
-            "first_row_id": snapshot.first_row if manifest.content == _DATA else None,
-        }
-        for manifest in manifests
-    ]
-    about = {"snapshot-id": str(snapshot.id), "sequence-number": str(snapshot.sequence)}
-    return _encoded(_LISTED, rows, {**about, "format-version": "3"})
-
-
-def records(data: bytes, *, where: str) -> Iterator[dict[str, Any]]:
-    """Yields the records of an Avro file."""
-    try:
-        yield from avro().reader(io.BytesIO(data))
-    except (ValueError, EOFError, TypeError, IndexError) as e:
-        raise CorruptionError(f"{where} is no Avro file: {e}") from e
-
-
-def avro() -> Any:
+def _avro() -> Any:
     """Returns fastavro; raises if it is not installed."""
     try:
         return import_module("fastavro")
@@ -245,7 +136,33 @@ def avro() -> Any:
         ) from e
 
 
-def _file(content: int, path: str, kind: str, rows: int, size_bytes: int) -> dict[str, Any]:
+def _puffin(hidden: Sequence[tuple[str, HiddenRows]]) -> tuple[bytes, list[tuple[int, int]]]:
+    """Returns the file with the vectors of these objects, by path, and where in it each begins and
+    how long it is.
+    """
+    file, places, described = bytearray(_MAGIC), [], []
+    for path, rows in hidden:
+        body = _VECTOR_MAGIC + rows.roaring
+        data = struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+        places.append((len(file), len(data)))
+        described.append(
+            {
+                "type": "deletion-vector-v1",
+                "fields": [_ROW_POSITION],
+                "snapshot-id": -1,
+                "sequence-number": -1,
+                "offset": len(file),
+                "length": len(data),
+                "properties": {"referenced-data-file": path, "cardinality": str(rows.rows)},
+            }
+        )
+        file += data
+    footer = json.dumps({"blobs": described, "properties": {"created-by": "clog"}}).encode()
+    file += _MAGIC + footer + struct.pack("<II", len(footer), 0) + _MAGIC
+    return bytes(file), places
+
+
+def _file(content: int, path: str, kind: str, rows: int, size_bytes: int) -> Metadata:
     return {
         "content": content,
         "file_path": path,
@@ -257,8 +174,10 @@ def _file(content: int, path: str, kind: str, rows: int, size_bytes: int) -> dic
 
 
 def _manifest(
-    path: str, content: int, files: Sequence[Metadata], snapshot: Snapshot, schema: Any
-) -> Manifest:
+    location: str, files: Sequence[Metadata], snapshot: Snapshot, schema: Any
+) -> tuple[bytes, Metadata]:
+    """Returns a manifest, and what the list says of it."""
+    content = files[0]["content"] if files else _DATA
     entries = [
         {
             "status": _ADDED,
@@ -277,14 +196,29 @@ def _manifest(
         "format-version": "3",
         "content": "data" if content == _DATA else "deletes",
     }
-    rows = sum(file["record_count"] for file in files)
-    return Manifest(path, _encoded(_ENTRY, entries, about), content, len(files), rows)
+    data = _encoded(_ENTRY, entries, about)
+    return data, {
+        "manifest_path": location,
+        "manifest_length": len(data),
+        "partition_spec_id": 0,
+        "content": content,
+        "sequence_number": snapshot.sequence,
+        "min_sequence_number": snapshot.sequence,
+        "added_snapshot_id": snapshot.id,
+        "added_files_count": len(files),
+        "existing_files_count": 0,
+        "deleted_files_count": 0,
+        "added_rows_count": sum(file["record_count"] for file in files),
+        "existing_rows_count": 0,
+        "deleted_rows_count": 0,
+        "first_row_id": snapshot.first_row if content == _DATA else None,
+    }
 
 
 def _encoded(schema: Any, rows: Sequence[Any], about: Mapping[str, str]) -> bytes:
     sink = io.BytesIO()
     # The same marker each time: what is written twice is the same file.
-    avro().writer(
+    _avro().writer(
         sink, schema, rows, metadata=dict(about), codec="deflate", sync_marker=b"clog" * 4
     )
     return sink.getvalue()
@@ -342,17 +276,6 @@ def iceberg_schema(schema: LogSchema | None, *, url: str) -> dict[str, Any]:
     fields = [{"id": i, "name": name, "required": False, "type": t} for i, name, t in columns]
     schema_id = 0 if schema is None else schema.id
     return {"type": "struct", "schema-id": schema_id, "fields": fields}
-
-
-def name_mapping(schema: dict[str, Any]) -> str:
-    """Returns the ids of columns by their names, for objects that have none."""
-    beside = [{"field-id": i, "names": [name]} for name, i in _NOT_IN_THE_VIEW.items()]
-    return json.dumps([*_mapped(schema), *beside], separators=(",", ":"))
-
-
-def last_column_id(schema: dict[str, Any]) -> int:
-    """Returns the highest id of a column."""
-    return max(_ids(_mapped(schema)))
 
 
 def _ids(mapped: list[dict[str, Any]]) -> Iterator[int]:
@@ -477,7 +400,7 @@ class IcebergView:
         return self._seen(metadata, dict(sorted(written_ms.items())))
 
     def check_installed(self) -> None:
-        avro()
+        _avro()
 
     def prepared(
         self, seen: IcebergSeen, state: TableState, *, now_ms: int, file_id: str
@@ -583,7 +506,10 @@ class IcebergView:
             data = self._standing.store.get(path)
         except FileNotFoundError as e:
             raise CorruptionError(f"the Iceberg table names {path}, which is missing") from e
-        return list(records(data, where=f"{path} of {self._root.url}"))
+        try:
+            return [*_avro().reader(io.BytesIO(data))]
+        except (ValueError, EOFError, TypeError, IndexError) as e:
+            raise CorruptionError(f"{path} of {self._root.url} is no Avro file: {e}") from e
 
     def _read(self, version: int) -> Metadata:
         path = f"metadata/v{version}.metadata.json"
@@ -604,19 +530,40 @@ class IcebergView:
     def _write_snapshot(self, state: TableState, snapshot: Snapshot, schema: Any, name: str) -> int:
         """Writes manifests, their list and vectors; returns how many rows the objects have."""
         store = self._standing.store
+        listed: list[Metadata] = []
+
+        def write_manifest(path: str, files: Sequence[Metadata]) -> None:
+            data, said = _manifest(self._location(path), files, snapshot, schema)
+            store.put(path, data)
+            listed.append(said)
+
         objects = [(self._location(shown.object.path), shown) for shown in state.objects]
-        made = [data_manifest(self._location(f"{name}-data.avro"), objects, snapshot, schema)]
-        store.put(f"{name}-data.avro", made[0].data)
+        files, rows = [], 0
+        for location, shown in objects:
+            ref = shown.object
+            file = _file(_DATA, location, "PARQUET", ref.rows, ref.size_bytes)
+            files.append({**file, "first_row_id": snapshot.first_row + rows})
+            rows += ref.rows
+        write_manifest(f"{name}-data.avro", files)
         hidden = [(location, shown.hidden) for location, shown in objects if shown.hidden]
         if hidden:
-            file, blobs = encode_puffin(hidden)
-            store.put(f"{name}.puffin", file)
-            puffin = self._location(f"{name}.puffin"), len(file)
-            path = self._location(f"{name}-deletes.avro")
-            made.append(delete_manifest(path, puffin, blobs, snapshot, schema))
-            store.put(f"{name}-deletes.avro", made[1].data)
-        store.put(f"{name}-list.avro", manifest_list(made, snapshot))
-        return made[0].rows
+            puffin, places = _puffin(hidden)
+            store.put(f"{name}.puffin", puffin)
+            where = self._location(f"{name}.puffin")
+            vectors = [
+                {
+                    **_file(_DELETES, where, "PUFFIN", vector.rows, len(puffin)),
+                    "referenced_data_file": location,
+                    "content_offset": offset,
+                    "content_size_in_bytes": size_bytes,
+                }
+                for (location, vector), (offset, size_bytes) in zip(hidden, places, strict=True)
+            ]
+            write_manifest(f"{name}-deletes.avro", vectors)
+        about = {"snapshot-id": str(snapshot.id), "sequence-number": str(snapshot.sequence)}
+        data = _encoded(_LISTED, listed, {**about, "format-version": "3"})
+        store.put(f"{name}-list.avro", data)
+        return rows
 
     def _with_snapshot(self, seen: IcebergSeen, added: _Addition, lowest_view: int) -> Metadata:
         """Returns the next version's metadata, but for its time."""
@@ -673,7 +620,7 @@ class IcebergView:
             "format-version": 3,
             "table-uuid": uuid_of(log_id),
             "location": self.location,
-            "last-column-id": last_column_id(schema),
+            "last-column-id": max(_ids(_mapped(schema))),
             "schemas": schemas,
             "current-schema-id": schema["schema-id"],
             "partition-specs": [{"spec-id": 0, "fields": []}],
@@ -691,8 +638,11 @@ def _about(metadata: Metadata) -> dict[str, str]:
 
 
 def _properties(shown: Source | Withdrawal, first: int, schema: Metadata) -> dict[str, str]:
+    # The ids of columns by their names, for objects that have none.
+    beside = [{"field-id": i, "names": [name]} for name, i in _NOT_IN_THE_VIEW.items()]
+    mapping = json.dumps([*_mapped(schema), *beside], separators=(",", ":"))
     return {
-        "schema.name-mapping.default": name_mapping(schema),
+        "schema.name-mapping.default": mapping,
         "gc.enabled": "false",
         **{_CLOG + name: text for name, text in says(shown, first).items()},
     }

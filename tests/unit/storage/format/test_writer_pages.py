@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.storage.diagnostics.verify import document_problems
+from clog.storage.diagnostics.verify import document_findings
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents, writers
@@ -58,7 +58,8 @@ def problems(pages, root):
     manifest = fresh_manifest()
     log = replace(manifest.head.log, seed=f"{SEED:016x}")
     head = replace(manifest.head, log=log, older_writers=root)
-    return list(document_problems(pages.store, {}, replace(manifest, head=head)))
+    found = document_findings(pages.store, {}, replace(manifest, head=head))
+    return [(one.where, one.message) for one in found]
 
 
 def test_few_writers_are_one_page():

@@ -11,8 +11,9 @@ from conftest import keeps_versions
 
 from clog.storage import Log, UnsupportedFilesystemError
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CHECKS, StoreConformance
+from clog.storage.store.conformance import CHECKS
 from clog.storage.store.contract import ObjectExistsError
+from clog_testing.conformance import StoreConformance
 from clog_testing.invariants import check_log
 from clog_testing.model import rows_in
 

@@ -1,6 +1,8 @@
 """`clog verify-store`: the axioms on a store of the user's."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,9 @@ def test_nothing_is_left(cli, tmp_path):
         cli("verify-store", tmp_path / place, "--rounds", 1)
     assert list((tmp_path / "there").iterdir()) == []
     assert not (tmp_path / "made/deep").exists()
+
+
+def test_the_checks_need_no_package_for_tests():
+    """An installation has no pytest: `clog verify-store` and `clog cost` work without."""
+    code = "import sys; sys.modules['pytest'] = None; import clog.storage.store.conformance"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,15 +14,14 @@ from typing import TypedDict
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version
 from clog.storage.config.log_config import LogConfig
-from clog.storage.format.chunks import Segment
+from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Commit, Edit, EditRecord, edit_of, read_commit
 from clog.storage.format.log_info import SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest, apply
-from clog.storage.format.transactions import Unended
 from clog.storage.format.writers import count_writers
 from clog.storage.objects.evolution import schema_words
-from clog.storage.publications.publish import Kept, kept_for_views
+from clog.storage.publications.publish import kept_for_views
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.read.scan import partitions_named
 from clog.storage.readers import read_holds
@@ -248,6 +247,7 @@ def describe(handle: Handle) -> LogDescription:
     head = manifest.head
     config = LogConfig.from_overrides(head.config)
     objects = {c.object.path: c.object.size_bytes for _, c in manifest.chunks()}
+    kept = kept_for_views(manifest, config.file_delete_delay_ms, now_ms=now_ms)
     markers = Counter(marker.partition for marker in manifest.markers)
     return {
         "url": handle.store.url,
@@ -268,12 +268,30 @@ def describe(handle: Handle) -> LogDescription:
         "released_bytes": sum({r.path: r.size_bytes for r in manifest.released}.values()),
         "writers": handle.with_pages(tip, lambda at: count_writers(handle.writer_pages, at.head)),
         "holds": {h.name: h.until_ms for h in read_holds(handle, config, now_ms=now_ms).holds},
-        "transactions": [_transaction(entry) for entry in head.unended],
+        "transactions": [
+            {
+                "id": entry.name.id,
+                "epoch": entry.name.epoch,
+                "number": entry.name.number,
+                "state": entry.state,
+                "started_ms": entry.started_ms,
+                "timeout_ms": entry.timeout_ms,
+                "home": entry.home_url,
+                "first_offsets": {str(p): offset for p, offset in entry.first.items()},
+            }
+            for entry in head.unended
+        ],
         "views": [
-            _view(name, kept)
-            for name, kept in kept_for_views(
-                manifest, config.file_delete_delay_ms, now_ms=now_ms
-            ).items()
+            {
+                "format": name,
+                "version": mine.version,
+                "table_version": mine.table_version,
+                "since_ms": mine.since_ms,
+                "objects": mine.objects,
+                "size_bytes": mine.size_bytes,
+                "overdue_ms": mine.overdue_ms,
+            }
+            for name, mine in kept.items()
         ],
         "partition_details": [
             _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms), markers[p])
@@ -282,51 +300,24 @@ def describe(handle: Handle) -> LogDescription:
     }
 
 
-def _view(name: str, kept: Kept) -> ViewDescription:
-    return {
-        "format": name,
-        "version": kept.version,
-        "table_version": kept.table_version,
-        "since_ms": kept.since_ms,
-        "objects": kept.objects,
-        "size_bytes": kept.size_bytes,
-        "overdue_ms": kept.overdue_ms,
-    }
-
-
-def _transaction(entry: Unended) -> TransactionDescription:
-    return {
-        "id": entry.name.id,
-        "epoch": entry.name.epoch,
-        "number": entry.name.number,
-        "state": entry.state,
-        "started_ms": entry.started_ms,
-        "timeout_ms": entry.timeout_ms,
-        "home": entry.home_url,
-        "first_offsets": {str(p): offset for p, offset in entry.first.items()},
-    }
-
-
-def _covered(manifest: Manifest, partition: int) -> int | None:
-    if SUPERSEDED_ROWS not in manifest.head.log.features:
-        return None
-    return manifest.covered[partition] if manifest.covered else 0
-
-
 def _partition(manifest: Manifest, b: CleanableBounds, markers: int) -> PartitionDescription:
     p = b.partition
     segments = manifest.segments[p]
     chunks = [c for s in segments for c in s.chunks]
     uncleanable = manifest.uncleanable.get(p)
-    horizons = [ms for s in segments if (ms := earliest_horizon_ms(s)) is not None]
-    point = next((i for i, s in enumerate(segments) if earliest_horizon_ms(s) is not None), None)
+    covered = manifest.covered[p] if manifest.covered else 0
+    has_masks = SUPERSEDED_ROWS in manifest.head.log.features
+    horizons = {i: ms for i, s in enumerate(segments) if (ms := earliest_horizon_ms(s)) is not None}
+    # Delete retention point: below it no tombstone waits for its horizon any more.
+    point = min(horizons, default=None)
+    retained = None if point is None else sum(s.size_bytes for s in segments[:point])
     return {
         "partition": p,
         "log_start_offset": manifest.head.partitions.start[p],
         "end_offset": manifest.head.partitions.end[p],
         "stable_offset": manifest.head.stable_offset(p),
         "first_dirty_offset": b.first_dirty,
-        "covered_offset": _covered(manifest, p),
+        "covered_offset": covered if has_masks else None,
         "first_uncleanable_offset": b.first_uncleanable,
         "active_base_offset": segments[-1].base,
         "segments": len(segments),
@@ -338,12 +329,9 @@ def _partition(manifest: Manifest, b: CleanableBounds, markers: int) -> Partitio
         "cleanable_bytes": b.cleanable_bytes,
         "active_bytes": segments[-1].size_bytes,
         "dirty_ratio": b.dirty_ratio,
-        "delete_horizon_ms": min(horizons, default=None),
-        # Delete retention point: below it no tombstone waits for its horizon any more.
+        "delete_horizon_ms": min(horizons.values(), default=None),
         "delete_retention_offset": None if point is None else segments[point].base,
-        "delete_retention_bytes": None
-        if point is None
-        else sum(s.size_bytes for s in segments[:point]),
+        "delete_retention_bytes": retained,
         "markers": markers,
         "uncleanable": uncleanable.reason if uncleanable else None,
     }
@@ -427,11 +415,8 @@ class CommitEffect:
 
 
 class CommitWalk:
-    """The commits of a log from a version on, with their effects, each once, as they come.
-
-    Args:
-        handle: of the log; who walks refreshes it.
-        start: the first version to tell.
+    """The commits of a log from a version on, with their effects, each once, as they come; who
+    walks refreshes the handle.
     """
 
     def __init__(self, handle: Handle, start: int) -> None:
@@ -442,10 +427,8 @@ class CommitWalk:
     def new(self) -> Iterator[tuple[CommitInfo, CommitEffect | None]]:
         """Yields the commits up to the handle's tip that were not told yet, oldest first; one GET
         each, and the first time those of a manifest. Those whose predecessor is not readable any
-        more have no effect; those deleted with their block are left out.
-
-        Raises:
-            VersionExpiredError: versions expired meanwhile.
+        more have no effect; those deleted with their block are left out. Raises VersionExpiredError
+        if versions expired meanwhile.
         """
         store, tip = self._handle.store, self._handle.tip
         for version in range(max(self._next, first_open_version(store)), tip.version + 1):
@@ -469,20 +452,11 @@ def _effect(before: Manifest, edit: Edit, after: Manifest) -> CommitEffect:
     appended = [c for p, c in (edit.add.chunks if edit.add else ()) if p in touched]
     old = {path for r in edit.replace for path, _ in r.sources}
     made = {c.object for r in edit.replace for c in r.chunks if c.object.path not in old}
-    records, size_bytes = _seen(before, touched), _seen_bytes(before, touched)
+    came: list[Segment | Chunk] = [*(s for p in touched for s in before.segments[p]), *appended]
+    left = [s for p in touched for s in after.segments[p]]
     return CommitEffect(
         version=after.version,
-        removed_records=records + sum(c.rows for c in appended) - _seen(after, touched),
-        removed_bytes=size_bytes
-        + sum(c.size_bytes for c in appended)
-        - _seen_bytes(after, touched),
+        removed_records=sum(one.rows for one in came) - sum(s.rows for s in left),
+        removed_bytes=sum(one.size_bytes for one in came) - sum(s.size_bytes for s in left),
         rewritten_bytes=sum(o.size_bytes for o in made),
     )
-
-
-def _seen(manifest: Manifest, partitions: set[int]) -> int:
-    return sum(s.rows for p in partitions for s in manifest.segments[p])
-
-
-def _seen_bytes(manifest: Manifest, partitions: set[int]) -> int:
-    return sum(s.size_bytes for p in partitions for s in manifest.segments[p])

@@ -33,6 +33,7 @@ on which creates are exclusive.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -67,61 +68,7 @@ from clog.storage.format.commits import (
 )
 from clog.storage.format.documents import body_json
 from clog.storage.format.manifest import read_snapshot, unpage
-from clog.storage.store import contract
-from clog.storage.store.contract import Store, StoredObject, WrappingStore
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """What is known of a log's blocks.
-
-    Attributes:
-        first_open: the first version after those that were closed.
-        lost: the first versions of blocks without a file that can be read.
-    """
-
-    first_open: int
-    lost: tuple[int, ...]
-
-    def files(self) -> Mapping[str, bytes]:
-        """Returns by their paths the files that a copy needs in place of those that were lost. Of
-        a closed block none of the ids is known, and no committer of the copy can have slept.
-        """
-        return {
-            documents.block_path(first): documents.encode(
-                "block", block_body(first, {} if first < self.first_open else None)
-            )
-            for first in self.lost
-        }
-
-
-def blocks_of(store: Store, versions: Collection[int]) -> Blocks:
-    """Returns what the files of blocks and the versions of which there are commits tell; a LIST,
-    and a GET for each block.
-    """
-    there = _read(store)
-    known = {*versions}
-    newest, step = documents.block_of(max(versions, default=0)), documents.BLOCK_VERSIONS
-    closed = [first for first, block in there.items() if block.ids is not None]
-    at = max(closed, default=-step) + step
-    while at < newest and at not in there and not {*range(at, at + step)} <= known:
-        at += step
-    return Blocks(at, tuple(first for first in range(0, newest + 1, step) if first not in there))
-
-
-def _read(store: Store) -> dict[int, Block]:
-    found = {}
-    for stored in store.list(documents.BLOCKS):
-        first = documents.version_of(stored.path)
-        if first is not None and first == documents.block_of(first):
-            try:
-                block = read_block(store, first)
-            except CorruptionError:
-                continue
-            if block is not None:
-                found[first] = block
-    return found
-
+from clog.storage.store.contract import Store, StoredObject, WrappingStore, not_found
 
 _FOLLOWS = (
     *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
@@ -161,31 +108,49 @@ class RepairReport:
     verified: VerifyReport
 
 
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """What is known of a log's blocks: the first version after those that were closed, and the
+    first versions of blocks without a file that can be read.
+    """
+
+    first_open: int
+    lost: tuple[int, ...]
+
+    def files(self) -> Mapping[str, bytes]:
+        """Returns by their paths the files that a copy needs in place of those that were lost. Of
+        a closed block none of the ids is known, and no committer of the copy can have slept.
+        """
+        return {
+            documents.block_path(first): documents.encode(
+                "block", block_body(first, {} if first < self.first_open else None)
+            )
+            for first in self.lost
+        }
+
+
 def repair_log(root: Store, copy: Store) -> RepairReport:
     """Writes the longest sound history of a broken log into an empty store; changes nothing else.
 
     Costs a GET for each object, a PUT for each that is copied, and the verification of the copy.
-
-    Raises:
-        InvalidInputError: the history is sound.
-        AlreadyExistsError: there is something at the place of the copy.
-        NotFoundError: there is no log.
-        CorruptionError: no part of its history is sound.
+    Raises InvalidInputError if the history is sound, CorruptionError if no part of it is.
     """
     standing = standing_log(root)
     store = standing.store
     listed = [documents.version_of(found.path) for found in store.list(documents.COMMITS)]
     versions = sorted(version for version in listed if version is not None)
-    blocks = blocks_of(store, versions)
+    blocks = _blocks_of(store, versions)
     stored = _commits(store, [version for version in versions if version >= blocks.first_open])
     files = {version: commit for version, commit in stored.items() if commit is not None}
     if not files:
         raise NotFoundError(f"there is no log at {store.url} that has a commit which can be read")
-    history = _longest(store, files, blocks)
+    broken = _Broken(store, files, blocks)
+    history = broken.longest()
+    ids = {version: commit.record.commit_id for version, commit in history.items()}
     left_out = tuple(
         LeftOut(version, None if commit is None else commit.record.operation)
         for version, commit in sorted(stored.items())
-        if commit is None or not _is_in(history, commit)
+        if commit is None or ids.get(version) != commit.record.commit_id
     )
     rebuilt = tuple(v for v in sorted(history) if history[v] is not files.get(v))
     if not left_out and not rebuilt and not blocks.lost:
@@ -195,130 +160,155 @@ def repair_log(root: Store, copy: Store) -> RepairReport:
         )
     if next(iter(copy.list("")), None) is not None:
         raise AlreadyExistsError(f"there is something at {copy.url} already; choose an empty place")
-    _copy(_Chosen(store, history, files, blocks), store_of(copy, standing.log_id), history, blocks)
+    _copy(_Chosen(broken, history), store_of(copy, standing.log_id), history, blocks)
     copy.put(documents.LOG_FILE, root.get(documents.LOG_FILE))
     verified = verify_log(copy)
     return RepairReport(store.url, copy.url, max(history), rebuilt, left_out, blocks.lost, verified)
 
 
-def _is_in(history: dict[int, Commit], commit: Commit) -> bool:
-    mine = history.get(commit.version)
-    return mine is not None and mine.record.commit_id == commit.record.commit_id
+def _blocks_of(store: Store, versions: Collection[int]) -> _Blocks:
+    """Returns what the files of blocks and the versions of which there are commits tell; a LIST,
+    and a GET for each block.
+    """
+    there: dict[int, Block] = {}
+    for stored in store.list(documents.BLOCKS):
+        first = documents.version_of(stored.path)
+        if first is not None and first == documents.block_of(first):
+            with suppress(CorruptionError):
+                if (block := read_block(store, first)) is not None:
+                    there[first] = block
+    known = {*versions}
+    newest, step = documents.block_of(max(versions, default=0)), documents.BLOCK_VERSIONS
+    closed = [first for first, block in there.items() if block.ids is not None]
+    at = max(closed, default=-step) + step
+    while at < newest and at not in there and not {*range(at, at + step)} <= known:
+        at += step
+    return _Blocks(at, tuple(first for first in range(0, newest + 1, step) if first not in there))
 
 
 def _commits(store: Store, versions: Sequence[int]) -> dict[int, Commit | None]:
-    """Returns the commits by version; None where one cannot be read."""
+    """Returns the commits by version, with all columns of their heads; None where one cannot be
+    read.
+    """
     found: dict[int, Commit | None] = {}
     for version in versions:
+        before = found.get(version - 1)
+        known = [] if before is None else [(before.version, before.head.partitions)]
         try:
-            found[version] = _whole(store, read_commit(store, version), found.get(version - 1))
+            commit = read_commit(store, version)
+            found[version] = replace(commit, head=with_columns(store, commit.head, *known))
         except (CorruptionError, FileNotFoundError):
             found[version] = None
     return found
 
 
-def _whole(store: Store, commit: Commit, before: Commit | None) -> Commit:
-    """Returns the commit with all columns of its head."""
-    known = [] if before is None else [(before.version, before.head.partitions)]
-    return replace(commit, head=with_columns(store, commit.head, *known))
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """A log as it is stored: its commits that can be read, and its blocks."""
 
+    store: Store
+    files: Mapping[int, Commit]
+    blocks: _Blocks
 
-def _longest(store: Store, files: dict[int, Commit], blocks: Blocks) -> dict[int, Commit]:
-    """Returns the commits of the history that reaches the highest version (H2 and H3)."""
-    carried = {(r.version, r.commit_id): r for c in files.values() for r in c.earlier}
-    newest = max(files)
-    while True:
-        ids = _ids_back_from(files, newest)
-        history, failed = _forward(store, files, carried, ids)
-        if failed is None and not _is_sound(_Chosen(store, history, files, blocks), history):
-            ref = history[newest].head.snapshot
-            named = [v for v, commit in history.items() if commit.head.snapshot == ref]
-            failed = newest - 1 if ref is None else min(named) - 1
-        if failed is None:
-            return history
-        below = [version for version in files if version <= failed and version < newest]
-        if not below:
-            raise CorruptionError(f"no part of the history of {store.url} is sound")
-        newest = max(below)
+    def longest(self) -> dict[int, Commit]:
+        """Returns the commits of the history that reaches the highest version (H2 and H3)."""
+        newest = max(self.files)
+        while True:
+            history, failed = self._forward(self._ids_back_from(newest))
+            if failed is None and not self._is_sound(history):
+                ref = history[newest].head.snapshot
+                named = [v for v, commit in history.items() if commit.head.snapshot == ref]
+                failed = newest - 1 if ref is None else min(named) - 1
+            if failed is None:
+                return history
+            below = [version for version in self.files if version <= failed and version < newest]
+            if not below:
+                raise CorruptionError(f"no part of the history of {self.store.url} is sound")
+            newest = max(below)
 
+    def _is_sound(self, history: dict[int, Commit]) -> bool:
+        chosen = _Chosen(self, history)
+        try:
+            manifest = unpage(chosen, manifest_of(chosen, history[max(history)]))
+            return not [*segment_findings(manifest), *history_findings(chosen, history, manifest)]
+        except (CorruptionError, NotFoundError, FileNotFoundError):
+            return False
 
-def _is_sound(chosen: Store, history: dict[int, Commit]) -> bool:
-    try:
-        manifest = unpage(chosen, manifest_of(chosen, history[max(history)]))
-        return not [*segment_findings(manifest), *history_findings(chosen, history, manifest)]
-    except (CorruptionError, NotFoundError, FileNotFoundError):
-        return False
+    def _ids_back_from(self, newest: int) -> dict[int, str]:
+        """Returns the commit ids from ``newest`` back to the oldest version that is there."""
+        before = {
+            (after.version, after.commit_id): r.commit_id
+            for c in self.files.values()
+            for r, after in pairwise([*c.earlier, c.record])
+        }
+        ids = {newest: self.files[newest].record.commit_id}
+        for version in range(newest - 1, min(self.files) - 1, -1):
+            after = self.files.get(version + 1)
+            if after is not None and after.record.commit_id == ids[version + 1]:
+                parent = after.parent
+            else:
+                parent = before.get((version + 1, ids[version + 1]))
+            if parent is None and version in self.files:
+                parent = self.files[version].record.commit_id  # The heads tell whether it is.
+            ids[version] = str(parent)
+        return ids
 
+    def _forward(self, ids: dict[int, str]) -> tuple[dict[int, Commit], int | None]:
+        """Returns the commits of these ids, and the highest version at which one cannot be had, or
+        does not follow from the one before.
+        """
+        carried = {(r.version, r.commit_id): r for c in self.files.values() for r in c.earlier}
+        history: dict[int, Commit] = {}
+        failed = None
+        for version in sorted(ids):
+            commit, before = self.files.get(version), history.get(version - 1)
+            if commit is None or commit.record.commit_id != ids[version]:
+                record = carried.get((version, ids[version]))
+                commit = None
+                if record is not None and before is not None:
+                    commit = self._rebuilt(before, record, history)
+            elif before is not None:
+                head = self._advanced(before, commit.record)
+                if head is None or any(
+                    getattr(head, name) != getattr(commit.head, name) for name in _FOLLOWS
+                ):
+                    commit = None
+            if commit is None:
+                failed = version
+            else:
+                history[version] = _carrying_all(commit, history) if lacks_edits(commit) else commit
+        return history, failed
 
-def _ids_back_from(files: dict[int, Commit], newest: int) -> dict[int, str]:
-    """Returns the commit ids from ``newest`` back to the oldest version that is there."""
-    before = {
-        (after.version, after.commit_id): r.commit_id
-        for c in files.values()
-        for r, after in pairwise([*c.earlier, c.record])
-    }
-    ids = {newest: files[newest].record.commit_id}
-    for version in range(newest - 1, min(files) - 1, -1):
-        after = files.get(version + 1)
-        if after is not None and after.record.commit_id == ids[version + 1]:
-            parent = after.parent
-        else:
-            parent = before.get((version + 1, ids[version + 1]))
-        if parent is None and version in files:
-            parent = files[version].record.commit_id  # The heads tell whether it is.
-        ids[version] = str(parent)
-    return ids
+    def _rebuilt(
+        self, before: Commit, record: EditRecord, history: dict[int, Commit]
+    ) -> Commit | None:
+        """Returns the commit of a carried edit, None where the edit does not fit what was
+        before.
+        """
+        version, after = record.version, self.files.get(record.version + 1)
+        head = self._advanced(before, record)
+        if head is None or goes_back_in_time(self.store, before.record, record):
+            return None
+        if version % HINT_STRIDE == 0 and after is not None and after.parent == record.commit_id:
+            head = replace(head, snapshot=after.head.snapshot)  # announced here, and kept since
+        columns = None if after is None else after.head.partitions
+        if (
+            columns is not None
+            and columns.ref is not None
+            and columns.ref.version == before.version
+        ):
+            rest = head.partitions.over(columns.array, columns.ref)  # as the snapshot
+            head = replace(head, partitions=rest)
+        parent = before.record.commit_id
+        made = _carrying_all(Commit(replace(record, parent=parent), parent, (), head), history)
+        return None if lacks_edits(made) else made
 
-
-def _forward(
-    store: Store,
-    files: dict[int, Commit],
-    carried: dict[tuple[int, str], EditRecord],
-    ids: dict[int, str],
-) -> tuple[dict[int, Commit], int | None]:
-    """Returns the commits of these ids, and the highest version at which one cannot be had, or does
-    not follow from the one before.
-    """
-    history: dict[int, Commit] = {}
-    failed = None
-    for version in sorted(ids):
-        commit = files.get(version)
-        before = history.get(version - 1)
-        if commit is None or commit.record.commit_id != ids[version]:
-            record = carried.get((version, ids[version]))
-            commit = None
-            if record is not None and before is not None:
-                commit = _rebuilt(store, before, record, history, files.get(version + 1))
-        elif before is not None and not _follows(store, before, commit):
-            commit = None
-        if commit is None:
-            failed = version
-        else:
-            history[version] = _carrying_all(commit, history) if lacks_edits(commit) else commit
-    return history, failed
-
-
-def _rebuilt(
-    store: Store,
-    before: Commit,
-    record: EditRecord,
-    history: dict[int, Commit],
-    after: Commit | None,
-) -> Commit | None:
-    """Returns the commit of a carried edit, None where the edit does not fit what was before."""
-    version = record.version
-    head = _advanced(store, before, record)
-    if head is None or goes_back_in_time(store, before.record, record):
-        return None
-    if version % HINT_STRIDE == 0 and after is not None and after.parent == record.commit_id:
-        head = replace(head, snapshot=after.head.snapshot)  # announced here, and kept since
-    columns = None if after is None else after.head.partitions
-    if columns is not None and columns.ref is not None and columns.ref.version == before.version:
-        rest = head.partitions.over(columns.array, columns.ref)  # as the snapshot
-        head = replace(head, partitions=rest)
-    parent = before.record.commit_id
-    made = _carrying_all(Commit(replace(record, parent=parent), parent, (), head), history)
-    return None if lacks_edits(made) else made
+    def _advanced(self, before: Commit, record: EditRecord) -> Head | None:
+        try:
+            edit = edit_of(self.store, record)
+            return advance(before.head, edit, version=record.version, time_ms=record.time_ms)
+        except (CorruptionError, FileNotFoundError):
+            return None
 
 
 def _carrying_all(commit: Commit, history: dict[int, Commit]) -> Commit:
@@ -332,47 +322,29 @@ def _carrying_all(commit: Commit, history: dict[int, Commit]) -> Commit:
     return replace(commit, earlier=tuple(history[version].record for version in carried))
 
 
-def _follows(store: Store, before: Commit, commit: Commit) -> bool:
-    head = _advanced(store, before, commit.record)
-    return head is not None and all(
-        getattr(head, name) == getattr(commit.head, name) for name in _FOLLOWS
-    )
-
-
-def _advanced(store: Store, before: Commit, record: EditRecord) -> Head | None:
-    try:
-        edit = edit_of(store, record)
-        return advance(before.head, edit, version=record.version, time_ms=record.time_ms)
-    except (CorruptionError, FileNotFoundError):
-        return None
-
-
 class _Chosen(WrappingStore):
     """A log as it is with another history: nothing of it is written."""
 
-    def __init__(
-        self, inner: Store, history: dict[int, Commit], files: dict[int, Commit], blocks: Blocks
-    ) -> None:
-        super().__init__(inner)
+    def __init__(self, broken: _Broken, history: dict[int, Commit]) -> None:
+        super().__init__(broken.store)
         self._history = history
         self._newest = max(history)
         self._rebuilt = {
             documents.commit_path(version): encode_commit(commit)
             for version, commit in history.items()
-            if commit is not files.get(version)
+            if commit is not broken.files.get(version)
         }
-        self._rebuilt |= blocks.files()
+        self._rebuilt |= broken.blocks.files()
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Reads an object as it should be: the hint, which may lead astray, there is none."""
+        """Reads an object as it should be; of the hint, which may lead astray, there is none."""
         if path in self._rebuilt:
             return self._rebuilt[path][start:end]
         if not self._has(path):
-            raise contract.not_found(path, self.url)
+            raise not_found(path, self.url)
         return self.inner.get(path, start, end)
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Lists what is there with this history."""
         yield from (found for found in self.inner.list(prefix) if self._has(found.path))
 
     def _has(self, path: str) -> bool:
@@ -395,7 +367,7 @@ class _Chosen(WrappingStore):
             return False
 
 
-def _copy(chosen: Store, copy: Store, history: dict[int, Commit], blocks: Blocks) -> None:
+def _copy(chosen: Store, copy: Store, history: dict[int, Commit], blocks: _Blocks) -> None:
     """Copies what belongs to the history (H4)."""
     for path, data in blocks.files().items():
         copy.put(path, data)

@@ -1,28 +1,14 @@
 """The axioms of a store (`clog.storage.store.contract`) as checks that need no test runner.
 
-Each takes an empty store and raises AssertionError when an axiom does not hold. The conformance
-suite runs them under pytest, `clog verify-store` on a store of yours::
+Each takes an empty store and raises AssertionError when an axiom does not hold. The testing kit's
+`clog_testing.conformance` runs them under pytest, `clog verify-store` on a store of yours::
 
     for check in CHECKS:
         check.run(open_store(f"{url}/{check.name}"), Effort())
 
-The axioms of a store (`clog.storage.store.contract`) as pytest tests, for any filesystem.
-
-Subclass in a test module, give a fixture ``store``, and run it where it counts: on the
-filesystem, the mount options, the server and the version that you have::
-
-    class TestOurServer(StoreConformance):
-        @pytest.fixture
-        def store(self):
-            return open_store("s3://bucket/conformance-1", {"endpoint_url": "https://…"})
-
-The root must be empty at the start of each test. Set ``processes = False`` for a store that lives
-in one process, and ``secrets`` to what must appear in no message.
-
-Counting requests, for the costs that COMMIT.md states.
-
-A request counts when it is made: one that fails, or finds nothing, counts as well. What a client
-repeats by itself, and the probe of an endpoint, happen below and are not seen.
+`CountingStore` counts requests, for the costs that COMMIT.md states. A request counts when it is
+made: one that fails, or finds nothing, counts as well. What a client repeats by itself, and the
+probe of an endpoint, happen below and are not seen.
 """
 
 import builtins
@@ -35,9 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeVar
-
-import pytest
+from typing import Any, TypeVar
 
 from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import (
@@ -415,34 +399,6 @@ def _together(functions: Sequence[Callable[[], _T]]) -> list[_T]:
     for error in sorted(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
         raise error
     return [future.result() for future in futures]
-
-
-class StoreConformance:
-    """Subclass it and give the fixture ``store``."""
-
-    processes: ClassVar[bool] = True
-    thread_rounds: ClassVar[int] = 20
-    process_rounds: ClassVar[int] = 25
-    secrets: ClassVar[Sequence[str]] = ()
-
-    @pytest.fixture
-    def store(self) -> Store:
-        """Returns the store under test, empty."""
-        raise NotImplementedError("give a fixture named store")
-
-    @pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
-    def test_it_keeps_the_axioms(self, store: Store, check: Check) -> None:
-        """Each check of `clog.storage.store.conformance` passes."""
-        if check.races_processes and not self.processes:
-            pytest.skip("this store lives in one process")
-        check.run(store, Effort(self.thread_rounds, self.process_rounds))
-
-    def test_secrets_are_not_shown(self, store: Store) -> None:
-        """Neither by its texts nor by its errors."""
-        with pytest.raises(FileNotFoundError) as raised:
-            store.get("absent")
-        texts = [repr(store), str(store), store.url, str(raised.value), repr(raised.value)]
-        assert not [text for text in texts for secret in self.secrets if secret in text]
 
 
 class CountingStore(WrappingStore):

@@ -23,7 +23,7 @@ from clog.cleaner import Cleaner
 from clog.cleaner.passes import offset_map
 from clog.storage import Log
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 
 BATCH = 200_000
 KEYS_MAX = offset_map.KEYS_MAX

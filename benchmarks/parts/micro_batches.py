@@ -31,7 +31,7 @@ from clog.storage import Log
 from clog.storage.format import documents
 from clog.storage.format.manifest import read_snapshot
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 
 COLUMNS = ("batches", "version", "chunks", "manifest KB", "data MB")

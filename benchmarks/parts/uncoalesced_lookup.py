@@ -11,7 +11,7 @@ import argparse
 import time
 
 from clog.storage import Log
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 
 ROUNDS = 5

@@ -20,7 +20,7 @@ from harness.measure import Result, rate, timed
 from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 
 TITLE = "The live table, from Python"
 ENVIRONMENT = "tables"

@@ -21,7 +21,7 @@ from peers.kafka import Broker, produce
 from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from scenarios.table_libraries import DeltaTable, IcebergTable
 
 TITLE = "Write amplification"

@@ -11,8 +11,8 @@ import pytest
 
 from clog.storage import UnsupportedFilesystemError
 from clog.storage.store import local, open_store
-from clog.storage.store.conformance import CountingStore
 from clog_testing.conformance import StoreConformance
+from clog_testing.counting import CountingStore
 from clog_testing.faults import FaultyStore
 
 _roots = itertools.count()

@@ -275,9 +275,17 @@ def bill(
 def _past(store: "Store", tip: "Commit", commits: int) -> Past:
     """Sums over the newest commits but the creation; one GET for each, and for each large edit."""
     from clog.storage.format.commits import edit_of, read_commit
-    from clog.storage.store.conformance import CountingStore
+    from clog.storage.store.contract import WrappingStore
 
-    counted_store = CountingStore(store)
+    class Counted(WrappingStore):
+        size_bytes = 0
+
+        def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+            data = self.inner.get(path, start, end)
+            self.size_bytes += len(data)
+            return data
+
+    counted_store = Counted(store)
     found = []
     for version in range(max(1, tip.version + 1 - commits), tip.version + 1):
         try:
@@ -291,7 +299,7 @@ def _past(store: "Store", tip: "Commit", commits: int) -> Past:
     return Past(
         span_ms=found[-1].record.time_ms - found[0].record.time_ms if found else 0,
         commits=len(found),
-        commit_bytes=counted_store.bytes_in,
+        commit_bytes=counted_store.size_bytes,
         appends=len(added),
         append_objects=sum(map(len, added)),
         append_bytes=sum(o.size_bytes for objects in added for o in objects),

@@ -15,7 +15,7 @@ from clog.cleaner.threads import CleanerThreads, Throttle
 from clog.storage.objects import encoding, reader
 from clog.storage.read.scan import footprints, plan_range, read_pieces
 from clog.storage.store import contract
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.delaying import DelayingStore
 
 DAY_MS = 86_400_000

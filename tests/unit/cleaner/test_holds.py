@@ -14,7 +14,7 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.format import documents
 from clog.storage.format.documents import reader_path
 from clog.storage.readers import Holds, ReaderDocument, holds_of, read_holds
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 HOLD = {

@@ -17,7 +17,7 @@ from clog.storage.format.commits import Edit
 from clog.storage.format.log_info import FeatureNames
 from clog.storage.format.manifest import apply
 from clog.storage.read.lookup import KeyIndexCache
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, inside, memory_store
 
 FEATURE = ["superseded-rows"]

@@ -11,7 +11,7 @@ from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 
 SCHEMA = {

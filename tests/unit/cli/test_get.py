@@ -89,7 +89,7 @@ def test_consume_shows_the_history_of_a_key(cli, url, log):
 def test_the_history_of_a_key_reads_only_where_it_may_be(url):
     """Objects whose key index does not have it are not read: fewer bytes than all of them."""
     from clog.storage.read.lookup import records_of_keys
-    from clog.storage.store.conformance import CountingStore
+    from clog_testing.counting import CountingStore
 
     log = Log.create(url, partitions=1)
     for i in range(4):

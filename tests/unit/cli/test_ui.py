@@ -12,7 +12,7 @@ import pytest
 from clog.cli.page import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs
 from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableError
 from clog.storage.store import opening
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 
 pytest.importorskip("starlette", reason="needs the extra ui")
 pytest.importorskip("uvicorn", reason="needs the extra ui")

@@ -33,7 +33,7 @@ from clog.storage import ClogError, InvalidInputError, NotFoundError, OptionErro
 from clog.storage.administration import delete_log
 from clog.storage.log import Log
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 
 PLACE = StructType([StructField("city", StringType()), StructField("zone", IntegerType())])
 TRIP = StructType(

@@ -35,7 +35,7 @@ from clog.storage.commit import tip as tip_tracker
 from clog.storage.format.commits import Edit
 from clog.storage.log import Log
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 
 TYPES = {
     "key": StringType(),

@@ -23,8 +23,8 @@ from clog.storage import (
 )
 from clog.storage.administration import delete_log
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
+from clog_testing.counting import CountingStore
 from clog_testing.invariants import check_log
 from clog_testing.model import rows_in
 

@@ -28,7 +28,7 @@ from clog.storage import (
     StateStore,
     StateTable,
 )
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 

@@ -22,7 +22,7 @@ from clog.storage import (
     StateTable,
 )
 from clog.storage.format.commits import Edit
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 
 SOON_GONE = {"delete.retention.ms": "0", "min.cleanable.dirty.ratio": "0"}

@@ -8,7 +8,7 @@ from clog.state import cache
 from clog.state import cache as waiting
 from clog.state.store import WAITING_SHARE
 from clog.storage import StateFileError, StateStore, StateTable
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 
 
 @pytest.fixture

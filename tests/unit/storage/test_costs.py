@@ -15,7 +15,7 @@ from clog.storage.append import Writer
 from clog.storage.env import SeededIds
 from clog.storage.format.writers import WRITERS_MAX
 from clog.storage.objects.records import to_records
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 

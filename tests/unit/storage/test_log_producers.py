@@ -6,7 +6,7 @@ from clog.storage import CorruptionError, InvalidInputError
 from clog.storage.append import Writer, partitions_of
 from clog.storage.format.writers import WRITERS_MAX
 from clog.storage.objects.records import to_records
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.invariants import check_log
 

@@ -26,7 +26,7 @@ from clog.storage.env import SeededIds
 from clog.storage.format.log_info import FEATURES, TYPED_KEYS, schema_from_json, schema_to_json
 from clog.storage.keys.hashing import key_bytes, key_of_bytes
 from clog.storage.objects.reader import WHOLE_BYTES, read_rows
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside, memory_store
 
 D = decimal.Decimal

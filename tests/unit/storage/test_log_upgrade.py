@@ -11,7 +11,7 @@ from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import log_info as registry
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.format.log_info import DEAD_ROWS, Feature, FeatureNames
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 
 ONE = [{"key": "k", "value": "v"}]
 

@@ -18,7 +18,7 @@ from clog.storage import (
 )
 from clog.storage.format import documents
 from clog.storage.format.documents import reader_path
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import copy_of, discard, inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log

@@ -4,9 +4,9 @@ import pytest
 
 from clog.storage import ManualClock, StoreUnavailableError
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
 from clog_testing.clocked import ClockedStore
+from clog_testing.counting import CountingStore
 from clog_testing.faults import (
     CrashAt,
     CrashedError,

@@ -16,7 +16,7 @@ from clog.cleaner.passes.rewriter import is_shared
 from clog.storage import CorruptionError, Log, ManualClock
 from clog.storage.env import SeededIds
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 

@@ -11,9 +11,9 @@ from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import Edit, read_commit
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
 from clog_testing.clocked import ClockedStore, WallClock
+from clog_testing.counting import CountingStore
 from clog_testing.crash import contents, copy_of, crash_runs, discard, inside, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.model import rows_in

@@ -9,7 +9,7 @@ from clog.cleaner.log_round import LogRound
 from clog.cli.clean import plan_lines
 from clog.storage import CorruptionError, Log, ManualClock
 from clog.storage.env import SeededIds
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log

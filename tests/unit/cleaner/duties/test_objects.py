@@ -15,9 +15,9 @@ from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.objects.records import to_records
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import temporary_name
 from clog_testing.clocked import ClockedStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log

@@ -4,7 +4,7 @@ from clog.cleaner import Cleaner
 from clog.cleaner.duties.sweep import ORPHAN_AGE_MS, SWEEP_MS, SweepSchedule
 from clog.storage.commit.tip import is_closed
 from clog.storage.format import documents
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.invariants import check_log
 

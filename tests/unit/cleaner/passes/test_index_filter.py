@@ -10,7 +10,7 @@ from clog.cleaner.passes.offset_map import SLOT_BYTES
 from clog.storage.format import documents
 from clog.storage.format.chunks import Chunk, ObjectRef
 from clog.storage.objects import encoding, reader
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.invariants import check_log
 from clog_testing.model import rows_in
 

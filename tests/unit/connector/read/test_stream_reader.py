@@ -27,7 +27,7 @@ from clog.storage.format.chunks import Replacement
 from clog.storage.format.commits import Edit
 from clog.storage.log import Log
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.undecided import append_undecided, end
 
 ALL = ReadAllAvailable()

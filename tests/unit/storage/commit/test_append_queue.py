@@ -19,8 +19,8 @@ from clog.storage.commit import handle
 from clog.storage.format import documents
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.objects.records import to_records
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log

@@ -14,8 +14,8 @@ from clog.storage.commit.versions import manifest_at
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import documents
 from clog.storage.format.commits import Edit, read_commit
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log

@@ -23,8 +23,8 @@ from clog.storage.commit.tip import CONFIRM_MS, read_log_file
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.objects.records import to_records
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import contents, copy_of, discard, inside, memory_store
 from clog_testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log

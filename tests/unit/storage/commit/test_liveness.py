@@ -15,8 +15,8 @@ from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import Commit, Edit, EditRecord, SnapshotRef, encode_commit
 from clog.storage.format.documents import body_json, encode
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import ObjectExistsError
+from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 from clog_testing.histories import fresh_manifest
 

@@ -7,8 +7,8 @@ from clog.storage.commit import committer
 from clog.storage.format import documents
 from clog.storage.format import manifest as snapshots
 from clog.storage.format.commits import Edit
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
+from clog_testing.counting import CountingStore
 from clog_testing.invariants import check_log
 
 

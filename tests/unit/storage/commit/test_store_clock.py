@@ -5,8 +5,8 @@ import pytest
 from clog.storage import Log, ManualClock, NotFoundError, StoreUnavailableError
 from clog.storage.commit.committer import AHEAD_MS_MAX, ClockSkewError
 from clog.storage.format import documents
-from clog.storage.store.conformance import CountingStore
 from clog_testing.clocked import ClockedStore, WallClock
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 

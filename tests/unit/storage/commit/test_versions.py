@@ -25,7 +25,7 @@ from clog.storage.format.commits import (
 from clog.storage.format.documents import body_json, decode, encode
 from clog.storage.format.manifest import unpage, write_snapshot
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.histories import append_edit, applied, clean_edit, fresh_manifest, log_info
 
 NEWEST_MAX = 40

@@ -30,8 +30,8 @@ from clog.storage.format.documents import (
 from clog.storage.format.manifest import read_snapshot, write_snapshot
 from clog.storage.objects import encoding
 from clog.storage.objects.layout import with_ids
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.sealing import sealed
 

@@ -22,7 +22,7 @@ from clog.storage.format.columns import (
     resolved,
     with_rest,
 )
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import memory_store
 
 COUNT = 400

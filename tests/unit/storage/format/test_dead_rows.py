@@ -25,7 +25,7 @@ from clog.storage.format.documents import stamp_of
 from clog.storage.format.log_info import FeatureNames
 from clog.storage.format.manifest import apply
 from clog.storage.read.scan import cut, plan_range, read_pieces
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 
 PACKED = zlib.compress(b"\x05")

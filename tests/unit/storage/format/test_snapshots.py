@@ -14,8 +14,8 @@ from clog.storage.format.commits import Edit, SnapshotRef
 from clog.storage.format.documents import decode, encode, snapshot_path
 from clog.storage.format.manifest import read_snapshot, unpage, write_snapshot
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import ObjectExistsError
+from clog_testing.counting import CountingStore
 from clog_testing.histories import append_edit, applied, clean_edit, fresh_manifest, histories
 
 _names = SeededIds(99)

@@ -21,7 +21,7 @@ from clog.storage.format.writers import (
     page_out_if_full,
     writer_hash,
 )
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import memory_store
 from clog_testing.histories import fresh_manifest
 

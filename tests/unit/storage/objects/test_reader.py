@@ -16,7 +16,7 @@ from clog.storage.objects.layout import REWRITTEN_SCHEMA
 from clog.storage.objects.reader import read_ranges, read_rows
 from clog.storage.objects.writer import write_rewritten
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.sealing import sealed
 
 ALL = tuple(REWRITTEN_SCHEMA.names)

@@ -15,7 +15,7 @@ from clog.storage.objects import encoding
 from clog.storage.objects.layout import RECORD_SCHEMA, REWRITTEN_SCHEMA, ChunkStats, ObjectFacts
 from clog.storage.objects.writer import ObjectWriter, write_rewritten
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 
 HEADER = [{"key": "h", "value": b"xy"}]
 _numbers = itertools.count()

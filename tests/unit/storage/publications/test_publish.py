@@ -12,8 +12,8 @@ from clog.storage.diagnostics.verify import Check, verify_log
 from clog.storage.env import SeededIds
 from clog.storage.publications.delta import CHECKPOINT_VERSIONS
 from clog.storage.publications.publish import Publications, view_of
-from clog.storage.store.conformance import CountingStore
 from clog_testing.clocked import ClockedStore
+from clog_testing.counting import CountingStore
 from clog_testing.published import (
     delta_adds,
     delta_rows,

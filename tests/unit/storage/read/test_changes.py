@@ -4,7 +4,7 @@ import pytest
 
 from clog.storage import OffsetOutOfRangeError
 from clog.storage.read.table import changes_batches
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.model import rows_in
 

@@ -12,7 +12,7 @@ from clog.storage.read import table as table_plan
 from clog.storage.read.lookup import KeyIndexCache, pieces_of_keys
 from clog.storage.read.scan import READ_SCHEMA, plan_range
 from clog.storage.read.table import KnownPieces, plan_table
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.crash import expire, inside
 
 KEYS = 600

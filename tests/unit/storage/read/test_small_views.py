@@ -10,7 +10,7 @@ from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage.read.table import plan_changes, plan_table, small_view_batches, table_batches
 from clog.storage.store import open_store
-from clog.storage.store.conformance import CountingStore
+from clog_testing.counting import CountingStore
 from clog_testing.model import rows_in
 
 CONFIG = {"min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}

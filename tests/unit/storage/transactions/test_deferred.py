@@ -21,11 +21,11 @@ from clog.storage.format.commits import Edit, edit_of, head_to_json, read_commit
 from clog.storage.format.transactions import TRANSACTION, Committed
 from clog.storage.format.writers import WRITERS_MAX
 from clog.storage.objects.records import to_records
-from clog.storage.store.conformance import CountingStore
 from clog.storage.store.contract import WrappingStore
 from clog.storage.transactions import transaction
 from clog.storage.transactions.ids import ID_BYTES_MAX
 from clog.storage.transactions.transaction import TIMEOUT_MS_MAX, Holders
+from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log

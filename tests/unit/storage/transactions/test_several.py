@@ -16,9 +16,9 @@ from clog.storage.env import SeededIds
 from clog.storage.errors import CommitStateUnknownError, StoreUnavailableError
 from clog.storage.format.commits import edit_of, read_commit
 from clog.storage.format.transactions import COMMITTED, UNENDED_MAX
-from clog.storage.store.conformance import CountingStore
 from clog.storage.transactions.ids import OPERATION, Part, prepared_part
 from clog.storage.transactions.several import finish_all, finish_left
+from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log

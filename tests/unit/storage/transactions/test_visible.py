@@ -8,8 +8,8 @@ from clog.storage import (
     TransactionTimeoutError,
 )
 from clog.storage.errors import CommitStateUnknownError
-from clog.storage.store.conformance import CountingStore
 from clog.storage.transactions.several import finish_all
+from clog_testing.counting import CountingStore
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
 

@@ -291,8 +291,10 @@ class ShownLogs:
         return self._line(url)
 
     def _line(self, url: str) -> dict[str, Any]:
+        from clog.storage.diagnostics.describe import describe
+
         try:
-            found = self._open(url).describe()
+            found = describe(self._open(url).handle)
         except ClogError as e:
             self._opened.pop(url, None)  # Another log may stand there by now.
             return {"error": str(e)}
@@ -319,8 +321,9 @@ class ShownLogs:
 
     def _details(self, log: "Log") -> dict[str, Any]:
         from clog.storage.config.definitions import config_text
+        from clog.storage.diagnostics.describe import describe
 
-        found: dict[str, Any] = dict(log.describe())
+        found: dict[str, Any] = dict(describe(log.handle))
         with self._locks.setdefault(log.handle.standing.log_id, threading.Lock()):
             commits = self._newest(log)
         shown = {name: config_text(name, value) for name, value in found["config"].items()}

@@ -528,6 +528,7 @@ class Log:
 
     def describe(self) -> LogDescription:
         """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON."""
+        self._handle.standing.check()  # All may be known from before, for a log that is gone.
         return describe(self._handle)
 
     def _part(self, make: Callable[[Handle], _T]) -> _T:

@@ -239,10 +239,9 @@ def earliest_horizon_ms(segment: Segment) -> int | None:
 
 def describe(handle: Handle) -> LogDescription:
     """Returns the log at its newest version, in values that JSON has; beside the requests for its
-    manifest those of `count_writers` and `read_holds`, and a GET to see that it still stands.
+    manifest those of `count_writers` and `read_holds`.
     """
     tip = handle.refresh()
-    handle.standing.check()
     manifest, now_ms = handle.manifest(), handle.clock.now_ms()
     head = manifest.head
     config = LogConfig.from_overrides(head.config)

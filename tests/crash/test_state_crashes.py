@@ -105,8 +105,7 @@ def traced(monkeypatch, tmp_path):
         connection.set_trace_callback(copied)
         return connection
 
-    for module in ("sqlite_file", "cache", "table"):
-        monkeypatch.setattr(f"clog.state.{module}.connect", traced_connect)
+    monkeypatch.setattr(sqlite_file, "connect", traced_connect)
     return folder, copies, monkeypatch.undo
 
 

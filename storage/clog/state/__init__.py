@@ -1,8 +1,8 @@
 """Local state: the latest value of each key of a log, in a local file that follows the log.
 
-`table` reads, `store` writes as well; both have one kind of file. `sqlite_file` is its
-inside, `cache` what is asked of one, `table` which one it is, and `table` what keeps it
-the state of the log at one version. `cache` and `store` are a store's changes.
+`table` reads, `store` writes as well; both have one kind of file. `sqlite_file` is its format,
+`row_bytes` what keys and values are in it, `cache` a file with what waits for it and what is not
+committed.
 """
 
 from clog.state.store import StateStore

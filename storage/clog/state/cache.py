@@ -27,28 +27,21 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from clog.state import sqlite_file
+from clog.state.row_bytes import RowCodec
 from clog.state.sqlite_file import (
-    DAMAGE,
-    START,
-    DamagedCacheError,
     Position,
     Row,
-    RowCodec,
     Rows,
-    check,
-    check_gap,
-    check_rows,
-    connect,
+    Snapshot,
+    SqliteFile,
     is_of_disk,
-    raise_damage,
     temporary_folder,
 )
 from clog.storage.env import Shared, register
@@ -62,15 +55,10 @@ ROW_BYTES = 300
 
 
 class Waiting:
-    """Rows by key, each key in one partition; nothing where ``bytes_max`` is 0.
-
-    Args:
-        lock: held while rows are added or forgotten, and by who looks at several: a scan may go on
-            in one thread while another commits.
-
-    Attributes:
-        base: the position of the file itself; None where nothing waits.
-        position: the position with what waits.
+    """Rows by key, each key in one partition; nothing where ``bytes_max`` is 0. ``base`` is the
+    position of the file itself, None where nothing waits; ``position`` that with what waits. The
+    lock is held while rows are added or forgotten, and by who looks at several: a scan may go on in
+    one thread while another commits.
     """
 
     def __init__(self, bytes_max: int, lock: threading.RLock) -> None:
@@ -98,7 +86,8 @@ class Waiting:
         they are to be entered at once: there are too many, or there is one that cannot wait.
         """
         at = self.base or before
-        if not self._bytes_max or not self._may_wait(at, after):
+        is_same = (at.log_id, at.schema, at.starts) == (after.log_id, after.schema, after.starts)
+        if not self._bytes_max or not is_same or after.version - at.version > VERSIONS_MAX:
             return rows
         size, taken, left = 0, [], iter(rows)
         for some in left:
@@ -120,27 +109,19 @@ class Waiting:
             self._bytes, self.base, self.position = size, at, after
         return None
 
-    def in_order(self) -> list[Row]:
-        """Returns all rows, in the order of their keys."""
-        return [self._rows[key] for key in sorted(self._rows)]
-
     def forget(self) -> None:
         """Forgets all rows: they were entered, or the file is another one."""
         with self._lock:
             self._rows, self._bytes = {}, 0
             self.base = self.position = None
 
-    def _may_wait(self, at: Position, after: Position) -> bool:
-        is_same = (at.log_id, at.schema, at.starts) == (after.log_id, after.schema, after.starts)
-        return is_same and after.version - at.version <= VERSIONS_MAX
-
 
 def _bytes_of(rows: list[Row]) -> int:
     return ROW_BYTES * len(rows) + sum([len(row[0]) + len(row[4] or b"") for row in rows])
 
 
-def merged(found: Iterable[tuple[int, int, bytes]], row: Row) -> list[tuple[int, int, bytes]]:
-    """Returns (timestamp, partition, value) of all rows of a key, as if ``row`` was entered."""
+def merged(found: Iterable[tuple[Any, ...]], row: Row) -> list[Any]:
+    """Returns all rows of a key, as if ``row`` was entered; each as timestamp, partition, value."""
     _, partition, _, timestamp, value = row
     rows = [other for other in found if other[1] != partition]
     if value is not None:
@@ -148,47 +129,9 @@ def merged(found: Iterable[tuple[int, int, bytes]], row: Row) -> list[tuple[int,
     return rows
 
 
-GET_MANY_KEYS = 500
-"""Keys asked for by one statement: SQLite allows at least 999 parameters."""
-GONE = "it was deleted, or another one stands in its place"
-
-_GET = (
-    "select timestamp, partition, value, offset, checksum from state"
-    " where key = ? and partition >= 0"
-)
-_GET_MANY = (
-    "select key, timestamp, partition, value, offset, checksum from state"
-    " where key in ({}) and partition >= 0 order by key"
-)
-_START = (
-    "select key, partition, offset, timestamp, checksum, tag, value from state"
-    " where key = x'' and partition = -1"
-)
-_AROUND = """
-select * from (
-  select key, partition, offset, timestamp, checksum, tag, value from state
-  where key <= ? order by key desc, partition desc limit 1
-) union all select * from (
-  select * from (
-    select key, partition, offset, timestamp, checksum, tag, value from state
-    where key > ? order by key, partition limit 1
-  ) union all select key, partition, offset, timestamp, checksum, tag, value from state
-    where key = x'' and partition = -1 limit 1
-)
-"""
-_SCAN = (
-    "select key, partition, offset, timestamp, checksum, tag, value from state"
-    " where key >= ifnull((select max(key) from state where key < ?), x'') order by key, partition"
-)
-
-
 class Cache(Shared):
-    """One generation. Threads may share it; one process at a time may `apply`.
-
-    Attributes:
-        path: its file.
-        generation: its number.
-        identity: which file it is on this host.
+    """One generation of the file, with what waits for it. Threads may share it; one process at a
+    time may `move` it.
     """
 
     def __init__(self, path: Path, generation: int) -> None:
@@ -196,55 +139,36 @@ class Cache(Shared):
         self.generation = generation
         super().__init__()
         self._waiting = Waiting(0, self._lock)
-        self._inherited: list[sqlite3.Connection] = []
-        with DAMAGE:
-            self._reader = connect(path, read_only=True)
-            sqlite_file.check_whole(self._reader, path)
-            self._codec = RowCodec(sqlite_file.position(self._reader).schema)
-        self.identity = sqlite_file.identity(path)
-        if None in self.identity:
-            raise DamagedCacheError(GONE)
+        self._file = SqliteFile(path)
+        self._codec = RowCodec(self._file.schema)
         register(self)
 
     def after_fork(self) -> None:
-        """Opens the file anew: SQLite's connections must neither be used nor closed in a child."""
-        self._inherited.append(self._reader)
-        with suppress(sqlite3.Error):
-            self._reader = connect(self.path, read_only=True)
+        self._file.reopen()
 
     def close(self) -> None:
         with self._lock:
-            self._reader.close()
+            self._file.close()
 
     def switch(self, newer: "Cache") -> None:
-        """Goes on as a newer generation, which it closes; no `get` fails meanwhile.
-
-        Raises:
-            DamagedCacheError: that is gone already; all is as it was.
+        """Goes on as a newer generation, which it closes; no `get` fails meanwhile. All is as it
+        was where that is gone already.
         """
-        with DAMAGE:
-            reader = connect(newer.path, read_only=True)
-            codec, identity = RowCodec(sqlite_file.position(reader).schema), newer.identity
+        file = SqliteFile(newer.path)
         newer.close()
         with self._lock:
-            self._reader.close()
-            self._reader, self._codec, self.identity = reader, codec, identity
+            self._file.close()
+            self._file, self._codec = file, RowCodec(file.schema)
             self.path, self.generation = newer.path, newer.generation
             self._waiting.forget()
 
     def is_in_place(self) -> bool:
         """Tells whether its file is the one that stands at its path, and so with its journal."""
-        return sqlite_file.identity(self.path) == self.identity
+        return self._file.is_in_place()
 
     def check_journal(self) -> None:
-        """Raises if its file is in place and its journal is not, so that nobody may open it.
-
-        Raises:
-            DamagedCacheError: it is not.
-        """
-        file, journal = sqlite_file.identity(self.path)
-        if file == self.identity[0] and journal != self.identity[1]:
-            raise DamagedCacheError("its journal was deleted, or another one stands in its place")
+        """Raises if its file is in place and its journal is not, so that nobody may open it."""
+        self._file.check_journal()
 
     def let_wait(self, bytes_max: int) -> None:
         """Allows so many bytes of rows to wait in memory; from the start on or never."""
@@ -253,117 +177,99 @@ class Cache(Shared):
     def position(self) -> Position:
         """Returns the position in the log up to which the rows are, those that wait included; these
         are forgotten where another process has moved the file as far.
-
-        Raises:
-            DamagedCacheError: the file does not say so.
         """
-        with DAMAGE, self._lock:  # Who has read the file reads what waits before it is forgotten.
-            if self._waiting and self._is_past(self._reader):
-                self._waiting.forget()
-            return self._waiting.position or sqlite_file.position(self._reader)
+        with self._lock:  # Who has read the file reads what waits before it is forgotten.
+            self._forget_past()
+            return self._waiting.position or self._file.position()
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: Any, changes: "Uncommitted | None" = None) -> Any:
         """Returns the value; of a key that several partitions have, the one with the latest
-        timestamp.
+        timestamp. What ``changes`` say comes first.
         """
         codec = self._codec
-        stored = self.stored(codec.stored_key(key))
+        own = codec.stored_key(key)
+        if changes is not None and (change := changes.get(own)) is not None:
+            return None if change[1] is None else changes.codec.value(change[1])
+        stored = self._stored(own)
         return None if stored is None else codec.value(stored)
 
-    def stored(self, key: bytes) -> bytes | None:
-        """Returns the bytes of a value, by those of its key; as `get`."""
-        try:  # In place of `DAMAGE`: half a microsecond less.
-            with self._lock:
-                rows = self._reader.execute(_GET, (key,)).fetchall()
-                row = self._waiting.get(key)
-                if not rows and row is None:
-                    rows = self._just_entered(key)
-        except sqlite3.DatabaseError as e:
-            raise_damage(e)
-            raise
-        for timestamp, partition, value, offset, checksum in rows:
-            check(key, (partition, offset, timestamp), checksum, value)
+    def _stored(self, key: bytes) -> bytes | None:
+        with self._lock:
+            row = self._waiting.get(key)
+            rows = self._file.rows_of(key, may_lack=row is not None)
         if row is not None:
             rows = merged(rows, row)
         return _latest(rows) if rows else None
 
-    def _just_entered(self, key: bytes) -> list[tuple[Any, ...]]:
-        """Returns the rows of a key that was not found; raises where the file does not tell that
-        there are none.
-        """
-        around = self._reader.execute(_AROUND, (key, key)).fetchall()
-        if not around or around[0][0] != key or around[0][:2] == START:
-            check_gap(around)
-            return []
-        rows = self._reader.execute(_GET, (key,)).fetchall()  # Another process was here.
-        if not rows:
-            raise DamagedCacheError("a search misses a row that is there")
-        return rows
-
-    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Returns the values of the keys that are there."""
-        found: list[tuple[Any, ...]] = []
-        with DAMAGE, self._lock, _transaction(self._reader):
-            if self._waiting and self._is_past(self._reader):
-                self._waiting.forget()
+    def get_many(self, keys: Sequence[Any], changes: "Uncommitted | None" = None) -> dict[Any, Any]:
+        """Returns the values of the keys that are there, with these changes."""
+        with self._lock, self._file.transaction():
+            self._forget_past()
             codec = self._codec
             asked = codec.keys(keys)
-            for first in range(0, len(asked), GET_MANY_KEYS):
-                some = asked[first : first + GET_MANY_KEYS]
-                marks = ",".join("?" * len(some))
-                found += self._reader.execute(_GET_MANY.format(marks), some)
+            found: dict[bytes, list[Any]] = {**self._file.rows_of_many(asked)}
             waiting = [row for key in asked if (row := self._waiting.get(key)) is not None]
-            for key in set(asked).difference(row[0] for row in chain(found, waiting)):
-                self.stored(key)
-        for key, timestamp, partition, value, offset, checksum in found:
-            check(key, (partition, offset, timestamp), checksum, value)
-        rows = {key: [row[1:4] for row in same] for key, same in groupby(found, _key)}
-        rows |= {row[0]: merged(rows.get(row[0], ()), row) for row in waiting}
-        return {codec.key(key): codec.value(_latest(same)) for key, same in rows.items() if same}
+            for key in set(asked).difference(found, (row[0] for row in waiting)):
+                self._file.rows_of(key)
+        found |= {row[0]: merged(found.get(row[0], ()), row) for row in waiting}
+        values = {codec.key(k): codec.value(_latest(rows)) for k, rows in found.items() if rows}
+        if changes is not None:
+            for change in filter(None, map(changes.get, changes.codec.keys(keys))):
+                key, value = changes.codec.key(change[0]), change[1]
+                if value is None:
+                    values.pop(key, None)
+                else:
+                    values[key] = changes.codec.value(value)
+        return values
+
+    def _forget_past(self) -> None:
+        """Forgets what waits where another process has moved the file as far, or beyond."""
+        if self._waiting and self._is_past(self._file):
+            self._waiting.forget()
 
     @property
     def codec(self) -> RowCodec:
         """What keys and values are encoded by."""
         return self._codec
 
-    def scan(self, prefix: Any) -> Iterator[tuple[Any, Any]]:
+    def scan(self, prefix: Any, changes: "Uncommitted | None" = None) -> Iterator[tuple[Any, Any]]:
         """Returns the rows whose keys begin with the prefix, None: all, in the order of their
-        bytes, as they are now; through a connection of its own.
+        bytes, as they are now, with these changes; through a connection of its own.
         """
         with self._lock:
             codec = self._codec
             low = codec.prefix(prefix)
-            rows = self.between(low, _after_prefix(low))
-        return ((codec.key(key), codec.value(value)) for key, value in rows)
-
-    def between(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Returns the bytes of keys from ``low`` on and below ``high``, None: all, and those of
-        their values; as `scan`.
-        """
-        rows = self._between(low, high)
-        next(rows)
-        return rows
+            high = _after_prefix(low)
+            rows = self._between(low, high)
+            next(rows)
+        if changes is None:
+            return ((codec.key(key), codec.value(value)) for key, value in rows)
+        newer = ((key, changes.codec, value) for key, value in changes.between(low, high))
+        stored = ((key, codec, value) for key, value in rows)
+        both = heapq.merge(newer, stored, key=_first)  # Of equal keys the change comes first.
+        shown = (next(same) for _, same in groupby(both, _first))
+        return ((by.key(key), by.value(value)) for key, by, value in shown if value is not None)
 
     def _between(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yields once when it knows what there is, then that."""
-        with DAMAGE, closing(connect(self.path, read_only=True)) as connection:
+        with closing(self._file.snapshot()) as snapshot:
             with self._lock:
-                rows = _rows(connection, low, high)
-                waiting = [] if self._is_past(connection) else self._waiting.between(low, high)
-                self._check_place()
+                rows = snapshot.rows(low, high)
+                waiting = [] if self._is_past(snapshot) else self._waiting.between(low, high)
+                self._file.check_place()
             yield b"", b""
             yield from _with_waiting(rows, waiting)
 
-    def _is_past(self, connection: sqlite3.Connection) -> bool:
+    def _is_past(self, file: SqliteFile | Snapshot) -> bool:
         """Tells whether another process has moved the file to what waits here, or beyond."""
         waiting = self._waiting.position
-        return waiting is None or sqlite_file.position(connection).version >= waiting.version
+        return waiting is None or file.position().version >= waiting.version
 
     def count(self) -> int:
         """Returns the number of rows in the file."""
-        with DAMAGE, closing(connect(self.path, read_only=True)) as connection:
-            rows = _rows(connection, b"", None)
-            self._check_place()
+        with closing(self._file.snapshot()) as snapshot:
+            rows = snapshot.rows()
+            self._file.check_place()
             return sum(1 for _ in rows)
 
     def move(self, position: Position, rows: Rows) -> None:
@@ -380,33 +286,14 @@ class Cache(Shared):
             self._apply(self._waiting.position, ())
 
     def _apply(self, position: Position, rows: Rows) -> None:
-        """Enters what waits, then rows, deletes those whose value is null and those below the log
-        start, and moves to the position; all or nothing.
-        """
-        with DAMAGE, closing(connect(self.path)) as connection:
-            before = sqlite_file.position(connection)
-            self._check_place()
-            sqlite_file.stage(connection, rows)
-            connection.execute("begin immediate")
-            if self._waiting:
-                sqlite_file.enter_sorted(connection, self._waiting.in_order())
-            sqlite_file.enter(connection)
-            for p, start in position.starts.items():
-                if start > before.starts.get(p, 0):
-                    sqlite_file.delete_below(connection, p, start)
-            sqlite_file.move(connection, position)
-            with self._lock:  # A scan begins before both, or after.
-                connection.execute("commit")
-                self._waiting.forget()
+        self._file.apply(position, self._waiting.between(b"", None), rows, self._forgetting())
 
-    def _check_place(self) -> None:
-        """Raises if a connection that has read may be to another file.
-
-        Raises:
-            DamagedCacheError: it may.
-        """
-        if not self.is_in_place():
-            raise DamagedCacheError(GONE)
+    @contextmanager
+    def _forgetting(self) -> Iterator[None]:
+        """Forgets what waits when it is committed, under one lock: a scan sees either state."""
+        with self._lock:
+            yield
+            self._waiting.forget()
 
 
 def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
@@ -424,33 +311,12 @@ def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
     return zip(*map(values, ("key", "partition", "offset", "timestamp", "value")), strict=True)
 
 
-@contextmanager
-def _transaction(reader: sqlite3.Connection) -> Iterator[None]:
-    """Shows one state of the file to all that is asked."""
-    reader.execute("begin")
-    try:
-        yield
-    finally:
-        if reader.in_transaction:
-            reader.execute("commit")
-
-
-def _rows(
-    connection: sqlite3.Connection, low: bytes, high: bytes | None
-) -> Iterator[tuple[bytes, int, int, bytes]]:
-    """Yields key, timestamp, partition and value of the rows in the file that are now there."""
-    connection.execute("begin")
-    start = connection.execute(_START).fetchall()
-    rows = check_rows(chain(connection.execute(_SCAN, (low,)), start), high)
-    return (row for row in rows if row[0] >= low)
-
-
 def _with_waiting(
     rows: Iterator[tuple[Any, ...]], waiting: list[Row]
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yields keys and values of rows that are in the order of their keys, with what waits."""
     left = deque(waiting)
-    for key, same in groupby(rows, _key):
+    for key, same in groupby(rows, _first):
         while left and left[0][0] < key:
             yield from _values_of(left.popleft(), ())
         found = [row[1:] for row in same]
@@ -467,7 +333,7 @@ def _values_of(row: Row, found: Iterable[tuple[Any, ...]]) -> Iterator[tuple[byt
         yield row[0], _latest(rows)
 
 
-def _key(row: tuple[Any, ...]) -> bytes:
+def _first(row: tuple[Any, ...]) -> bytes:
     key: bytes = row[0]
     return key
 
@@ -509,12 +375,8 @@ _FROM, _AFTER = _RANGE.format(">="), _RANGE.format(">")
 
 
 class Uncommitted(Shared):
-    """Changes by key, in bounded memory. Its owner serialises calls; a range that was begun goes on
-    beside them, in whatever thread.
-
-    Args:
-        codec: what they are encoded by.
-        memory_bytes: how many bytes of keys and values are kept in memory, about.
+    """Changes by key, of which about ``memory_bytes`` are kept in memory. Its owner serialises
+    calls; a range that was begun goes on beside them, in whatever thread.
     """
 
     def __init__(self, codec: RowCodec, memory_bytes: int) -> None:
@@ -531,11 +393,7 @@ class Uncommitted(Shared):
         return bool(self._recent) or self._spilled is not None
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Changes a key; None deletes it.
-
-        Raises:
-            StateFileError: there is no room for it; it is as it was.
-        """
+        """Changes a key; None deletes it."""
         with self._lock:
             size = _CHANGE_BYTES + len(key) + len(value or b"") - self._bytes_of(key)
             if self._recent and self._recent_bytes + size > self._memory_bytes:
@@ -543,14 +401,6 @@ class Uncommitted(Shared):
                 size = _CHANGE_BYTES + len(key) + len(value or b"")
             self._recent[key] = value
             self._recent_bytes += size
-
-    def put_value(self, key: Any, value: Any) -> None:
-        """Notes a key and a value as they are given.
-
-        Raises:
-            InvalidInputError: the log cannot hold them; and as `put`.
-        """
-        self.put(self.codec.stored_key(key), self.codec.stored_value(value))
 
     def get(self, key: bytes) -> Change | None:
         """Returns the change of a key; None where there is none."""
@@ -579,9 +429,9 @@ class Uncommitted(Shared):
     def _with_spilled(
         self, recent: list[Change], low: bytes, high: bytes | None, number: int
     ) -> Iterator[Change]:
-        both = heapq.merge(recent, self._spilled_between(low, high, number), key=_changed_key)
+        both = heapq.merge(recent, self._spilled_between(low, high, number), key=_first)
         yield from (
-            next(same) for _, same in groupby(both, _changed_key)
+            next(same) for _, same in groupby(both, _first)
         )  # Of equal keys, the recent one.
 
     def _spilled_between(self, low: bytes, high: bytes | None, number: int) -> Iterator[Change]:
@@ -660,10 +510,6 @@ class Uncommitted(Shared):
             ) from e
 
 
-def _changed_key(change: Change) -> bytes:
-    return change[0]
-
-
 def _private() -> sqlite3.Connection:
     """Opens a database of this connection alone, without a name."""
     connection = sqlite3.connect("", check_same_thread=False)
@@ -673,34 +519,3 @@ def _private() -> sqlite3.Connection:
     connection.execute("pragma synchronous = off")
     connection.execute(_TABLE)
     return connection
-
-
-def merged_many(cache: Cache, changes: Uncommitted, asked: Sequence[Any]) -> dict[Any, Any]:
-    """Returns the values of those keys that are there."""
-    found, codec = cache.get_many(asked), changes.codec
-    for change in map(changes.get, codec.keys(asked)):
-        if change is None:
-            continue
-        if change[1] is None:
-            found.pop(codec.key(change[0]), None)
-        else:
-            found[codec.key(change[0])] = codec.value(change[1])
-    return found
-
-
-def merged_scan(cache: Cache, changes: Uncommitted, prefix: Any) -> Iterator[tuple[Any, Any]]:
-    """Returns keys and values in the order of the keys, those that begin with the prefix, as they
-    are now.
-    """
-    low = changes.codec.prefix(prefix)
-    high = _after_prefix(low)
-    codec = cache.codec
-    stored = ((key, codec, value) for key, value in cache.between(low, high))
-    newer = ((key, changes.codec, value) for key, value in changes.between(low, high))
-    both = heapq.merge(newer, stored, key=_key_of)  # Of equal keys the change comes first.
-    shown = (next(same) for _, same in groupby(both, _key_of))
-    return ((by.key(key), by.value(value)) for key, by, value in shown if value is not None)
-
-
-def _key_of(row: tuple[bytes, object, object]) -> bytes:
-    return row[0]

@@ -45,7 +45,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from clog.state.cache import Cache, Change, Uncommitted, merged_many
+from clog.state.cache import Change, Uncommitted
 from clog.state.sqlite_file import Row
 from clog.state.table import POLL_MS, Follower, Refreshed
 from clog.storage.commit.handle import Handle
@@ -85,11 +85,7 @@ TIMEOUT_MS = 3_600_000
 
 
 class Holding:
-    """A store's part in its id. Its owner serialises calls.
-
-    Attributes:
-        id: names the work.
-    """
+    """A store's part in its id. Its owner serialises calls."""
 
     def __init__(self, handle: Handle, id: str) -> None:
         self.id = id
@@ -196,29 +192,9 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What is committed with a store's changes.
-
-    Attributes:
-        read: by log that was read, by partition the next offset.
-        outputs: records for other logs.
-        missed_deletes: deletes of a log that was read that were missed are no error.
-    """
-
-    read: Mapping[Source, Mapping[int, int]]
-    outputs: Mapping[Source, Appendable]
-    missed_deletes: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Sent:
-    """What a transaction was given of a store's changes.
-
-    Attributes:
-        partitions: by part of the changes, the partition of each.
-        timestamp_us: of all records.
-        schema: by which they were made.
-        read: by log that was read, by partition the next offset.
+    """What a transaction was given of a store's changes: by part of these the partition of each,
+    the time and the schema of all records, and by log that was read the next offsets.
     """
 
     partitions: list[NDArray[np.int32]]
@@ -250,24 +226,23 @@ class Sent:
             yield zip(keys, *numbers, values, strict=True)
 
 
-def send(
+def _send(
     transaction: Transaction,
     changes: Uncommitted,
     handle: Handle,
-    given: Given,
+    read: Mapping[Source, Mapping[int, int]],
+    outputs: Mapping[Source, Appendable],
+    *,
+    missed_deletes: bool,
 ) -> Sent:
     """Gives a transaction all positions, all outputs and, part by part, all changes, and returns
     what was sent; where that fails the transaction is aborted.
-
-    Raises:
-        as `Transaction.append` and `Transaction.positions`; OffsetOutOfRangeError: a position
-            beyond the end of its log.
     """
     try:
-        for source, offsets in given.read.items():
-            transaction.positions(source, offsets, missed_deletes=given.missed_deletes)
+        for source, offsets in read.items():
+            transaction.positions(source, offsets, missed_deletes=missed_deletes)
             check_reachable(source, offsets)
-        for log, records in given.outputs.items():
+        for log, records in outputs.items():
             transaction.append(records, log=log)
         now_us = handle.clock.now_us()
         sent = [
@@ -276,8 +251,8 @@ def send(
     except BaseException:
         transaction.abort()
         raise
-    read = {source: dict(mine) for source, mine in given.read.items()}
-    return Sent(sent, now_us, changes.codec.schema, read)
+    mine = {source: dict(offsets) for source, offsets in read.items()}
+    return Sent(sent, now_us, changes.codec.schema, mine)
 
 
 def _append(
@@ -303,11 +278,8 @@ _LOGGER = logging.getLogger("clog.state")
 
 
 class InputReaders:
-    """The readers of one name, by log; none without a name.
-
-    Args:
-        name: theirs.
-        hold_ms: for how long the cleaners of these logs wait for them, at most.
+    """The readers of one name, by log; none without a name. The cleaners of these logs wait for
+    them for ``hold_ms`` at most.
     """
 
     def __init__(self, name: str | None, hold_ms: int) -> None:
@@ -414,7 +386,11 @@ class StateStore(Shared):
         self._changes = self._no_changes()
         register(self)
         if not standby:
-            self._opened()
+            try:
+                self.take_over()
+            except BaseException:
+                self._file.close()
+                raise
 
     def after_fork(self) -> None:
         """Forgets, in a forked child, what its parent holds."""
@@ -471,14 +447,14 @@ class StateStore(Shared):
         """
         with self._lock:
             self._check_readable()
-            return self._file.asked(lambda cache: self._get(cache.codec.stored_key(key), cache))
+            return self._file.asked(lambda cache: cache.get(key, self._changes))
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """Returns the values of those keys that exist; raises as `get`."""
         with self._lock:
             self._check_readable()
             asked = list(keys)
-            return self._file.asked(lambda cache: merged_many(cache, self._changes, asked))
+            return self._file.asked(lambda cache: cache.get_many(asked, self._changes))
 
     def scan(self, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
         """Returns keys and values in the order of the keys, committed or not; all that begin with
@@ -490,7 +466,7 @@ class StateStore(Shared):
         """
         with self._lock:
             self._check_readable()
-            return self._file.scan_with(self._changes, prefix)
+            return self._file.scan(prefix, self._changes)
 
     def put(self, key: Any, value: Any) -> None:
         """Sets the value of a key; nobody else sees it before the commit.
@@ -502,10 +478,13 @@ class StateStore(Shared):
         with self._lock:
             self._check_writable()
             try:
-                self._changes.put_value(key, value)
+                codec = self._changes.codec
+                change = codec.stored_key(key), codec.stored_value(value)
             except InvalidInputError:  # By the newest schema before it is refused (S62).
                 self.refresh()
-                self._changes.put_value(key, value)
+                codec = self._changes.codec
+                change = codec.stored_key(key), codec.stored_value(value)
+            self._changes.put(*change)
 
     def delete(self, key: Any) -> None:
         """Deletes a key, whether it exists or not; raises as `put`."""
@@ -543,9 +522,11 @@ class StateStore(Shared):
             self._holding.check_held()
             with self._holding.fencing():
                 if self._pending is None:
-                    given = Given(positions or {}, outputs or {}, missed_deletes)
                     begun = self._holding.begin()
-                    sent = send(begun, self._changes, self._file.handle, given)
+                    sent = _send(
+                        *(begun, self._changes, self._file.handle, positions or {}, outputs or {}),
+                        missed_deletes=missed_deletes,
+                    )
                     self._pending = begun, sent
                 transaction, sent = self._pending
                 try:
@@ -633,13 +614,6 @@ class StateStore(Shared):
             self._changes.close()
             self._changes = self._no_changes()
 
-    def _get(self, key: bytes, cache: Cache) -> Any:
-        change = self._changes.get(key)
-        if change is not None:
-            return None if change[1] is None else self._changes.codec.value(change[1])
-        stored = cache.stored(key)
-        return None if stored is None else cache.codec.value(stored)
-
     def _enter(self, result: TransactionResult, sent: Sent) -> None:
         """Does F4. What is committed is committed: a file that cannot follow is told later. As long
         as the commit is pending it is done again by who was interrupted, and commits again.
@@ -662,13 +636,6 @@ class StateStore(Shared):
                 *(result.version, self.url, e),
             )
         self._inputs.tell(sent.read)
-
-    def _opened(self) -> None:
-        try:
-            self.take_over()
-        except BaseException:
-            self._file.close()
-            raise
 
     def _check_readable(self) -> None:
         self._holding.check_fenced()

@@ -19,37 +19,39 @@ journal of one is ever taken for that of the other. A process that reads an olde
 Several processes may use one folder: a file lock lets one at a time build or refresh.
 """
 
+import fcntl
 import logging
 import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
 import xxhash
 
-from clog.state import sqlite_file
-from clog.state.cache import Cache, Uncommitted, merged_scan, rows_of
+from clog.state.cache import Cache, Uncommitted, rows_of
+from clog.state.row_bytes import RowCodec
 from clog.state.sqlite_file import (
-    TABLES,
-    TRIGGERS,
     DamagedCacheError,
     Position,
     Row,
-    RowCodec,
     Rows,
-    connect,
+    SqliteFile,
+    is_of_disk,
+    temporary_folder,
 )
 from clog.storage.commit.handle import Handle
 from clog.storage.env import Clock, Shared, SystemClock, SystemIds
 from clog.storage.errors import (
+    ClogError,
     CorruptionError,
     InvalidInputError,
     LogReplacedError,
     NotFoundError,
+    StateFileError,
     VersionExpiredError,
 )
 from clog.storage.format.commits import Commit
@@ -67,16 +69,6 @@ from clog.storage.store import store_at
 from clog.storage.store.contract import Store
 
 
-def newest(folder: Path, name: str) -> Cache | None:
-    """Returns the newest generation there is.
-
-    Raises:
-        DamagedCacheError: it cannot be opened.
-    """
-    generation = _newest_generation(folder, name)
-    return None if generation == 0 else Cache(_path(folder, name, generation), generation)
-
-
 def _newest_generation(folder: Path, name: str) -> int:
     """Returns the number of the newest generation; 0 when there is none."""
     pattern = re.compile(rf"{re.escape(name)}\.(\d+)\.sqlite3")
@@ -88,35 +80,11 @@ def _newest_generation(folder: Path, name: str) -> int:
 
 
 def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
-    """Builds the next generation. The caller sees to it that nobody else does.
-
-    Rows are sorted by SQLite in bounded memory and written in the order of their keys, without a
-    journal: what a crash leaves is not looked at.
-
-    Raises:
-        DamagedCacheError: somebody deleted it meanwhile.
-    """
+    """Builds the next generation. The caller sees to it that nobody else does."""
     building = folder / f"{name}.building"
     building.unlink(missing_ok=True)
     try:
-        with closing(connect(building, journal=False)) as connection:
-            mine, _ = sqlite_file.identity(building)
-            connection.execute("begin")
-            sqlite_file.stage(connection, rows)
-            connection.execute("commit")
-            # Outside a transaction and before the first table, else SQLite ignores it.
-            connection.execute(f"pragma page_size = {sqlite_file.page_bytes(connection)}")
-            connection.execute("begin")
-            for statement in TABLES:
-                connection.execute(statement)
-            sqlite_file.fill(connection)
-            for statement in TRIGGERS:
-                connection.execute(statement)
-            sqlite_file.move(connection, position)
-            connection.execute("commit")
-            connection.execute("pragma journal_mode = wal")
-        if sqlite_file.identity(building)[0] != mine:
-            raise DamagedCacheError("it was deleted while it was built")
+        SqliteFile.build(building, position, rows)
     except BaseException:
         building.unlink(missing_ok=True)  # Else a disk that is full stays so.
         raise
@@ -145,6 +113,62 @@ def _path(folder: Path, name: str, generation: int) -> Path:
     return folder / f"{name}.{generation}.sqlite3"
 
 
+def locked(folder: Path, name: str, url: str) -> IO[str]:
+    """Returns a file that lets one process at a time write the files of this name, until it is
+    closed: enter it at once. C code does both, so that an interrupt leaves nothing locked.
+    """
+    try:
+        return _locked(folder, name)
+    except OSError as e:
+        raise _unwritable(folder, url, e) from e
+
+
+@contextmanager
+def telling(folder: Path, url: str) -> Iterator[None]:
+    """Says in a user's words what is wrong with the disk; ``url`` is that of the log."""
+    try:
+        yield
+    except (sqlite3.OperationalError, DamagedCacheError, OSError) as e:
+        if isinstance(e, ClogError) or (isinstance(e, OSError) and not is_of_disk(e)):
+            raise
+        raise _unwritable(folder, url, e) from e
+
+
+def _locked(folder: Path, name: str) -> IO[str]:
+    path = folder / f"{name}.lock"
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)  # Somebody may have emptied the disk.
+        lock = path.open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            held = os.fstat(lock.fileno())
+            if _is_at(path, held):
+                return lock
+        except BaseException:
+            lock.close()  # Else it is locked as long as somebody keeps the trace of an interrupt.
+            raise
+        lock.close()  # It was deleted meanwhile: whoever comes next would lock another.
+
+
+def _unwritable(folder: Path, url: str, error: Exception) -> StateFileError:
+    remedy = (
+        f"make room there, and for temporary files in {temporary_folder()}"
+        if is_of_disk(error)
+        else "see to it that this process may write there, and that nobody else deletes files there"
+    )
+    return StateFileError(
+        f"the file of the state of {url} in {folder} cannot be written: {error}; {remedy}; the log"
+        " is whole, and is followed again then"
+    )
+
+
+def _is_at(path: Path, held: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), held)
+    except OSError:
+        return False
+
+
 def position_of(at: Manifest | Commit) -> Position:
     """Returns the position of a file that shows this version: up to where it is decided."""
     log, starts = at.head.log, dict(enumerate(at.head.partitions.start))
@@ -161,38 +185,6 @@ def is_of(before: Position, now: Position) -> bool:
 COLUMNS = ("partition", "offset", "timestamp", "key", "value")
 _ATTEMPTS = 5
 """How often to start over when the cleaner and the sweep overtake it."""
-
-
-def _build_from_log(
-    handle: Handle, folder: Path, name: str, *, map_bytes: int
-) -> tuple[Cache, Position]:
-    """Builds the next generation of the file, and returns it and its position. The caller sees to
-    it that nobody else does.
-
-    Raises:
-        VersionExpiredError: the log changed too often meanwhile.
-    """
-    for _ in range(_ATTEMPTS):
-        handle.refresh()
-        manifest = handle.manifest()
-        position = position_of(manifest)
-        try:
-            built = build(folder, name, position, _view(handle, manifest, map_bytes))
-        except VersionExpiredError:
-            continue  # The cleaner and the sweep overtook it.
-        return built, position
-    raise VersionExpiredError(
-        f"{handle.store.url} changed {_ATTEMPTS} times while its state table was built; raise"
-        " file.delete.delay.ms above the time that building takes"
-    )
-
-
-def _view(handle: Handle, manifest: Manifest, map_bytes: int) -> Iterator[Iterable[Row]]:
-    codec = RowCodec(manifest.head.log.schema)
-    for p in range(manifest.head.log.partitions):
-        plan = plan_table(manifest, p)
-        for batch in table_batches(handle.store, plan, columns=COLUMNS, map_bytes=map_bytes):
-            yield rows_of(batch, codec)
 
 
 CHANGED_MAX = 100_000
@@ -217,18 +209,9 @@ class Refreshed:
 
 class Follower(Shared):
     """The file, and the handle on the log that it follows; opened and brought up to date by the
-    constructor. Threads, and processes on one host, may share it.
-
-    Attributes:
-        handle: on the log.
-        folder: where the file is.
-        position: that of the file, when it was read or moved here last.
-
-    Args:
-        on_loss: what to do when a delete was missed, ``resync`` or ``fail``.
-        map_bytes: memory for finding the last record of each key.
-        waiting_bytes: of rows that may wait in memory (V7).
-        reopens: whether it goes on with another log that came to stand there.
+    constructor. Threads, and processes on one host, may share it. ``position`` is that of the file
+    when it was read or moved here last; ``reopens`` tells whether it goes on with another log that
+    came to stand there.
     """
 
     def __init__(
@@ -297,13 +280,12 @@ class Follower(Shared):
         """What keys and values of the file are encoded by."""
         return self._cache.codec
 
-    def scan(self, prefix: Any) -> Iterator[tuple[Any, Any]]:
-        """Returns keys and values in the order of the keys; see `StateTable.scan`."""
-        return self._scanned(lambda cache: cache.scan(prefix))
-
-    def scan_with(self, changes: Uncommitted, prefix: Any) -> Iterator[tuple[Any, Any]]:
-        """Returns keys and values as `scan`, with these changes."""
-        return self._scanned(lambda cache: merged_scan(cache, changes, prefix))
+    def scan(self, prefix: Any, changes: Uncommitted | None = None) -> Iterator[tuple[Any, Any]]:
+        """Returns keys and values in the order of the keys, with these changes."""
+        self.check_open()
+        if not self._is_newest():
+            self.refresh()  # Another process built the file anew, and deleted this one.
+        return self._unless_damaged(self.asked(lambda cache: cache.scan(prefix, changes)))
 
     def count(self) -> int:
         """Returns the number of rows."""
@@ -317,14 +299,6 @@ class Follower(Shared):
             if refreshed.changed != ():
                 yield refreshed
             self.handle.clock.sleep_ms(poll_ms)
-
-    def _scanned(
-        self, scan: Callable[[Cache], Iterator[tuple[Any, Any]]]
-    ) -> Iterator[tuple[Any, Any]]:
-        self.check_open()
-        if not self._is_newest():
-            self.refresh()  # Another process built the file anew, and deleted this one.
-        return self._unless_damaged(self.asked(scan))
 
     def _unless_damaged(self, rows: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         try:
@@ -368,11 +342,7 @@ class Follower(Shared):
                 self._refreshed()
 
     def settle(self) -> None:
-        """Enters what waits (V7).
-
-        Raises:
-            StateFileError: there is no room.
-        """
+        """Enters what waits (V7)."""
         with self._lock, self._telling(), self._locked():
             if self._is_newest():  # Else another process has gone on from the log.
                 self._cache.settle()
@@ -384,11 +354,7 @@ class Follower(Shared):
             self._cache.close()
 
     def check_open(self) -> None:
-        """Raises once it is closed.
-
-        Raises:
-            InvalidInputError: it is.
-        """
+        """Raises once it is closed."""
         if self._is_closed:
             raise InvalidInputError(
                 f"the state of {self.url} in {self.folder} was closed; open it anew"
@@ -397,8 +363,8 @@ class Follower(Shared):
     def _opened(self, reason: str = "") -> tuple[Cache, Position]:
         """Returns the file there is, or a new one for this reason (V1 and V2)."""
         try:
-            found = newest(self.folder, self._name)
-            if found is not None:
+            if generation := _newest_generation(self.folder, self._name):
+                found = Cache(_path(self.folder, self._name, generation), generation)
                 return found, found.position()
         except DamagedCacheError as e:
             reason = f"its file is damaged: {e}"
@@ -527,17 +493,37 @@ class Follower(Shared):
             _LOGGER.warning(
                 "rebuilding the state table of %s in %s: %s", self.url, self.folder, reason
             )
-        return _build_from_log(self.handle, self.folder, self._name, map_bytes=self._map_bytes)
+        for _ in range(_ATTEMPTS):
+            self.handle.refresh()
+            manifest = self.handle.manifest()
+            position = position_of(manifest)
+            try:
+                built = build(self.folder, self._name, position, self._view(manifest))
+            except VersionExpiredError:
+                continue  # The cleaner and the sweep overtook it.
+            return built, position
+        raise VersionExpiredError(
+            f"{self.url} changed {_ATTEMPTS} times while its state table was built; raise"
+            " file.delete.delay.ms above the time that building takes"
+        )
+
+    def _view(self, manifest: Manifest) -> Iterator[Iterable[Row]]:
+        codec = RowCodec(manifest.head.log.schema)
+        store, memory = self.handle.store, self._map_bytes
+        for p in range(manifest.head.log.partitions):
+            plan = plan_table(manifest, p)
+            for batch in table_batches(store, plan, columns=COLUMNS, map_bytes=memory):
+                yield rows_of(batch, codec)
 
     def _is_newest(self) -> bool:
         newest = _newest_generation(self.folder, self._name)
         return newest == self._cache.generation and self._cache.is_in_place()
 
     def _telling(self) -> AbstractContextManager[None]:
-        return sqlite_file.telling(self.folder, self.url)
+        return telling(self.folder, self.url)
 
     def _locked(self) -> IO[str]:
-        return sqlite_file.locked(self.folder, self._name, self.url)
+        return locked(self.folder, self._name, self.url)
 
 
 POLL_MS = 1_000

@@ -10,6 +10,7 @@ import pytest
 import xxhash
 
 from clog.state import sqlite_file
+from clog.state import table as generations
 from clog.state.cache import Cache
 from clog.storage import Log, StateFileError, StateStore, StateTable
 
@@ -158,7 +159,7 @@ def test_a_lock_that_was_deleted_is_no_lock(on_disk):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "open", deleted_once)
-        with sqlite_file.locked(folder, "name", "url"):
+        with generations.locked(folder, "name", "url"):
             held = (folder / "name.lock").stat()
     assert [file.closed for file in opened] == [True, True]
     assert len(opened) == 2

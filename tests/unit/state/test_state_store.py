@@ -12,8 +12,7 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.state import cache, sqlite_file
 from clog.state import table as following
-from clog.state import table as generations
-from clog.state.sqlite_file import RowCodec
+from clog.state.row_bytes import RowCodec
 from clog.storage import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -528,8 +527,7 @@ def test_a_full_disk(make_log, open_store, monkeypatch, caplog):
         return connection
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        for module in (sqlite_file, generations, cache):
-            patch.setattr(module, "connect", full)
+        patch.setattr(sqlite_file, "connect", full)
         s.commit({log: {0: 0}})
         assert "is committed, but its local file is behind" in caplog.text
         assert len(table_of(log)) == 2000

@@ -9,7 +9,6 @@ import threading
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.state import cache as caches
 from clog.state import sqlite_file
 from clog.state import table as following
 from clog.storage import (
@@ -100,7 +99,7 @@ def test_a_key_that_is_no_text(make_log, open_table):
 def test_many_keys_at_once(make_log, open_table):
     """More keys than one statement takes."""
     log = make_log()
-    keys = [f"{i:05}" for i in range(3 * caches.GET_MANY_KEYS + 1)]
+    keys = [f"{i:05}" for i in range(3 * sqlite_file.GET_MANY_KEYS + 1)]
     log.append([{"key": key, "value": key} for key in keys])
     found = open_table().get_many(keys)
     assert found == {key.encode(): key.encode() for key in keys}

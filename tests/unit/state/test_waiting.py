@@ -4,8 +4,8 @@ import sqlite3
 
 import pytest
 
-from clog.state import cache
 from clog.state import cache as waiting
+from clog.state import sqlite_file
 from clog.state.store import WAITING_SHARE
 from clog.storage import StateFileError, StateStore, StateTable
 from clog_testing.counting import CountingStore
@@ -221,7 +221,7 @@ def test_no_room_for_what_waits(make_log, open_store, monkeypatch, caplog):
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache.sqlite_file, "enter_sorted", no_room)
+        patch.setattr(sqlite_file, "enter_sorted", no_room)
         commit(s, b="1", c="1")
         assert "is committed, but its local file is behind" in caplog.text
         with pytest.raises(StateFileError, match="make room there"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
 from clog.cleaner.passes.offset_map import SLOT_BYTES
-from clog.connector.read.plan_ranges import slices
+from clog.connector.read.plan import slices
 from clog.state.table import StateTable
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds

@@ -14,8 +14,7 @@ import pytest
 from pyspark.sql import functions
 
 from clog.cleaner import Cleaner
-from clog.connector import native_reads, read_log, read_table
-from clog.connector import schema as reasons
+from clog.connector import native, read_log, read_table
 from clog.storage import Log
 from clog.storage.errors import OptionError, VersionExpiredError
 
@@ -31,7 +30,7 @@ ALL = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 @pytest.fixture(autouse=True)
 def not_said_before(monkeypatch):
-    monkeypatch.setattr(reasons, "_SAID", set())
+    monkeypatch.setattr(native, "_SAID", set())
 
 
 def a_history(url, seed):
@@ -177,7 +176,7 @@ def test_keys_are_looked_up_by_the_driver(spark, url, caplog):
     assert read_table(spark, url, log.version - 3, keys=["k1"], columns="value,offset").count() == 1
     assert read_table(spark, url, keys=["none"]).collect() == []
     assert not caplog.records
-    many = read_table(spark, url, keys=[f"k{i}" for i in range(native_reads.KEYS_MAX + 1)])
+    many = read_table(spark, url, keys=[f"k{i}" for i in range(native.KEYS_MAX + 1)])
     assert many.count() == 39
     assert "more than 1,000 keys" in caplog.text
     records = read_log(spark, url, keys=["k3"], columns="value")
@@ -196,7 +195,7 @@ def test_what_spark_cannot_scan_is_read_by_clog_and_said_once(spark, url, caplog
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert "pattern" in caplog.text
     caplog.clear()
-    monkeypatch.setattr(native_reads, "ROWS_MAX", 3)
+    monkeypatch.setattr(native, "ROWS_MAX", 3)
     assert as_rows(read_table(spark, url).toArrow()) == wanted, "masks say it all"
     before = log.version
     log.append([{"key": f"k{i}", "value": "newest"} for i in range(4)])

@@ -5,7 +5,6 @@ may change with any release.
 """
 
 from clog.connector.datasource import ClogDataSource
-from clog.connector.native_reads import read_log, read_table
 from clog.connector.tools import (
     Explanation,
     Lag,
@@ -14,6 +13,8 @@ from clog.connector.tools import (
     beside_table,
     explain,
     lag,
+    read_log,
+    read_table,
     snapshot_and_stream,
 )
 from clog.connector.transaction import BatchTransaction, transaction

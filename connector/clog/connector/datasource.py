@@ -47,10 +47,15 @@ class ClogDataSource(DataSource):
         """
         from clog.connector.opened_logs import try_open, types_of
         from clog.connector.options import read_options
-        from clog.connector.read.plan_ranges import asked_schema
+        from clog.connector.schema import asked_schema
 
         options = read_options(self.options)
-        return asked_schema(options, types_of(try_open(options.location)))
+        return asked_schema(
+            types_of(try_open(options.location)),
+            options.columns,
+            include_headers=options.include_headers,
+            is_table=options.view == "table",
+        )
 
     @shallow
     def reader(self, schema: StructType) -> "ClogReader":

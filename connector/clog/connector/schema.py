@@ -24,7 +24,6 @@ Spark prints the traceback of a Python error in full and drops its cause, so eac
 calls raises anew at its own border (`shallow`); the message of a `ClogError` holds the cause.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -56,17 +55,12 @@ from clog.storage.errors import ClogError, InvalidInputError, OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 _DIGITS_MAX = 38
 
 
 def spark_type(kind: "pa.DataType", path: str, others: DataType | None = None) -> DataType:
-    """Returns Spark's type of an Arrow type of a log's schema; ``others`` where Spark has none.
-
-    Raises:
-        InvalidInputError: Spark has none, and ``others`` is None.
-    """
+    """Returns Spark's type of an Arrow type of a log's schema; ``others`` where Spark has none."""
     import pyarrow as pa
 
     types = pa.types
@@ -230,11 +224,7 @@ def typed_columns(schema: "pa.Schema") -> dict[str, DataType]:
 def read_schema(
     columns: Sequence[str] | None, *, include_headers: bool, typed: "pa.Schema | None" = None
 ) -> StructType:
-    """Returns the schema of a read without ``.schema(…)``; ``typed`` is that of a typed log.
-
-    Raises:
-        OptionError: ``columns`` names one that does not exist.
-    """
+    """Returns the schema of a read without ``.schema(…)``; ``typed`` is that of a typed log."""
     if columns is None:
         columns = [name for name in COLUMNS if include_headers or name != "headers"]
     if typed is not None:
@@ -290,12 +280,7 @@ def needs_types(schema: StructType) -> bool:
 
 
 def check_read_schema(schema: StructType, columns: Mapping[str, DataType] = COLUMNS) -> None:
-    """Raises if a schema that the user gave cannot be read; ``columns``: those of a typed log.
-
-    Raises:
-        InvalidInputError: it has a column that does not exist, another type, one twice, or NOT NULL
-            where a record may have null.
-    """
+    """Raises if a schema that the user gave cannot be read; ``columns``: those of a typed log."""
     _check_once(schema, "the given schema")
     for field in canonical(schema).fields:
         if field.name not in COLUMNS:
@@ -320,6 +305,40 @@ def check_read_schema(schema: StructType, columns: Mapping[str, DataType] = COLU
                 f"column {field.name} is NOT NULL in the given schema, but it may be null, as the"
                 " value of a tombstone is; omit NOT NULL"
             )
+
+
+def asked_schema(
+    types: "LogTypes | None",
+    columns: Sequence[str] | None,
+    *,
+    include_headers: bool,
+    is_table: bool,
+) -> StructType:
+    """Returns the columns of a read without ``.schema(…)`` of a log with these types; ``is_table``:
+    of rows, where the log has them.
+    """
+    if types is not None and is_table and not include_headers:
+        rows = table_schema(types, columns)
+        if rows is not None:
+            return rows
+    typed = None if types is None else types.schema
+    return read_schema(columns, include_headers=include_headers, typed=typed)
+
+
+def table_of_read(
+    types: "LogTypes | None", schema: StructType, *, is_table: bool
+) -> "TableColumns | None":
+    """Checks the columns of a read; returns the table whose rows are shown, None where records
+    are.
+    """
+    if types is None:
+        check_read_schema(schema)
+        return None
+    table = table_read(types, schema) if is_table else None
+    if table is None:
+        asked = {f.name.lower() for f in schema.fields}
+        check_read_schema(schema, typed_columns([f for f in types.schema if f.name in asked]))
+    return table
 
 
 def stored_columns(schema: StructType) -> list[str]:
@@ -347,9 +366,6 @@ def check_write_schema(
     place for are ignored, as there, but for the source's own: a job that writes back what a source
     read must not believe that offsets are kept. ``typed`` is the schema of a typed log: its types
     are those of ``key`` and ``value``; whether each row fits them is seen where it is written.
-
-    Raises:
-        InvalidInputError: a column is missing, has a wrong type, or is a position.
     """
     fields = canonical(schema).fields
     _check_once(StructType([f for f in fields if f.name in COLUMNS]), "the DataFrame")
@@ -517,9 +533,6 @@ def table_schema(
     """Returns the plain columns of a log's table; of those that are named by path only these, None
     where one is none of the table's. None, too, of a log whose key columns have no names.
     ``others`` as for `spark_type`.
-
-    Raises:
-        OptionError: a path names a field that does not exist.
     """
     if not types.key_columns:
         return None
@@ -542,12 +555,7 @@ def table_schema(
 
 
 def table_read(types: LogTypes, schema: StructType) -> TableColumns | None:
-    """Returns the table whose rows a read with this schema shows; None where it shows records.
-
-    Raises:
-        InvalidInputError: it is neither: a column does not exist, has another type, or is NOT NULL
-            where the log's may be null.
-    """
+    """Returns the table whose rows a read with this schema shows; None where it shows records."""
     if not types.key_columns:
         return None
     table, stored = TableColumns.of(types), table_schema(types, None, NullType())
@@ -574,10 +582,6 @@ def table_read(types: LogTypes, schema: StructType) -> TableColumns | None:
 def table_write(types: LogTypes, schema: StructType, where: str) -> TableColumns | None:
     """Returns the table whose rows a DataFrame with this schema has; None where it has records.
     Whether each row fits is seen where it is written.
-
-    Raises:
-        InvalidInputError: it has neither: a column of the key or one that is NOT NULL is missing,
-            one is unknown, or has a type whose values do not fit.
     """
     if not types.key_columns:
         return None
@@ -620,10 +624,6 @@ def new_types(schema: StructType, key_columns: Sequence[str]) -> LogTypes:
     of its columns, which are NOT NULL then; the value a struct of the others, which may be null,
     and what is inside them: Spark says of literals and counts that they are not, and nobody can
     tell that from a declaration.
-
-    Raises:
-        OptionError: a key column does not exist, or nothing is left for the value.
-        InvalidInputError: a type that a typed log has not.
     """
     import pyarrow as pa
 
@@ -699,39 +699,3 @@ def shallow_iterator(
             raise e.with_traceback(None) from None
 
     return outermost
-
-
-QUERY_ID = "sql.streaming.queryId"
-"""Of the query, over all its restarts."""
-RUN_ID = "spark.jobGroup.id"
-"""Of this run of it."""
-
-
-def local_property(df: "DataFrame", name: str) -> str | None:
-    """Returns what Spark says of the micro-batch; None with Spark Connect, which has no such thing
-    here.
-    """
-    try:
-        value: str | None = df.sparkSession.sparkContext.getLocalProperty(name)
-    except Exception:  # noqa: BLE001 -- Connect raises one of several kinds
-        return None
-    return value
-
-
-_LOGGER = logging.getLogger("clog.connector")
-_SAID: set[tuple[str, str]] = set()
-
-
-class CannotScanError(Exception):
-    """Spark's own scan cannot read this; `format("clog")` can."""
-
-
-def say_once(url: str, reason: CannotScanError) -> None:
-    """Logs a warning, unless this process has."""
-    if (url, str(reason)) not in _SAID:
-        _SAID.add((url, str(reason)))
-        _LOGGER.warning(
-            'reading %s by format("clog"), which takes longer than Spark\'s own scan: %s',
-            url,
-            reason,
-        )

@@ -5,6 +5,8 @@ version until the query ends. In ``foreachBatch`` the table is read anew for eac
 newest version then, and stays at it for all that is done with the batch. A batch that runs again
 may see a newer version than it saw the first time.
 
+The table and the log as DataFrames read by Spark's own scan (`native`).
+
 What the options of a batch read leave out: Spark's own ``explain`` knows nothing of it.
 
 Nothing here decides anything: a read gives the same rows whatever was pruned.
@@ -26,7 +28,7 @@ log that was made in its place (S47).
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +39,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from clog.connector.options import ReadOptions
-    from clog.storage.commit.handle import Handle
+    from clog.connector.read.batch_reader import BatchRead
     from clog.storage.format.manifest import Manifest
     from clog.storage.objects.reader import Footprint
     from clog.storage.read.scan import ReadPiece
@@ -77,6 +78,52 @@ def beside_table(
         each_batch(df, table, batch_id)
 
     return with_table
+
+
+def read_table(
+    spark: "SparkSession", url: str, version: int | None = None, **options: object
+) -> "DataFrame":
+    """Returns the latest value of each key at a version of a log, read by Spark's own scan.
+
+    It has the columns ``key``, ``value`` and ``timestamp``, with ``includeHeaders`` also
+    ``headers``; a log with ``table.key.columns`` has its plain columns.
+
+    Args:
+        spark: the session.
+        url: the log.
+        version: of the log; None: the newest.
+        options: of ``format("clog")`` with ``view=table``, such as ``columns`` (``partition`` and
+            ``offset`` can be asked for, too), ``keys`` or ``partitions``.
+
+    Raises:
+        OptionError: an option is unknown, or is ``view``, ``path`` or ``asOfVersion``.
+        NotFoundError: there is no log at this URL.
+        VersionExpiredError: the version is no longer readable, or does not exist yet.
+    """
+    from clog.connector.native import table_frame
+
+    return table_frame(spark, url, version, options)
+
+
+def read_log(spark: "SparkSession", url: str, **options: object) -> "DataFrame":
+    """Returns the records of a log as of now, read by Spark's own scan; the columns are those of
+    ``format("clog")``.
+
+    Args:
+        spark: the session.
+        url: the log.
+        options: of ``format("clog")`` with ``view=log``, such as ``startingOffsets`` or
+            ``columns``.
+
+    Raises:
+        OptionError: an option is unknown, or is ``view`` or ``path``.
+        NotFoundError: there is no log at this URL.
+        OffsetOutOfRangeError: a start or an end that is gone or not there yet, and
+            ``failOnDataLoss``.
+    """
+    from clog.connector.native import log_frame
+
+    return log_frame(spark, url, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,31 +192,26 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
         OptionError: as the read would.
         NotFoundError: there is no log.
     """
-    from clog.connector.read.batch_reader import check_batch
-    from clog.connector.read.plan_ranges import of_the_logs_keys
+    from clog.connector.read.batch_reader import BatchRead, check_batch
     from clog.storage.log import Log
 
     given = {"path": source} if isinstance(source, str) else dict(source)
     given |= texts_of(options)
     settings = read_options(given)
     check_batch(settings)
-    handle = Log.open(settings.location.store()).handle
-    return _explained(handle, of_the_logs_keys(handle, settings))
+    return _explained(BatchRead.of(Log.open(settings.location.store()).handle, settings))
 
 
-def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
-    from clog.connector.opened_logs import types_of
-    from clog.connector.read.plan_ranges import asked_schema, check_columns_of, view_manifest
+def _explained(read: "BatchRead") -> Explanation:
     from clog.connector.schema import stored_columns
     from clog.storage.read.scan import footprints
 
-    schema = asked_schema(options, types_of(handle))
-    table = check_columns_of(handle, options, schema)
+    schema, table = read.schema, read.table
     columns = stored_columns(schema if table is None else table.as_records(schema))
-    if (options.keys is not None or options.view != "log") and "key" not in columns:
+    if (read.options.keys is not None or read.options.view != "log") and "key" not in columns:
         columns.append("key")
-    store, manifest = handle.store, view_manifest(handle, options)
-    pieces, searched = _pieces(handle, options)
+    store, manifest = read.handle.store, read.manifest()
+    pieces, searched = _pieces(read)
     prints = list(footprints(store, pieces, columns=columns))
     objects = {chunk.object.path for _, chunk in manifest.chunks()}
     return Explanation(
@@ -183,36 +225,23 @@ def _explained(handle: "Handle", options: "ReadOptions") -> Explanation:
     )
 
 
-def _pieces(handle: "Handle", options: "ReadOptions") -> tuple[list["ReadPiece"], int]:
+def _pieces(read: "BatchRead") -> tuple[list["ReadPiece"], int]:
     """Returns what is read, and how many bytes were fetched to find it."""
     from clog.storage.read.lookup import is_searched, pieces_of_keys
     from clog.storage.read.scan import footprints
 
-    store = handle.store
-    pieces = [piece for piece in _planned(handle, options) if piece.rows]
-    if options.keys is None:
+    store, keys = read.handle.store, read.options.keys
+    pieces = [piece for piece in read.pieces() if piece.rows]
+    if keys is None:
         return pieces, 0
     searched = [piece for piece in pieces if is_searched(piece)]
     unknown = [piece for piece in searched if not piece.object.index_bytes]
     tails = {p.object: p.object.tail for p in searched if p.object.index_bytes}
     prints = footprints(store, unknown, columns=("offset", "key"))
-    seed = handle.manifest().head.log.key_seed
-    found = list(pieces_of_keys(store, pieces, options.keys, seed))
+    seed = read.handle.manifest().head.log.key_seed
+    found = list(pieces_of_keys(store, pieces, keys, seed))
     asked_bytes = sum(end - start for start, end in tails.values())
     return found, asked_bytes + sum(p.fetched_bytes for p in prints)
-
-
-def _planned(handle: "Handle", options: "ReadOptions") -> Iterator["ReadPiece"]:
-    from clog.connector.read.plan_ranges import batch_ranges, isolation_of, view_plans
-    from clog.storage.read.scan import plan_range
-
-    if options.view != "log":
-        for plan in view_plans(handle, options):
-            yield from (*plan.clean, *plan.dirty)
-        return
-    manifest = handle.manifest()
-    for p, (start, end) in batch_ranges(handle.store, manifest, options).items():
-        yield from plan_range(manifest, p, start, end, isolation=isolation_of(options.uncommitted))
 
 
 def _segments(manifest: "Manifest", pieces: list["ReadPiece"]) -> Share:
@@ -335,7 +364,7 @@ def snapshot_and_stream(spark: "SparkSession", url: str, **options: object) -> S
         NotFoundError: there is no log at this URL.
     """
     from clog.connector.read.batch_reader import check_batch
-    from clog.connector.read.plan_ranges import offset_bounds, partitions_read
+    from clog.connector.read.plan import offset_bounds, partitions_read
     from clog.connector.read.stream_reader import check_stream
     from clog.storage.log import Log
 

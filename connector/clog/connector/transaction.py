@@ -20,8 +20,17 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from clog.connector.opened_logs import opened
 from clog.connector.options import texts_of, write_options
-from clog.connector.schema import RUN_ID, local_property
+from clog.connector.write.write_task import (
+    RUN_ID,
+    Answers,
+    TaskIds,
+    local_property,
+    opened_or_created,
+    plan_write,
+    write_task,
+)
 from clog.connector.write.writers import check_repeated_transaction
 from clog.storage.errors import (
     InvalidInputError,
@@ -35,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from clog.connector.options import Location, WriteOptions
-    from clog.connector.write.write_task import WritePlan, Written
+    from clog.connector.write.write_task import WritePlan
     from clog.storage import Transaction, TransactionResult
     from clog.storage.log import Log
     from clog.storage.objects.layout import DataObject
@@ -95,8 +104,6 @@ class BatchTransaction:
             InvalidInputError: a column is missing or has a wrong type; a second transaction of the
                 batch; not in the ``with`` block.
         """
-        from clog.connector.write.write_task import content_of, objects_of
-
         if not self._is_running:
             raise InvalidInputError(
                 f"batch {self._batch_id} of job {self._real.id!r} is written to outside the with"
@@ -117,8 +124,8 @@ class BatchTransaction:
         if not self.is_done:
             self._real.append_objects([])  # Raises if it has ended, before tasks run for nothing.
         log_id, answers = _answers(df, settings)
-        log, objects = self._log_of(settings.location, log_id), objects_of(answers)
-        self._content.update(bytes.fromhex(log.id + content_of(answers)))
+        log, objects = self._log_of(settings.location, log_id), answers.objects
+        self._content.update(bytes.fromhex(log.id + answers.content))
         self._written.setdefault(log.id, (log, []))[1].extend(objects)
         if not self.is_done:
             self._real.append_objects(objects, log=log)
@@ -149,12 +156,7 @@ class BatchTransaction:
             _done[self._location, self._real.id] = self._run_id, self._batch_id
 
     def _log_of(self, location: "Location", log_id: str) -> "Log":
-        """Returns the log that tasks wrote to.
-
-        Raises:
-            LogReplacedError: another one stands there by now.
-        """
-        from clog.connector.opened_logs import opened
+        """Returns the log that tasks wrote to."""
         from clog.storage.log import Log
 
         is_home = location == self._location
@@ -215,7 +217,6 @@ def transaction(
 
 
 def _held_log(settings: "WriteOptions", job: str) -> "Log":
-    from clog.connector.opened_logs import opened_or_created
     from clog.storage.log import Log
 
     place = settings.location, job
@@ -236,19 +237,18 @@ def _held_log(settings: "WriteOptions", job: str) -> "Log":
     return log
 
 
-def _answers(df: "DataFrame", settings: "WriteOptions") -> "tuple[str, list[Written]]":
+def _answers(df: "DataFrame", settings: "WriteOptions") -> tuple[str, Answers]:
     """Runs the tasks, and returns the id of the log that they wrote to, and what they wrote in the
     order of Spark's partitions (S44). Of a task that ran twice one answers; the objects of the
     other are swept.
     """
     import pickle
 
-    from clog.connector.write.write_task import plan_write
-
     plan = plan_write(settings, df.schema)
     rows = df.mapInArrow(_task(plan), _ANSWER).collect()
     by_partition = sorted(rows, key=lambda row: row["spark_partition"])
-    return plan.log_id, [pickle.loads(row["written"]) for row in by_partition]  # noqa: S301 - ours
+    written = [pickle.loads(row["written"]) for row in by_partition]  # noqa: S301 - ours
+    return plan.log_id, Answers.of(written)
 
 
 def _task(plan: "WritePlan") -> "_Task":
@@ -256,8 +256,6 @@ def _task(plan: "WritePlan") -> "_Task":
         import pickle
 
         import pyarrow as pa
-
-        from clog.connector.write.write_task import TaskIds, write_task
 
         task = TaskIds.current()
         written = pickle.dumps(write_task(plan, batches, task))

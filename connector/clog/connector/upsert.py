@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clog.connector.opened_logs import types_of
 from clog.connector.options import ROW_TEXTS, texts_of, write_options
-from clog.connector.schema import QUERY_ID, RUN_ID, local_property
 from clog.connector.write.text_rules import (
     ENCODING,
     SPARKS,
@@ -34,6 +34,8 @@ from clog.connector.write.text_rules import (
     row_of,
     sparks_text,
 )
+from clog.connector.write.write_task import QUERY_ID, RUN_ID, local_property, opened_or_created
+from clog.connector.write.writers import introduce, is_known
 from clog.storage.errors import InvalidInputError, LogReplacedError, OptionError
 from clog.storage.store.opening import redact
 
@@ -126,8 +128,6 @@ def upsert(
 
 def _append(columns: "_Columns", given: Mapping[str, str], asked: Asked, last: _Done | None) -> str:
     """Appends, and returns the id of the log; raises as `upsert`."""
-    from clog.connector.opened_logs import types_of
-    from clog.connector.write.writers import introduce
     from clog.storage.append import Writer
 
     writer = Writer(given["txnappid"], "txn", int(given["txnversion"]))
@@ -185,15 +185,7 @@ def _checked_log(
 ) -> "Log":
     """Returns the log to write to; makes it where there is none. One request, but for the first
     call in a process.
-
-    Raises:
-        LogReplacedError: it is not the one that the last batch was written to, unless
-            ``failOnChangedBatch`` is false.
-        OptionError: ``keyColumns`` are others than the keys; ``encoding`` is given for a typed log.
-        InvalidInputError: a key column is no key of a log of bytes.
     """
-    from clog.connector.opened_logs import opened_or_created
-    from clog.connector.write.writers import is_known
 
     def check(types: "LogTypes | None") -> None:
         if types is None and asked.encoding != SPARKS:
@@ -332,9 +324,6 @@ def _typed(df: "DataFrame", columns: Sequence[str], field: "pa.Field") -> "Colum
 def _named(df: "DataFrame", columns: Sequence[str], role: str) -> list[str]:
     """Returns the columns as the DataFrame spells them: names have no case, but where two differ in
     nothing else.
-
-    Raises:
-        InvalidInputError: there is none, one does not exist, or is named twice.
     """
     there = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
     missing = [c for c in columns if c not in there and c.lower() not in there]

@@ -8,31 +8,42 @@ DataFrame find it, and returns wrong rows without an error (SPARK-58551). Option
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import check_meant
+from clog.connector.opened_logs import check_meant, opened_if_typed, types_of
 from clog.connector.options import ReadOptions
 from clog.connector.positions import EARLIEST, LATEST, Position, Since, Times
-from clog.connector.read.plan_ranges import (
+from clog.connector.read.losses import Losses
+from clog.connector.read.plan import (
     LogPartition,
     TablePartition,
-    batch_ranges,
-    check_columns,
-    check_columns_of,
     log_partitions,
-    of_the_logs_keys,
+    offset_bounds,
+    partitions_read,
+    pieces_of,
+    positions,
     view_partitions,
 )
-from clog.connector.schema import shallow, shallow_iterator
-from clog.storage.errors import OptionError
+from clog.connector.schema import (
+    TableColumns,
+    asked_schema,
+    shallow,
+    shallow_iterator,
+    table_of_read,
+)
+from clog.storage.errors import InvalidInputError, OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from clog.storage.commit.handle import Handle
+    from clog.storage.format.manifest import Manifest
+    from clog.storage.read.scan import ReadPiece
+    from clog.storage.read.table import TablePlan
 
 
 class ClogReader(DataSourceReader):
@@ -40,7 +51,7 @@ class ClogReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_batch(options)
-        self._handle = check_columns(options, schema)
+        self._handle = opened_if_typed(options, schema)
         self._options = options
         self._schema = schema
 
@@ -51,16 +62,9 @@ class ClogReader(DataSourceReader):
     @shallow
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the plan, at the newest version."""
-        options = self._options
-        handle = self._opened()
-        table = check_columns_of(handle, options, self._schema)
-        check_meant(handle, options.log_id)
-        options = of_the_logs_keys(handle, options)
-        if options.view != "log":
-            return view_partitions(handle, options, table)
-        manifest = handle.manifest()
-        ranges = batch_ranges(handle.store, manifest, options)
-        return log_partitions(manifest, ranges, options, follow=False)
+        read = BatchRead.of(self._opened(), self._options, self._schema)
+        check_meant(read.handle, self._options.log_id)
+        return read.partitions()
 
     @shallow_iterator
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -82,6 +86,147 @@ class ClogReader(DataSourceReader):
             self._handle.refresh()
             return self._handle
         return Log.open(self._options.location.store()).handle
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRead:
+    """A batch read of a log, whose columns are checked; ``table``: where its rows are shown, not
+    records. ``options`` have keys as the log compares them.
+    """
+
+    handle: "Handle"
+    options: ReadOptions
+    schema: StructType
+    table: TableColumns | None
+
+    @classmethod
+    def of(
+        cls, handle: "Handle", options: ReadOptions, schema: StructType | None = None
+    ) -> "BatchRead":
+        """Returns the read of these options; ``schema``: what the user gave, None for all."""
+        types, is_table = types_of(handle), options.view == "table"
+        if schema is None:
+            headers = options.include_headers
+            schema = asked_schema(
+                types, options.columns, include_headers=headers, is_table=is_table
+            )
+        table = table_of_read(types, schema, is_table=is_table)
+        return cls(handle, of_the_logs_keys(handle, options), schema, table)
+
+    def manifest(self) -> "Manifest":
+        """Returns the manifest at the version that is shown."""
+        from clog.storage.commit.versions import version_asked
+
+        asked = self.options.as_of_version, self.options.as_of_ms
+        return self.handle.manifest_at(version_asked(self.handle.store, self.handle.tip, *asked))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Returns the tasks."""
+        if self.options.view != "log":
+            log_id = self.handle.standing.log_id
+            return view_partitions(self.plans(), self.options, log_id, self.table)
+        ranges = self.ranges()
+        return log_partitions(self.handle.manifest(), ranges, self.options, follow=False)
+
+    def pieces(self, ranges: Mapping[int, tuple[int, int]] | None = None) -> "list[ReadPiece]":
+        """Returns what is read; of view `log` in these ranges, or its own."""
+        if self.options.view != "log":
+            return [piece for plan in self.plans() for piece in (*plan.clean, *plan.dirty)]
+        found = pieces_of(
+            self.handle.manifest(),
+            self.ranges() if ranges is None else ranges,
+            uncommitted=self.options.uncommitted,
+        )
+        return [piece for pieces in found.values() for piece in pieces]
+
+    def ranges(self) -> dict[int, tuple[int, int]]:
+        """Returns the half-open ranges of offsets of view `log`, by partition. Offsets that are
+        missing, or records that are undecided at an end, fail it, or are skipped with a warning.
+        """
+        options, url, head = self.options, self.handle.store.url, self.handle.manifest().head
+        is_dirty, losses = options.uncommitted, Losses(url, options.fail_on_data_loss)
+        parts = partitions_read(head, options.partitions, url=url)
+        lows, highs = head.partitions.start, head.partitions.end
+        starting = options.starting or "earliest"
+        assert not isinstance(starting, Since), "a batch read of the log itself refuses it"
+        starts = positions(self.handle, parts, starting, option="starting")
+        ending = options.ending or "latest"
+        ends = positions(self.handle, parts, ending, option="ending", uncommitted=is_dirty)
+        ranges = {}
+        for p in parts:
+            low, high = lows[p], highs[p]
+            stable = high if is_dirty else head.stable_offset(p)
+            if ends[p] == stable:
+                # A start beyond it is a position: what lies there is not decided yet (S51).
+                ends[p] = max(ends[p], min(starts[p], high))
+            elif (decided := max(stable, starts[p])) < ends[p] <= high:
+                ends[p] = losses.decided_end(p, ends[p], low, decided)
+            # A start at the log start may be the default: then the end is of records that are
+            # deleted.
+            if ends[p] < starts[p] != low:
+                raise OptionError(
+                    f"the read of partition {p} of {url} starts at offset {starts[p]} and ends at"
+                    f" {ends[p]}: nothing lies between; give a start (startingOffsets, timestamps)"
+                    " that is not after the end (endingOffsets, timestamps)"
+                )
+            start = losses.start(p, starts[p], low, high)
+            ranges[p] = (start, losses.end(p, ends[p], low, high))
+        return ranges
+
+    def plans(self) -> list["TablePlan"]:
+        """Returns the plan of each partition's view: of `table` at its version; of `latest` after
+        its start, where offsets or tombstones that are gone fail it, or are warned of.
+        """
+        from clog.storage.read.table import plan_changes, plan_table
+
+        options, handle, url = self.options, self.handle, self.handle.store.url
+        newest = handle.tip.head
+        if options.view == "table":
+            manifest = self.manifest()
+            parts = partitions_read(newest, options.partitions, url=url)
+            # Not the old version's starts: what was deleted since is gone (S36).
+            lows, _ = offset_bounds(newest, parts)
+            return [plan_table(manifest, p, low) for p, low in lows.items()]
+        manifest, losses = handle.manifest(), Losses(url, options.fail_on_data_loss)
+        parts = partitions_read(newest, options.partitions, url=url)
+        position = options.starting or "earliest"
+        starts = positions(handle, parts, position, option="starting")
+        lows, highs = offset_bounds(newest, parts)
+        starts = {p: losses.start(p, starts[p], lows[p], highs[p]) for p in parts}
+        # An offset alone does not tell when its reader began: then each that was removed at or
+        # above it counts. One at the log start has no state in which a key could be left over.
+        losses.check_deletes(
+            manifest,
+            {p: start for p, start in starts.items() if start > lows[p]},
+            since_version=position.version if isinstance(position, Since) else 0,
+        )
+        return [plan_changes(manifest, p, start, url=url) for p, start in starts.items()]
+
+
+def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
+    """Returns the options with keys as the log compares them: each text of ``keys`` stands for one
+    of the log's type, as ``clog get`` takes it.
+    """
+    types = types_of(handle)
+    if types is None or options.keys is None:
+        return options
+    import pyarrow as pa
+
+    from clog.storage.objects.conforming import asked_keys
+    from clog.storage.objects.typed_json import key_from_text
+
+    kind = types.schema.field("key").type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
+        return options
+    try:
+        meant = [key_from_text(text.decode(), kind) for text in options.keys]
+        keys = asked_keys(meant, handle.tip.head.log.schema)
+    except (InvalidInputError, UnicodeDecodeError):
+        raise OptionError(
+            f'option "keys" has a key that is no {kind}, the type that the log has; write each as a'
+            ' JSON text, ["7"], of a struct its object, ["{\\"id\\": 7}"]'
+        ) from None
+    return replace(options, keys=tuple(sorted(keys)))
 
 
 def check_batch(options: ReadOptions) -> None:

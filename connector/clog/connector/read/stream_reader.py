@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import check_meant
+from clog.connector.opened_logs import check_meant, opened_if_typed, types_of
 from clog.connector.options import ReadOptions
 from clog.connector.positions import (
     Planned,
@@ -36,23 +36,16 @@ from clog.connector.positions import (
     initial_json,
     parse_offsets,
 )
-from clog.connector.read.plan_ranges import (
+from clog.connector.read.batch_reader import of_the_logs_keys
+from clog.connector.read.losses import Losses
+from clog.connector.read.plan import (
     LogPartition,
-    available_start,
-    check_columns,
-    check_columns_of,
-    check_partitions,
-    check_tombstones,
-    decided,
     log_partitions,
-    not_before,
-    of_the_logs_keys,
     offset_bounds,
     partitions_read,
     positions,
-    since,
 )
-from clog.connector.schema import shallow, shallow_iterator
+from clog.connector.schema import shallow, shallow_iterator, table_of_read
 from clog.storage.env import Clock, SystemClock
 from clog.storage.errors import (
     ClogError,
@@ -127,7 +120,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, options: ReadOptions, schema: StructType, *, clock: Clock | None = None
     ) -> None:
         check_stream(options)
-        check_columns(options, schema)
+        opened_if_typed(options, schema)
         self._told = _ToldPosition(options.reader_id, options.reader_hold_ms)
         self._options = options
         self._schema = schema
@@ -215,13 +208,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = self._ranges(handle.tip.head, starts, to.next)
         if not self._options.uncommitted:
             manifest = decided(handle, manifest, ranges)
-        check_tombstones(
-            manifest,
-            starts,
-            since_version=to.version,
-            url=handle.store.url,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-        )
+        self._losses().check_deletes(manifest, starts, since_version=to.version)
         options = of_the_logs_keys(handle, self._options)
         return log_partitions(manifest, ranges, options, follow=True)
 
@@ -249,7 +236,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from clog.storage.log import Log
 
             handle = Log.open(self._options.location.store(), clock=self._clock).handle
-            check_columns_of(handle, self._options, self._schema)
+            table_of_read(types_of(handle), self._schema, is_table=False)
             self._handle = handle
             self._handle.recent(settled=True)  # Its id goes into the checkpoint.
             self._polled_ms = self._answered_ms = self._clock.monotonic_ms()
@@ -264,9 +251,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         if self._is_compared and planned.log_id == handle.tip.head.log.log_id:
             return True
-        is_same = _is_planned_log(
-            planned, handle, fail_on_data_loss=self._options.fail_on_data_loss
-        )
+        is_same = self._losses().is_planned_log(handle, planned)
         self._is_compared = self._is_compared or is_same
         return is_same
 
@@ -327,11 +312,8 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         handle, parts = self._opened(), self._parts(head)
         check_meant(handle, self._options.log_id)
         starting = self._options.starting or "latest"
-        if isinstance(starting, Since):
-            version, starts = starting.version, since(handle, starting, parts)
-        else:
-            version = handle.tip.version
-            starts = positions(handle.store, handle.manifest(), parts, starting, option="starting")
+        version = starting.version if isinstance(starting, Since) else handle.tip.version
+        starts = positions(handle, parts, starting, option="starting")
         starts = {p: self._available(head, p, offset) for p, offset in starts.items()}
         if self._target is not None:
             # "latest" is decided after the end was fixed: records may have come in between.
@@ -378,12 +360,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         does not know, and in those of which it is below; whether that may be, `partitions` decides.
         """
         parts = self._parts(head)
-        check_partitions(
-            known,
-            parts,
-            url=self._opened().store.url,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-        )
+        self._losses().check_partitions(known, parts)
         lows, highs = self._bounds(head, parts)
         starts = {p: max(low, known.get(p, low)) for p, low in lows.items()}
         for p, offset in starts.items():
@@ -407,11 +384,11 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ranges
 
     def _available(self, head: "Head", p: int, offset: int) -> int:
-        return available_start(
-            *(p, offset, head.partitions.start[p], head.partitions.end[p]),
-            url=self._opened().store.url,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-        )
+        there = head.partitions
+        return self._losses().start(p, offset, there.start[p], there.end[p])
+
+    def _losses(self) -> Losses:
+        return Losses(self._opened().store.url, self._options.fail_on_data_loss)
 
 
 def limited(
@@ -470,66 +447,44 @@ def limited_bytes(
     return dict(ends)
 
 
-def _is_planned_log(planned: Planned, handle: "Handle", *, fail_on_data_loss: bool) -> bool:
-    """Tells whether a log is the one that offsets were planned at; warns where it is not. At most
-    two GETs.
-
-    Raises:
-        LogReplacedError: it is not, and ``fail_on_data_loss``.
+def not_before(
+    ends: Mapping[int, int], starts: Mapping[int, int] | None, head: "Head"
+) -> dict[int, int]:
+    """Returns the ends of a batch that starts there: not before its start, which may lie among
+    records that are undecided (S51).
     """
-    if not has_id(handle, planned.log_id, fail_on_data_loss=fail_on_data_loss):
-        return False
-    if _commit_id(handle, planned.version) in (planned.commit_id, None):
-        return True
-    message = (
-        f"version {planned.version} of {handle.store.url} is not the one that this stream has read:"
-        " the log was restored from a copy"
-    )
-    _refuse_or_warn(message, fail_on_data_loss=fail_on_data_loss)
-    return False
+    there, known = head.partitions.end, starts or {}
+    return {
+        p: max(end, start) if (start := known.get(p, end)) <= there[p] else end
+        for p, end in ends.items()
+    }
 
 
-def has_id(handle: "Handle", log_id: str, *, fail_on_data_loss: bool) -> bool:
-    """Tells whether a log is the one with this id; warns where it is not.
-
-    Raises:
-        LogReplacedError: it is not, and ``fail_on_data_loss``.
+def decided(
+    handle: "Handle", manifest: "Manifest", ranges: Mapping[int, tuple[int, int]]
+) -> "Manifest":
+    """Returns a manifest in which all records of a stream's batch are decided: the given one, or,
+    where the batch was planned with ``read_uncommitted``, the newest.
     """
-    there = handle.standing.log_id
-    if there == log_id:
-        return True
-    message = (
-        f"the log at {handle.store.url} that this stream has read was deleted and recreated (its"
-        f" id was {log_id}, now it is {there})"
-    )
-    _refuse_or_warn(message, fail_on_data_loss=fail_on_data_loss)
-    return False
-
-
-def _refuse_or_warn(message: str, *, fail_on_data_loss: bool) -> None:
-    if fail_on_data_loss:
-        raise LogReplacedError(
-            f"{message}; start the query with a new checkpoint, or set failOnDataLoss=false to"
-            " continue at the start of the log that is there"
+    if not _undecided(manifest.head, ranges):
+        return manifest
+    head, url = handle.refresh().head, handle.store.url
+    if late := _undecided(head, ranges):
+        p = late[0]
+        raise OptionError(
+            'option "isolation" is read_committed, but the batch that runs again was planned with'
+            f" read_uncommitted: it ends at offset {ranges[p][1]} of partition {p} of {url}, whose"
+            f" records are decided up to {head.stable_offset(p)}; start the query again with"
+            " read_uncommitted, or once the transactions there have ended:"
+            f' "clog transactions {url}" lists them'
         )
-    _LOGGER.warning("%s; going on from the start of that log (failOnDataLoss=false)", message)
+    return handle.manifest()
 
 
-def _commit_id(handle: "Handle", version: int) -> str | None:
-    """Returns the id of the commit of a version, an empty one where it was never committed; None
-    where nobody can say any more.
-    """
-    from clog.storage.commit.tip import is_closed, try_read
-
-    tip = handle.tip
-    if version >= tip.version:
-        return tip.record.commit_id if version == tip.version else ""
-    with handle.standing.unless_gone():
-        closed = is_closed(handle.store, version)
-    if closed is not None:
-        return closed.get(version, "")
-    commit = try_read(handle.store, version)
-    return None if commit is None else commit.record.commit_id
+def _undecided(head: "Head", ranges: Mapping[int, tuple[int, int]]) -> list[int]:
+    """Returns the partitions in which some of these offsets are not decided (S51)."""
+    ends = head.partitions.end
+    return [p for p, (_, end) in ranges.items() if min(end, ends[p]) > head.stable_offset(p)]
 
 
 class _ToldPosition:

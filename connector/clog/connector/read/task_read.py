@@ -8,13 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clog.connector.read.plan_ranges import (
-    LogPartition,
-    TablePartition,
-    available_start,
-    check_tombstones,
-)
-from clog.connector.read.stream_reader import has_id
+from clog.connector.read.losses import Losses
+from clog.connector.read.plan import LogPartition, TablePartition, pieces_of
 from clog.connector.schema import arrow_schema, canonical, stored_columns
 from clog.storage.errors import ClogError, CorruptionError
 
@@ -39,14 +34,7 @@ CREATE_TIME, LOG_APPEND_TIME = 0, 1
 
 
 def log_batches(partition: LogPartition, schema: "StructType") -> Iterator["pa.RecordBatch"]:
-    """Returns batches of the partition's records, in the columns of ``schema``.
-
-    Raises:
-        VersionExpiredError: an object is gone, in a batch read.
-        CorruptionError: an object is damaged, or gone though the log needs it.
-        OffsetOutOfRangeError: records of a stream were deleted before they were read, and
-        ``failOnDataLoss``.
-    """
+    """Returns batches of the partition's records, in the columns of ``schema``."""
     as_spark = _Converter(schema, partition.location.name, partition.pieces)
     records = _records(partition, _with_key(as_spark.needed, partition.keys))
     return _gathered(map(as_spark, _of_keys(records, partition.keys)))
@@ -173,37 +161,26 @@ def _planned_anew(
     """Plans the rest of the pieces anew, from the newest version: offsets are stable, only their
     objects changed. None where the log is gone with its records, and another stands there.
     """
-    from clog.connector.read.plan_ranges import isolation_of
     from clog.storage.log import Log
-    from clog.storage.read.scan import plan_range
 
     handle = Log.open(partition.location.store()).handle
-    if not has_id(handle, partition.log_id, fail_on_data_loss=partition.fail_on_data_loss):
+    losses = Losses(handle.store.url, partition.fail_on_data_loss)
+    if not losses.has_id(handle, partition.log_id):
         return None
     manifest = handle.manifest()
     heads = manifest.head.partitions
-    isolation = isolation_of(partition.uncommitted)
     rest: list[ReadPiece] = []
     starts: dict[int, int] = {}
     for piece in pieces:
         p = piece.partition
         start = max(piece.start, following.get(p, piece.start))
         if start < piece.end:
-            start = available_start(
-                *(p, start, heads.start[p], heads.end[p]),
-                url=handle.store.url,
-                fail_on_data_loss=partition.fail_on_data_loss,
-            )
+            start = losses.start(p, start, heads.start[p], heads.end[p])
             starts.setdefault(p, start)
-            rest.extend(plan_range(manifest, p, start, piece.end, isolation=isolation))
+            ranges = {p: (start, piece.end)}
+            rest += pieces_of(manifest, ranges, uncommitted=partition.uncommitted)[p]
     # The plan knew the tombstones of its own version; what went since may be of this range.
-    check_tombstones(
-        manifest,
-        starts,
-        since_version=partition.version,
-        url=handle.store.url,
-        fail_on_data_loss=partition.fail_on_data_loss,
-    )
+    losses.check_deletes(manifest, starts, since_version=partition.version)
     return replace(partition, version=manifest.version, pieces=tuple(rest))
 
 

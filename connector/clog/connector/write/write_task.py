@@ -17,7 +17,7 @@ write made is deleted: without a log, nobody sweeps.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,89 +25,42 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from clog.connector.opened_logs import (
-    created,
-    of_id,
-    opened_or_created,
-    opened_or_new,
-    types_of,
-)
+from clog.connector.opened_logs import check_meant, of_id, opened, types_of
 from clog.connector.options import Location, WriteOptions
 from clog.connector.schema import (
     LogTypes,
     TableColumns,
     canonical,
     check_write_schema,
+    new_types,
     table_write,
     with_our_names,
 )
 from clog.storage.config.definitions import Compression
-from clog.storage.errors import InvalidInputError, OptionError
+from clog.storage.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    OptionError,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
     from clog.storage.administration import NewLog
-    from clog.storage.format.log_info import LogSchema
+    from clog.storage.config.log_config import LogConfig
+    from clog.storage.format.log_info import LogInfo, LogSchema
     from clog.storage.log import Log
     from clog.storage.objects.layout import DataObject
 
 _LOGGER = logging.getLogger("clog.connector")
+QUERY_ID = "sql.streaming.queryId"
+"""Of the query, over all its restarts."""
+RUN_ID = "spark.jobGroup.id"
+"""Of this run of it."""
 _told: set[tuple[str, str, str, str]] = set()
-
-
-def _check_configs(log: "Log", given: Mapping[str, object]) -> None:
-    """Raises if a config is not the log's, and was not when the log was created; logs a warning,
-    once, where it was altered since. One GET where one differs.
-
-    Raises:
-        OptionError: a config is another one, with both values and what to do.
-    """
-    from clog.storage.config.definitions import config_text
-    from clog.storage.config.log_config import LogConfig, parse_overrides
-
-    wanted = parse_overrides(given)
-    has = LogConfig.from_overrides(log.handle.tip.head.config).as_dict()
-    differing = {name: value for name, value in wanted.items() if has[name] != value}
-    if not differing:
-        return
-    had = _at_creation(log)
-    for name, value in sorted(differing.items()):
-        shown, now = config_text(name, value), config_text(name, has[name])
-        if had is not None and had[name] != value:
-            raise OptionError(
-                f'option "config.{name}" is {shown}, but {log.url} was created with'
-                f" {config_text(name, had[name])} and has {now}; leave the option out, or change"
-                f" the log: clog alter {log.url} -c {name}={shown}"
-            )
-        told = (log.url, name, value, has[name])
-        if told not in _told:
-            _told.add(told)
-            _LOGGER.warning(
-                "option config.%s=%s: %s has %s since it was altered, and keeps it", *_shown(told)
-            )
-
-
-def _shown(told: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
-    url, name, value, now = told
-    return name, value, url, now
-
-
-def _at_creation(log: "Log") -> dict[str, str] | None:
-    """Returns the configs that the log was created with; None where nobody knows any more."""
-    from clog.storage.commit.tip import try_read
-    from clog.storage.config.log_config import LogConfig
-    from clog.storage.format.commits import edit_of
-
-    created = try_read(log.handle.store, 0)
-    if created is None:
-        return None
-    return LogConfig.from_overrides(
-        edit_of(log.handle.store, created.record).config or {}
-    ).as_dict()
-
-
 _RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 
 
@@ -150,10 +103,21 @@ class TaskIds:
             return cls()
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         return cls(
-            context.getLocalProperty("sql.streaming.queryId"),
+            context.getLocalProperty(QUERY_ID),
             None if batch_id is None else int(batch_id),
             context.partitionId(),
         )
+
+
+def local_property(df: "DataFrame", name: str) -> str | None:
+    """Returns what Spark says of the micro-batch; None with Spark Connect, which has no such thing
+    here.
+    """
+    try:
+        value: str | None = df.sparkSession.sparkContext.getLocalProperty(name)
+    except Exception:  # noqa: BLE001 -- Connect raises one of several kinds
+        return None
+    return value
 
 
 @dataclass
@@ -175,11 +139,6 @@ def plan_write(
 ) -> WritePlan:
     """Checks the columns and opens the log, or makes it; ``creates_later``: not before the commit
     (`log_of`) where its types come from the rows.
-
-    Raises:
-        InvalidInputError: a column is missing or has a wrong type.
-        OptionError: ``partitions`` differs from what the log has, or a config from what it was
-            created with.
     """
     from clog.storage.administration import NewLog
     from clog.storage.config.log_config import LogConfig
@@ -194,9 +153,10 @@ def plan_write(
         return table
 
     if creates_later and options.key_columns is not None:
-        there = opened_or_new(options, check, rows=schema)
+        there = _opened_or_new(options, check, rows=schema)
         if isinstance(there, NewLog):
-            return _plan_new(options.location, there, check(_types_of(there)))
+            config = there.settings
+            return _plan(options, there, config, config.partitioner, table=check(_types_of(there)))
     if options.row_texts:
         schema = StructType([StructField(name, BinaryType()) for name in ("key", "value")])
     log = opened_or_created(options, check, rows=schema)
@@ -213,26 +173,31 @@ def plan_write(
             " partitions, which cannot change; omit the option, or write to a new log"
         )
     _check_configs(log, options.config)
+    return _plan(options, info, config, info.partitioner, table=table, stamp=tip.version)
+
+
+def _plan(
+    options: WriteOptions,
+    log: "NewLog | LogInfo",
+    config: "LogConfig",
+    partitioner: str,
+    *,
+    table: TableColumns | None,
+    stamp: int = 0,
+) -> WritePlan:
+    from clog.storage.administration import NewLog
+
     return WritePlan(
-        location=options.location,
-        log_id=info.log_id,
-        stamp=tip.version,
-        partitions=info.partitions,
-        partitioner=info.partitioner,
-        schema=info.schema,
-        table=table,
+        *(options.location, log.log_id, stamp, log.partitions, partitioner, log.schema, table),
         compression=config.compression,
         object_bytes=config.object_bytes,
+        new=log if isinstance(log, NewLog) else None,
         row_texts=options.row_texts,
     )
 
 
 def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskIds) -> Written:
-    """Writes one task's rows, in bounded memory.
-
-    Raises:
-        InvalidInputError: a partition or a topic that is not the log's, a negative timestamp.
-    """
+    """Writes one task's rows, in bounded memory."""
     from clog.storage.env import SystemClock, SystemIds
     from clog.storage.objects.records import ContentHash, to_records
     from clog.storage.objects.writer import ObjectWriter
@@ -271,59 +236,192 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
     )
 
 
-def answers_of(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """Returns the tasks' answers in the order of Spark's partitions."""
-    return [m for m in messages if isinstance(m, Written)]
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What tasks wrote, in the order of Spark's partitions (S44)."""
 
+    written: tuple[Written, ...]
 
-def objects_of(answers: Iterable[Written]) -> "list[DataObject]":
-    """Returns the objects of all tasks, in their order."""
-    return [obj for answer in answers for obj in answer.objects]
+    @classmethod
+    def of(cls, messages: Sequence[WriterCommitMessage | None]) -> "Answers":
+        """Returns the answers among the messages of all tasks."""
+        return cls(tuple(m for m in messages if isinstance(m, Written)))
 
+    @property
+    def objects(self) -> "list[DataObject]":
+        """The objects of all tasks."""
+        return [obj for answer in self.written for obj in answer.objects]
 
-def log_of(location: Location, answers: Sequence[Written]) -> "tuple[Log, list[DataObject]]":
-    """Returns the log to commit to, made if it is to be, and the objects of all tasks, in it.
+    @property
+    def content(self) -> str:
+        """One hash of the rows of all tasks."""
+        import hashlib
 
-    Raises:
-        LogReplacedError: the log that they were written for does not stand there any more.
-        InvalidInputError: records that the config of a new log refuses; another one of other types
-            or partitions was made meanwhile.
-    """
-    from clog.storage.append import check_facts
-    from clog.storage.env import SystemClock
+        whole = hashlib.blake2b(digest_size=16)
+        for answer in self.written:
+            if answer.objects:
+                whole.update(bytes.fromhex(answer.content))
+        return whole.hexdigest()
 
-    objects, new = objects_of(answers), answers[0].new
-    if new is None:
-        return of_id(location, answers[0].log_id), objects
-    for obj in objects:
-        check_facts(obj, new.settings, now_ms=SystemClock().now_ms())
-    log = created(location, new)
-    if log.id != new.log_id:
-        _move(location, new, log, objects)
-    return log, objects
+    def log(self, location: Location) -> "Log":
+        """Returns the log to commit to, made if it is to be, with all objects in it."""
+        from clog.storage.append import check_facts
+        from clog.storage.env import SystemClock
+
+        objects, new = self.objects, self.written[0].new
+        if new is None:
+            return of_id(location, self.written[0].log_id)
+        for obj in objects:
+            check_facts(obj, new.settings, now_ms=SystemClock().now_ms())
+        log = _created(location, new)
+        if log.id != new.log_id:
+            _move(location, new, log, objects)
+        return log
 
 
 def delete_of_new(location: Location, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Deletes what tasks wrote for a log that was to be made, if its creation was not begun: some
     task has not answered. Never raises.
     """
-    answers = answers_of(messages)
-    if len(answers) < len(messages) and answers and (new := answers[0].new) is not None:
-        with suppress(Exception):  # What is left is swept once a log stands there.
-            store = location.store_of(new.log_id)
-            for obj in objects_of(answers):
-                store.delete(obj.path)
+    answers = Answers.of(messages)
+    new = answers.written[0].new if answers.written else None
+    if new is None or len(answers.written) == len(messages):
+        return
+    with suppress(Exception):  # What is left is swept once a log stands there.
+        store = location.store_of(new.log_id)
+        for obj in answers.objects:
+            store.delete(obj.path)
 
 
-def content_of(answers: Iterable[Written]) -> str:
-    """Returns one hash of the rows of all tasks."""
-    import hashlib
+def opened_or_created(
+    options: WriteOptions,
+    check: Callable[[LogTypes | None], object] = lambda _: None,
+    *,
+    rows: StructType | None = None,
+) -> "Log":
+    """Returns the log to write to, made on the first write; concurrent makers agree on the first
+    one. ``check`` is asked with the types of a typed log, that is there or is to be made for
+    ``rows`` by the option ``keyColumns``.
+    """
+    from clog.storage.administration import NewLog
 
-    whole = hashlib.blake2b(digest_size=16)
-    for answer in answers:
-        if answer.objects:
-            whole.update(bytes.fromhex(answer.content))
-    return whole.hexdigest()
+    there = _opened_or_new(options, check, rows=rows)
+    return _created(options.location, there) if isinstance(there, NewLog) else there
+
+
+def _opened_or_new(
+    options: WriteOptions,
+    check: Callable[[LogTypes | None], object],
+    *,
+    rows: StructType | None,
+) -> "Log | NewLog":
+    """Returns the log to write to, or what it is to be where there is none."""
+    from clog.storage.administration import PARTITIONS_DEFAULT, new_log
+    from clog.storage.env import SystemIds
+
+    location = options.location
+    try:
+        log = opened(location)
+    except NotFoundError:
+        if options.log_id is not None:
+            raise
+    else:
+        check_meant(log.handle, options.log_id)
+        _check_types(log, options.key_columns, check)
+        return log
+    types = None
+    if options.key_columns is not None:
+        if rows is None:
+            raise OptionError(
+                f'there is no log at {location.store().url}, and option "keyColumns" makes one of'
+                " the columns of a DataFrame; write one to it first, without a transaction"
+            )
+        types = new_types(rows, options.key_columns)
+    check(types)
+    config = dict(options.config)
+    if types is not None:
+        config["table.key.columns"] = ",".join(types.key_columns)
+    schema = None if types is None else types.schema
+    partitions = PARTITIONS_DEFAULT if options.partitions is None else options.partitions
+    return new_log(partitions, config, schema, ids=SystemIds())
+
+
+def _created(location: Location, new: "NewLog") -> "Log":
+    """Creates a log, and returns it, or the one that somebody else made at the same time."""
+    from clog.storage.env import SystemClock, SystemIds
+
+    with suppress(AlreadyExistsError):
+        new.create(location.store(), clock=SystemClock(), ids=SystemIds())
+    log = opened(location)
+    if names := new.settings.table_key_columns:
+        _check_types(log, names, lambda _: None)
+    return log
+
+
+def _check_types(
+    log: "Log",
+    key_columns: tuple[str, ...] | None,
+    check: Callable[[LogTypes | None], object],
+) -> None:
+    types = types_of(log.handle)
+    given = None if key_columns is None else [name.lower() for name in key_columns]
+    if given is not None and (types is None or given != [n.lower() for n in types.key_columns]):
+        has = "is of bytes" if types is None else "names none"
+        if types is not None and types.key_columns:
+            has = f"has the key columns {', '.join(types.key_columns)}"
+        raise OptionError(
+            f'option "keyColumns" is {", ".join(key_columns or ())}, but {log.url} {has}; leave the'
+            " option out, or write to a new log"
+        )
+    try:
+        check(types)
+    except InvalidInputError:
+        log.handle.refresh()  # The schema may have evolved since it was opened here.
+        if (now := types_of(log.handle)) == types:
+            raise
+        check(now)
+
+
+def _check_configs(log: "Log", given: Mapping[str, object]) -> None:
+    """Raises if a config is not the log's, and was not when the log was created; logs a warning,
+    once, where it was altered since. One GET where one differs.
+    """
+    from clog.storage.config.definitions import config_text
+    from clog.storage.config.log_config import LogConfig, parse_overrides
+
+    wanted = parse_overrides(given)
+    has = LogConfig.from_overrides(log.handle.tip.head.config).as_dict()
+    differing = {name: value for name, value in wanted.items() if has[name] != value}
+    if not differing:
+        return
+    had = _at_creation(log)
+    for name, value in sorted(differing.items()):
+        shown, now = config_text(name, value), config_text(name, has[name])
+        if had is not None and had[name] != value:
+            raise OptionError(
+                f'option "config.{name}" is {shown}, but {log.url} was created with'
+                f" {config_text(name, had[name])} and has {now}; leave the option out, or change"
+                f" the log: clog alter {log.url} -c {name}={shown}"
+            )
+        told = (log.url, name, value, has[name])
+        if told not in _told:
+            _told.add(told)
+            _LOGGER.warning(
+                "option config.%s=%s: %s has %s since it was altered, and keeps it",
+                *(name, value, log.url, has[name]),
+            )
+
+
+def _at_creation(log: "Log") -> dict[str, str] | None:
+    """Returns the configs that the log was created with; None where nobody knows any more."""
+    from clog.storage.commit.tip import try_read
+    from clog.storage.config.log_config import LogConfig
+    from clog.storage.format.commits import edit_of
+
+    first = try_read(log.handle.store, 0)
+    if first is None:
+        return None
+    return LogConfig.from_overrides(edit_of(log.handle.store, first.record).config or {}).as_dict()
 
 
 def _types_of(new: "NewLog") -> LogTypes:
@@ -331,22 +429,6 @@ def _types_of(new: "NewLog") -> LogTypes:
 
     assert new.schema is not None, "a log of bytes is made when the write is planned"
     return LogTypes(arrow_schema(new.schema), new.settings.table_key_columns)
-
-
-def _plan_new(location: Location, new: "NewLog", table: TableColumns | None) -> WritePlan:
-    config = new.settings
-    return WritePlan(
-        location=location,
-        log_id=new.log_id,
-        stamp=0,
-        partitions=new.partitions,
-        partitioner=config.partitioner,
-        schema=new.schema,
-        table=table,
-        compression=config.compression,
-        object_bytes=config.object_bytes,
-        new=new,
-    )
 
 
 def _move(location: Location, new: "NewLog", log: "Log", objects: "Sequence[DataObject]") -> None:

@@ -48,13 +48,10 @@ from pyspark.sql.types import StructType
 from clog.connector.options import WriteOptions
 from clog.connector.schema import shallow
 from clog.connector.write.write_task import (
+    Answers,
     TaskIds,
     Written,
-    answers_of,
-    content_of,
     delete_of_new,
-    log_of,
-    objects_of,
     plan_write,
     write_task,
 )
@@ -93,9 +90,6 @@ def check_repeated(
 ) -> None:
     """Raises if a batch that the log has already, as its append's ``first`` result says, has other
     rows now, and ``fail``; else warns.
-
-    Raises:
-        InvalidInputError: it has, or a later one is in the log, or nobody can say any more.
     """
     entry = log.handle.find_writer(writer.kind, writer.writer_id)
     number = f"{'txnVersion' if writer.kind == 'txn' else 'batch'} {writer.sequence}"
@@ -131,9 +125,6 @@ def check_repeated_transaction(
     """Raises if the batch that was committed last under a job, as its ``first`` result says, has
     other rows now, in any of the logs that it writes to. Nothing is read where ``content`` is what
     the home has kept.
-
-    Raises:
-        InvalidInputError: it has, or nobody can say any more.
     """
     from clog.storage.format.transactions import TRANSACTION, TransactionName
     from clog.storage.transactions.several import found_part
@@ -255,20 +246,15 @@ class ClogWriter(DataSourceArrowWriter):
 
     @shallow
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Appends the objects of all tasks at once.
-
-        Raises:
-            InvalidInputError: the log's config refuses a record, or it has this transaction with
-                other rows, and ``failOnChangedBatch``; nothing is appended.
-            CommitStateUnknownError: the rows may be in the log.
-        """
-        answers = answers_of(messages)
-        if not objects_of(answers) and self._plan.new is None:
+        """Appends the objects of all tasks at once."""
+        answers = Answers.of(messages)
+        objects = answers.objects
+        if not objects and self._plan.new is None:
             return
-        log, objects = log_of(self._plan.location, answers)
+        log = answers.log(self._plan.location)
         if not objects:
             return
-        writer = self._writer(content_of(answers))
+        writer = self._writer(answers.content)
         result = log.append_objects(objects, writer)
         if result.duplicate and writer is not None:
             fail = bool(self._options.fail_on_changed_batch)
@@ -298,9 +284,6 @@ def introduce(log: "Log", writer: "Writer") -> None:
 def check_known(log: "Log", writer: "Writer", *, fail: bool) -> None:
     """Raises if the log has no entry of a query that is past its first batch, and ``fail``; else
     warns. Costs nothing where the entry is in the head.
-
-    Raises:
-        LogReplacedError: it has none.
     """
     if is_known(log, writer):
         return
@@ -353,17 +336,12 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
 
     @shallow
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Appends the objects of all tasks at once, unless this batch is in the log already.
-
-        Raises:
-            InvalidInputError: another query, a later batch, or this one with other rows was
-                committed by this writer; the log's config refuses a record.
-            CommitStateUnknownError: the rows may be in the log; running the batch again is safe.
-        """
-        answers = answers_of(messages)
-        if not objects_of(answers) and batchId:
+        """Appends the objects of all tasks at once, unless this batch is in the log already."""
+        answers = Answers.of(messages)
+        objects = answers.objects
+        if not objects and batchId:
             return  # An empty batch leaves no trace: run again, it is as harmless.
-        log, objects = log_of(self._plan.location, answers)
+        log = answers.log(self._plan.location)
         writer = self._writer(answers, batchId)
         if not objects:
             introduce(log, writer)
@@ -383,13 +361,12 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         """Deletes what was written for a log that is not made; never raises (see `write_task`)."""
         delete_of_new(self._plan.location, messages)
 
-    def _writer(self, answers: Sequence[Written], batch_id: int) -> "Writer":
+    def _writer(self, answers: Answers, batch_id: int) -> "Writer":
         from clog.storage.append import Writer
 
-        queries = {answer.query_id for answer in answers}
+        queries = {answer.query_id for answer in answers.written}
         assert len(queries) == 1, f"tasks of several queries in one batch: {queries}"
         (query_id,) = queries
         assert query_id is not None, "Spark tells each task of a stream its query"
         name = self._options.writer_id or self._options.txn_app_id or query_id
-        content = content_of(answers)
-        return Writer(name, "stream", batch_id, query_id=query_id, content=content)
+        return Writer(name, "stream", batch_id, query_id=query_id, content=answers.content)

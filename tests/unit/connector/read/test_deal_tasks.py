@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.connector.read import plan_ranges
-from clog.connector.read.plan_ranges import deal
+from clog.connector.read import plan
+from clog.connector.read.plan import deal
 from clog.storage.format.chunks import ObjectRef
 from clog.storage.read.scan import ReadPiece
 
@@ -83,8 +83,8 @@ def test_an_object_is_opened_once(appends):
 @pytest.mark.parametrize("worth", ["TASK_ROWS", "TASK_BYTES"])
 def test_a_large_range_is_read_in_parallel(monkeypatch, worth):
     """At least a task for so many rows, or stored bytes (100 a row here), about equal ones."""
-    monkeypatch.setattr(plan_ranges, "TASK_ROWS", 250_000 if worth == "TASK_ROWS" else 1 << 40)
-    monkeypatch.setattr(plan_ranges, "TASK_BYTES", 25_000_000 if worth == "TASK_BYTES" else 1 << 40)
+    monkeypatch.setattr(plan, "TASK_ROWS", 250_000 if worth == "TASK_ROWS" else 1 << 40)
+    monkeypatch.setattr(plan, "TASK_BYTES", 25_000_000 if worth == "TASK_BYTES" else 1 << 40)
     tasks = deal(objects_of([[600_000, 400_000]]))
     rows = [sum(piece.rows for piece in task) for task in tasks]
     assert len(tasks) == 4

@@ -8,8 +8,8 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.connector import ClogDataSource, explain
-from clog.connector.read import plan_ranges, task_read
-from clog.connector.read.plan_ranges import SLICES_OF_DIRTY, slices
+from clog.connector.read import plan, task_read
+from clog.connector.read.plan import SLICES_OF_DIRTY, slices
 from clog.storage import Log, ManualClock
 from clog.storage.errors import (
     NotFoundError,
@@ -152,7 +152,7 @@ def test_a_clean_object_is_shared_by_several_tasks(log, monkeypatch):
     """A cleaned partition is often one object: its rows are dealt out, each once."""
     log.append([{"key": str(j), "value": "0"} for j in range(100)], partition=0)
     clean(log)
-    monkeypatch.setattr(plan_ranges, "TASK_ROWS", 30)
+    monkeypatch.setattr(plan, "TASK_ROWS", 30)
     _, partitions = tasks(log.url, view="table")
     pieces = [piece for task in partitions for plan in task.plans for piece in plan.clean]
     assert len({piece.object.path for piece in pieces}) == 1
@@ -169,7 +169,7 @@ def test_keys_are_read_a_few_times_only(log, monkeypatch, clean_rows, dirty_rows
         clean(log)
     for _ in range(10):
         log.append([{"key": str(j), "value": "1"} for j in range(dirty_rows // 10)], partition=0)
-    monkeypatch.setattr(plan_ranges, "TASK_ROWS", 50)
+    monkeypatch.setattr(plan, "TASK_ROWS", 50)
     _, partitions = tasks(log.url, view="table")
     assert 1 < len(partitions) <= (clean_rows + dirty_rows) // (dirty_rows // SLICES_OF_DIRTY)
     plans = [plan for task in partitions for plan in task.plans]

@@ -1,0 +1,371 @@
+"""Plans a read on the driver, at one version: input partitions, which are plain data and complete,
+so that a task asks for objects and nothing else.
+
+What a plan has in `ReadPiece`s is dealt out to tasks. A fresh object holds rows of all partitions,
+so reading a recent range partition by partition opens each object once for each partition.
+Therefore:
+
+D1. Pieces are ordered by object; objects such that in each partition offsets still rise from task
+    to task and inside a task. So a job that writes back what it read keeps the order of each
+    partition (S44). Where no order of the objects suits all partitions (an object of which only
+    parts are left), the order is partition by partition.
+D2. The list is cut into runs of about equal size; a piece larger than that is cut too, where its
+    offsets are dense.
+
+Small partitions of a view share a task. A large one becomes several tasks, each of which delivers
+a *slice*: a run of its pieces. A slice needs the keys of all dirty pieces from its own on, to know
+what is superseded; therefore a slice has at least a quarter as many rows as the dirty part, unless
+``minPartitions`` asks for more. So however large the partition, no clean row costs more than four
+reads of a dirty key, and the dirty part's own slices read its keys three and a half times (2.5 to
+map them, 1 to deliver them).
+
+Nothing here knows a key of a record: a plan is as large as the list of objects.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from clog.connector.options import Location, ReadOptions
+from clog.connector.positions import Position, Since, Times, check_all_named, resolve
+from clog.connector.schema import TableColumns
+from clog.storage.errors import OptionError
+
+if TYPE_CHECKING:
+    from clog.storage.commit.handle import Handle
+    from clog.storage.format.commits import Head
+    from clog.storage.format.manifest import Manifest
+    from clog.storage.read.scan import ReadPiece
+    from clog.storage.read.table import TablePlan
+
+TASK_BYTES = 64 << 20
+"""Stored bytes that are worth a task of their own."""
+TASK_ROWS = 1_000_000
+"""Likewise rows: small records compress well and still take their time, but a Python task costs
+Spark as much as some 100,000 of them (``benchmarks/scenarios/spark_parquet.py``).
+"""
+_PARALLEL_ROWS_MIN = 10_000
+"""A range of fewer rows for each partition does not gain from running in parallel."""
+SLICES_OF_DIRTY = 4
+"""A slice has at least this part of the dirty rows."""
+
+
+@dataclass(frozen=True)
+class LogPartition(InputPartition):
+    """Pieces of the log with this id to be read in this order, planned at ``version``.
+
+    ``seed`` is the log's, for its key indexes. ``follow``: an object that is gone meanwhile is
+    looked for in the newest version (streams); else the version has expired (batch). ``keys``: only
+    records with one of these; None: all.
+    """
+
+    location: Location
+    log_id: str
+    version: int
+    seed: int
+    pieces: tuple["ReadPiece", ...]
+    follow: bool
+    fail_on_data_loss: bool
+    keys: tuple[bytes, ...] | None = field(default=None, repr=False)
+    uncommitted: bool = False
+
+
+@dataclass(frozen=True)
+class TablePartition(InputPartition):
+    """Slices of a view, each of one partition of the log with this id, of these keys or of all.
+    ``table``: where rows are to be delivered, not records.
+    """
+
+    location: Location
+    log_id: str
+    plans: tuple["TablePlan", ...]
+    keys: tuple[bytes, ...] | None = field(default=None, repr=False)
+    table: TableColumns | None = None
+
+
+def partitions_read(head: "Head", wanted: Sequence[int] | None, *, url: str) -> tuple[int, ...]:
+    """Returns the partitions that are read: those wanted, or all."""
+    count = head.log.partitions
+    if wanted is None:
+        return tuple(range(count))
+    if unknown := [p for p in wanted if p >= count]:
+        raise OptionError(
+            f'option "partitions" names {unknown}, but {url} has partitions 0 to {count - 1}'
+        )
+    return tuple(wanted)
+
+
+def offset_bounds(
+    head: "Head", parts: Sequence[int], *, uncommitted: bool = False
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Returns the log start offsets of these partitions, and where their readers end: at the last
+    stable offsets (S51), or with ``uncommitted`` at the end offsets.
+    """
+    start, end = head.partitions.start, head.partitions.end
+    ends = {p: end[p] if uncommitted else head.stable_offset(p) for p in parts}
+    return {p: start[p] for p in parts}, ends
+
+
+def positions(
+    handle: "Handle",
+    parts: Sequence[int],
+    position: Position | Times | Since,
+    *,
+    option: str,
+    uncommitted: bool = False,
+) -> dict[int, int]:
+    """Returns the offset that a position names in each partition: of a version, where it ended.
+    Opening that costs requests; so do times: chunks that may hold the first record that is late
+    enough are read.
+    """
+    if isinstance(position, Since):
+        return offset_bounds(handle.manifest_at(position.version).head, parts)[1]
+    store, manifest = handle.store, handle.manifest()
+    lows, highs = offset_bounds(manifest.head, parts, uncommitted=uncommitted)
+    if not isinstance(position, Times):
+        return resolve(position, lows, highs, option=f"{option}Offsets")
+    times = dict.fromkeys(parts, position.ms) if isinstance(position.ms, int) else position.ms
+    check_all_named(times, parts, option=f"{option}OffsetsByTimestamp")
+    from clog.storage.read.scan import for_times
+
+    found = for_times(store, manifest, times)
+    late = [p for p in parts if found[p] is None]
+    if late and not position.or_latest:
+        raise OptionError(
+            f"partitions {late} of {store.url} have no record at or after the {option} timestamp"
+            f" ({times[late[0]]} for partition {late[0]}); give an earlier one, or set"
+            f" {option}OffsetsByTimestampStrategy=latest to begin at the end there"
+        )
+    offsets = {p: found[p] for p in parts}
+    return {p: highs[p] if offset is None else offset for p, offset in offsets.items()}
+
+
+def pieces_of(
+    manifest: "Manifest", ranges: Mapping[int, tuple[int, int]], *, uncommitted: bool
+) -> dict[int, list["ReadPiece"]]:
+    """Returns what is read for half-open ranges of offsets, by partition; ``uncommitted``: records
+    of transactions that have not ended, too.
+    """
+    from clog.storage.read.scan import Isolation, plan_range
+
+    isolation = Isolation.UNCOMMITTED if uncommitted else Isolation.COMMITTED
+    return {
+        p: list(plan_range(manifest, p, start, end, isolation=isolation))
+        for p, (start, end) in ranges.items()
+    }
+
+
+def log_partitions(
+    manifest: "Manifest",
+    ranges: Mapping[int, tuple[int, int]],
+    options: ReadOptions,
+    *,
+    follow: bool,
+) -> list[LogPartition]:
+    """Returns input partitions for half-open ranges of offsets."""
+    tasks = deal(
+        pieces_of(manifest, ranges, uncommitted=options.uncommitted),
+        min_tasks=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    log = manifest.head.log
+    return [
+        LogPartition(
+            *(options.location, log.log_id, manifest.version, log.key_seed),
+            pieces=task,
+            follow=follow,
+            fail_on_data_loss=options.fail_on_data_loss,
+            keys=options.keys,
+            uncommitted=options.uncommitted,
+        )
+        for task in tasks
+    ]
+
+
+def view_partitions(
+    all_plans: Sequence["TablePlan"],
+    options: ReadOptions,
+    log_id: str,
+    table: TableColumns | None,
+) -> list[TablePartition]:
+    """Returns the plans of a view as tasks, which deliver rows of the table, or records."""
+    plans = [plan for plan in all_plans if plan.clean or plan.dirty]
+    wanted, at_most = options.min_partitions or 1, options.max_records_per_partition
+    rows = sum(_own_rows(plan) for plan in plans)
+    tasks = max(wanted, _worth_tasks({p.partition: (*p.clean, *p.dirty) for p in plans}))
+    rows_each = min(at_most or rows, -(-rows // tasks))
+    if options.keys is None or options.min_partitions is not None:
+        plans = [
+            part
+            for plan in plans
+            for part in slices(
+                plan,
+                min_tasks=-(-wanted * _own_rows(plan) // max(1, rows)),
+                max_records=at_most,
+            )
+        ]
+    # Without slices where keys are looked up: one would look for them in all that follows it, too.
+    return [
+        TablePartition(options.location, log_id, tuple(run), options.keys, table)
+        for run in _shared(plans, rows_each)
+    ]
+
+
+def slices(
+    plan: "TablePlan", *, min_tasks: int = 1, max_records: int | None = None
+) -> list["TablePlan"]:
+    """Returns the plan as plans for several tasks, which deliver the same in the same order."""
+    dirty_rows = sum(piece.rows for piece in plan.dirty)
+    own = (*plan.clean, *plan.dirty)
+    max_tasks = max(1, min_tasks, SLICES_OF_DIRTY * _own_rows(plan) // max(1, dirty_rows))
+    runs = deal(
+        {plan.partition: own},
+        min_tasks=min_tasks,
+        max_records=max_records,
+        max_tasks=max_tasks,
+        by_row=True,
+    )
+    first_dirty = plan.dirty[0].start if plan.dirty else own[-1].end if own else 0
+    parts: list[TablePlan] = []
+    later: tuple[ReadPiece, ...] = ()
+    for run in reversed(runs):
+        clean = tuple(piece for piece in run if piece.start < first_dirty)
+        dirty = run[len(clean) :]
+        parts.append(replace(plan, clean=clean, dirty=dirty, later=later))
+        later = (*dirty, *later)
+    return parts[::-1]
+
+
+def _shared(plans: Sequence["TablePlan"], rows_each: int) -> Iterator[list["TablePlan"]]:
+    """Yields neighbours put together while they have no more rows than that."""
+    run: list[TablePlan] = []
+    room = rows_each
+    for plan in plans:
+        if run and _own_rows(plan) > room:
+            yield run
+            run, room = [], rows_each
+        run.append(plan)
+        room -= _own_rows(plan)
+    if run:
+        yield run
+
+
+def _own_rows(plan: "TablePlan") -> int:
+    return sum(piece.rows for piece in (*plan.clean, *plan.dirty))
+
+
+def deal(
+    pieces: Mapping[int, Sequence["ReadPiece"]],
+    *,
+    min_tasks: int | None = None,
+    max_records: int | None = None,
+    max_tasks: int | None = None,
+    by_row: bool = False,
+) -> list[tuple["ReadPiece", ...]]:
+    """Returns pieces by partition, in offset order, dealt out to tasks; at least one piece each.
+
+    ``max_tasks`` is passed where ``max_records`` demands it. ``by_row``: pieces of cleaned objects
+    are cut too. Which offsets a part has is not known then, so a plan that is to be made anew for
+    the rest must not ask for it.
+    """
+    ordered = _by_object(pieces)
+    rows = sum(piece.rows for piece in ordered)
+    if not rows:
+        return []
+    tasks = max(_worth_tasks(pieces), min(min_tasks or 1, rows))
+    tasks = min(tasks, max_tasks or tasks)
+    rows_each = -(-rows // tasks)
+    if max_records is not None:
+        rows_each = min(rows_each, max_records)
+    return [tuple(run) for run in _runs(ordered, rows_each, by_row=by_row)]
+
+
+def _worth_tasks(pieces: Mapping[int, Sequence["ReadPiece"]]) -> int:
+    """Returns how many tasks the pieces by partition are worth; 0 for no rows."""
+    rows = sum(piece.rows for run in pieces.values() for piece in run)
+    stored = sum(
+        piece.object.size_bytes * piece.rows // max(1, piece.object.rows)
+        for run in pieces.values()
+        for piece in run
+    )
+    busy = sum(1 for run in pieces.values() if run)
+    by_size = max(-(-rows // TASK_ROWS), -(-stored // TASK_BYTES))
+    return max(by_size, min(busy, rows // _PARALLEL_ROWS_MIN))
+
+
+def _runs(
+    pieces: Iterable["ReadPiece"], rows_each: int, *, by_row: bool
+) -> Iterator[list["ReadPiece"]]:
+    run: list[ReadPiece] = []
+    room = rows_each
+    for whole in pieces:
+        piece = whole
+        while piece.rows > room and (by_row or piece.object.dense):
+            first, piece = _cut(piece, room)
+            run.append(first)
+            yield run
+            run, room = [], rows_each
+        if run and piece.rows > room:
+            yield run
+            run, room = [], rows_each
+        run.append(piece)
+        room -= piece.rows
+        if room <= 0:
+            yield run
+            run, room = [], rows_each
+    if run:
+        yield run
+
+
+def _cut(piece: "ReadPiece", rows: int) -> tuple["ReadPiece", "ReadPiece"]:
+    """Cuts a piece in two. Only in a dense one the offset of a row is known."""
+    if not piece.object.dense:
+        rest = replace(piece, first_row=piece.first_row + rows, rows=piece.rows - rows)
+        return replace(piece, rows=rows), rest
+    middle = piece.base + rows
+    first = replace(piece, rows=rows, end=middle)
+    rest = replace(
+        piece,
+        first_row=piece.first_row + rows,
+        rows=piece.rows - rows,
+        base=middle,
+        start=middle,
+    )
+    return first, rest
+
+
+def _by_object(pieces: Mapping[int, Sequence["ReadPiece"]]) -> list["ReadPiece"]:
+    """Does D1: returns a topological order of the objects, of several possible ones that which
+    follows partitions.
+    """
+    plan = {p: [piece for piece in pieces[p] if piece.rows] for p in sorted(pieces)}
+    held: dict[str, list[ReadPiece]] = {}
+    successors: dict[str, set[str]] = {}
+    waits: dict[str, int] = {}
+    for partition in plan.values():
+        before = ""
+        for piece in partition:
+            path = piece.object.path
+            held.setdefault(path, []).append(piece)
+            waits.setdefault(path, 0)
+            if before not in ("", path) and path not in successors.setdefault(before, set()):
+                successors[before].add(path)
+                waits[path] += 1
+            before = path
+    rank = {path: i for i, path in enumerate(held)}
+    ready = [(rank[path], path) for path, count in waits.items() if count == 0]
+    heapify(ready)
+    order = []
+    while ready:
+        _, path = heappop(ready)
+        order.append(path)
+        for successor in successors.get(path, ()):
+            waits[successor] -= 1
+            if waits[successor] == 0:
+                heappush(ready, (rank[successor], successor))
+    if len(order) < len(held):
+        return [piece for partition in plan.values() for piece in partition]
+    return [p for path in order for p in sorted(held[path], key=lambda p: p.first_row)]

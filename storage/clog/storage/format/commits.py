@@ -110,6 +110,7 @@ from clog.storage.format.writers import (
     PagedWriters,
     PageRef,
     WriterEntry,
+    appended_by_from_json,
     with_writers,
 )
 from clog.storage.store.contract import Store
@@ -474,10 +475,6 @@ class Edit:
             if (given := getattr(self, name)) != getattr(_NOTHING, name):
                 yield part, given
 
-    def partitions(self) -> set[int]:
-        """Returns every partition that the edit names."""
-        return {p for part, given in self.parts() if part.names for p in _partitions_of(given)}
-
     def changed_partitions(self) -> set[int]:
         """Returns the partitions changed otherwise than by appending or sealing: what voids a
         planned clean.
@@ -531,6 +528,10 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
         if "add" in value:
             objects = len(value["add"]["objects"])
             known["add"] = append_from_json(value["add"], version=version)
+        if "writers" in value:
+            known["writers"] = tuple(
+                appended_by_from_json(by, version=version) for by in value["writers"]
+            )
         edit: Edit = _EDIT.read(value, **known)
         spans = [(by.first, by.next) for by in edit.writers]
         for first, end in (*spans, *((j.first, j.next) for j in edit.unended)):
@@ -538,8 +539,7 @@ def edit_from_json(value: dict[str, Any], *, version: int) -> Edit:
                 raise ValueError(f"objects [{first}, {end}) of {objects} are a writer's")
         if later := [c.version for r in edit.replace for c in r.chunks if c.version > version]:
             raise ValueError(f"rows that came in by versions {later}")
-        writers = (replace(by, entry=replace(by.entry, version=version)) for by in edit.writers)
-        return replace(edit, writers=tuple(writers)) if edit.writers else edit
+        return edit
 
 
 def first_head(edit: Edit) -> Head:
@@ -567,10 +567,12 @@ def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
     partition that does not exist.
     """
     count = head.log.partitions
-    if unknown := sorted(p for p in edit.partitions() if not 0 <= p < count):
+    parts = list(edit.parts())
+    named = {p for part, given in parts if part.names for p in _partitions_of(given)}
+    if unknown := sorted(p for p in named if not 0 <= p < count):
         raise CorruptionError(f"an edit names partitions {unknown} of a log that has {count}")
     made = _Next(head, edit, version, time_ms)
-    for part, given in edit.parts():
+    for part, given in parts:
         if part.feature is not None:
             made.need(*part.feature)
         for p in _partitions_of(given) if part.changes else ():

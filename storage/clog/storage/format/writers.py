@@ -135,14 +135,15 @@ class AppendedBy:
     next: int = 0
 
 
-def _appended_by_from_json(value: list[Any]) -> AppendedBy:
+def appended_by_from_json(value: list[Any], *, version: int) -> AppendedBy:
+    """Reads an entry of the edit of this version; raises as codecs do."""
     first, end = map(NATURAL.read, value[_NAMED_FIELDS : _NAMED_FIELDS + 2])
     named, more = value[:_NAMED_FIELDS], value[_NAMED_FIELDS + 2 :]
-    return AppendedBy(_entry_from_json(named, NONE, more), first, end)
+    return AppendedBy(_entry_from_json(named, version, more), first, end)
 
 
 APPENDED_BY: Final = Codec(
-    lambda by: _entry_to_json(by.entry, by.first, by.next), _appended_by_from_json
+    lambda by: _entry_to_json(by.entry, by.first, by.next), appended_by_from_json
 )
 
 

@@ -149,8 +149,10 @@ def _cleaned(
 
 def _why_none(log: "Log") -> str:
     """Returns why nothing could be cleaned, though it was asked for at any dirty ratio."""
+    from clog.storage.config.log_config import LogConfig
+
     found = log.describe()
-    if "compact" not in found["config"]["cleanup.policy"].split(","):
+    if not LogConfig.from_overrides(found["config"]).compact:
         return 'cleanup.policy has no "compact"'
     if any(d["active_bytes"] for d in found["partition_details"]):
         return "active segments wait until they are sealed: --roll"

@@ -348,9 +348,11 @@ def next_action(
     """
     if detail["uncleanable"]:
         return f"clean again after back-off; the last pass failed: {detail['uncleanable']}"
-    policies = config["cleanup.policy"].split(",")
-    if "compact" not in policies:
-        return "retention" if "delete" in policies else "nothing: cleanup.policy keeps everything"
+    from clog.storage.config.log_config import LogConfig
+
+    holds = LogConfig.from_overrides({"cleanup.policy": config["cleanup.policy"]})
+    if not holds.compact:
+        return "retention" if holds.delete else "nothing: cleanup.policy keeps everything"
     ratio, limit = detail["dirty_ratio"], config["min.cleanable.dirty.ratio"]
     if reason is not None:
         why = {

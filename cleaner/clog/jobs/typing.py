@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage import Log
+from clog.storage.config.log_config import LogConfig
 from clog.storage.env import install_extra
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import to_arrow
@@ -271,7 +272,7 @@ def _check_logs(source: Log, target: Log, dead_letters: Log | None) -> None:
         )
     if dead_letters is None:
         return
-    if dead_letters.schema != BYTES or "compact" in dead_letters.config["cleanup.policy"]:
+    if dead_letters.schema != BYTES or LogConfig.from_overrides(dead_letters.config).compact:
         raise InvalidInputError(
             f"{dead_letters.url} cannot take dead letters: it has to be a log of bytes whose"
             ' cleanup.policy is "delete" or empty, so that those of one key stay apart'
@@ -328,7 +329,7 @@ def _typed(copy: _Copy, batch: pa.RecordBatch) -> tuple[pa.Table, dict[int, str]
     """
     schema = copy.target.schema
     config = copy.target.config
-    needs_key = "compact" in config["cleanup.policy"]
+    needs_key = LogConfig.from_overrides(config).compact
     reasons: dict[int, str] = {}
     left = np.arange(batch.num_rows)
     columns: list[pa.Array] = []

@@ -27,17 +27,16 @@ from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon.metrics import RequestMeter
 from clog.cleaner.log_round import Rest
 from clog.storage import Log
-from clog.storage.config.definitions import (
+from clog.storage.config.definitions import Choice, Integer, Kind, Positive, Value
+from clog.storage.config.log_config import (
     BROKER_NAMES,
     DEFINITIONS,
     SUCCESSORS,
-    Choice,
-    Integer,
-    Kind,
-    Positive,
-    Value,
+    LogConfig,
+    did_you_mean,
+    parse_overrides,
+    parse_value,
 )
-from clog.storage.config.log_config import LogConfig, did_you_mean, parse_overrides, parse_value
 from clog.storage.env import Clock, Ids
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, StoreUnavailableError
 from clog.storage.keys.hashing import ALGORITHMS

@@ -1,26 +1,29 @@
-"""A log's configs: reads what was given, knows what holds, and what a wrong name was meant to be.
+"""A log's configs: one row each; what was given, what holds, what a wrong name was meant to be.
 
-A log stores its *overrides*, canonical strings by Kafka's names; `LogConfig` is what holds with
-them (S42: it is made anew from the head at each use). Configs that contradict each other are
-refused where they come together (S43), one that is wrong in itself as soon as it is given.
+Names, units and defaults are those of Kafka's topic configs, so that what people know carries over;
+where a default differs its row says why. Names and values are part of the format: a log stores its
+*overrides*, canonical strings by Kafka's names; `LogConfig` is what holds with them (S42: it is
+made anew from the head at each use). Configs that contradict each other are refused where they come
+together (S43), one that is wrong in itself as soon as it is given. The cleaner's own settings hold
+for a process, not for a log, and stand there.
 """
 
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, get_args
 
 from clog.storage.config import definitions
 from clog.storage.config.definitions import (
-    BROKER_NAMES,
-    DEFINITIONS,
+    DAY_MS,
+    HOUR_MS,
+    INT_MAX,
     LONG_MAX,
-    POINTLESS,
-    SUCCESSORS,
+    ZSTD_LEVEL,
     Choice,
     Compression,
     Integer,
@@ -32,6 +35,7 @@ from clog.storage.config.definitions import (
     Value,
 )
 from clog.storage.errors import InvalidInputError
+from clog.storage.views import FORMATS
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _SHOWN_MAX = 60
@@ -39,35 +43,171 @@ NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
 """Of a process that has none of its own (S45)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One config, by its row in `LogConfig`. ``name`` is Kafka's, or ours where Kafka has none."""
+
+    name: str
+    kind: Kind
+    default: Value
+    doc: str
+    broker: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The configs that hold for a log; the fields are those of `DEFINITIONS`, units as there."""
+    """The configs that hold for a log. Each has one row here: what it may be, its default, what it
+    does, with the unit, and Kafka's broker-level names of it with the factor from their unit, the
+    one that takes precedence first. Its name in Kafka has dots.
+    """
 
-    cleanup_policy: frozenset[str]
-    min_cleanable_dirty_ratio: float
-    min_compaction_lag_ms: int
-    max_compaction_lag_ms: int
-    delete_retention_ms: int
-    segment_bytes: int
-    segment_ms: int
-    segment_jitter_ms: int
-    segment_chunks: int
-    retention_ms: int
-    retention_bytes: int
-    file_delete_delay_ms: int
-    dead_rows_delay_ms: int
-    reader_hold_max_ms: int
-    max_message_bytes: int
-    message_timestamp_type: str
-    message_timestamp_before_max_ms: int
-    message_timestamp_after_max_ms: int
-    compression_type: str
-    compression_zstd_level: int
-    object_bytes: int
-    table_publish: frozenset[str]
-    table_publish_interval_ms: int
-    partitioner: str
-    table_key_columns: tuple[str, ...]
+    cleanup_policy: Annotated[
+        frozenset[str],
+        SetOf(("compact", "delete")),
+        "what may be removed: superseded records (compact), old ones (delete); empty = nothing",
+        {"log.cleanup.policy": 1},
+    ] = frozenset({"compact"})  # Kafka's is delete; who wants only that needs no clog
+    min_cleanable_dirty_ratio: Annotated[
+        float,
+        Ratio(),
+        "a partition is cleaned when its dirty share of the cleanable bytes is above this",
+        {"log.cleaner.min.cleanable.ratio": 1},
+    ] = 0.5
+    min_compaction_lag_ms: Annotated[
+        int,
+        Integer(0),
+        "ms for which a record stays after its timestamp, superseded or not",
+        {"log.cleaner.min.compaction.lag.ms": 1},
+    ] = 0
+    max_compaction_lag_ms: Annotated[
+        int,
+        Integer(1),
+        "ms after which a record becomes eligible for cleaning, whatever the dirty ratio",
+        {"log.cleaner.max.compaction.lag.ms": 1},
+    ] = LONG_MAX
+    delete_retention_ms: Annotated[
+        int,
+        Integer(0),
+        "ms for which a tombstone stays after the first pass that met it",
+        {"log.cleaner.delete.retention.ms": 1},
+    ] = DAY_MS
+    segment_bytes: Annotated[
+        int,
+        Integer(14),  # as Kafka's before 4.0, which asks for 1 MiB: small logs and tests want less
+        "bytes of records at which the active segment rolls",
+        {"log.segment.bytes": 1},
+    ] = 1 << 30
+    segment_ms: Annotated[
+        int,
+        Integer(1),
+        "ms after which the active segment rolls",
+        {"log.roll.ms": 1, "log.roll.hours": HOUR_MS},
+    ] = 7 * DAY_MS
+    segment_jitter_ms: Annotated[
+        int,
+        Integer(0),
+        "maximum random ms taken off segment.ms, so that partitions roll at different times",
+        {"log.roll.jitter.ms": 1, "log.roll.jitter.hours": HOUR_MS},
+    ] = 0
+    segment_chunks: Annotated[
+        int,
+        Integer(1, INT_MAX),
+        "chunks at which the active segment rolls, as Kafka's does when its index is full",
+    ] = 1024
+    retention_ms: Annotated[
+        int,
+        Integer(-1),
+        "ms after a segment's newest timestamp until it goes, under policy delete; -1 = never",
+        {
+            "log.retention.ms": 1,
+            "log.retention.minutes": 60_000,
+            "log.retention.hours": HOUR_MS,
+        },
+    ] = 7 * DAY_MS
+    retention_bytes: Annotated[
+        int,
+        Integer(-1),
+        "bytes of a partition above which old segments go, under policy delete; -1 = no limit",
+        {"log.retention.bytes": 1},
+    ] = -1
+    file_delete_delay_ms: Annotated[
+        int,
+        Integer(0),
+        "ms for which a replaced data object stays readable",
+        {"log.segment.delete.delay.ms": 1},
+    ] = DAY_MS  # Kafka's is 60 s; here planned reads and time travel rest on it (S27)
+    dead_rows_delay_ms: Annotated[
+        int,
+        Integer(0),
+        "ms for which a few dead rows of a chunk may stay, hidden, until a rewrite removes their"
+        " bytes; 0 = rewrite at once",
+    ] = 7 * DAY_MS  # as segment.ms; a part of the bound on erasure (S46)
+    reader_hold_max_ms: Annotated[
+        int,
+        Integer(0),
+        "maximum ms for which named readers may keep a tombstone or a version that could go, never"
+        " longer than max.compaction.lag.ms; 0 = not at all",
+    ] = 0
+    max_message_bytes: Annotated[
+        int,
+        Integer(0, INT_MAX),
+        "largest record accepted, in bytes with its overhead of 12",
+        {"message.max.bytes": 1},
+    ] = 1_048_588
+    message_timestamp_type: Annotated[
+        str,
+        Choice(("CreateTime", "LogAppendTime")),
+        "whether a record's timestamp is the producer's or the time of the commit",
+        {"log.message.timestamp.type": 1},
+    ] = "CreateTime"
+    message_timestamp_before_max_ms: Annotated[
+        int,
+        Integer(0),
+        "ms by which a producer's timestamp may lie before the commit",
+        {"log.message.timestamp.before.max.ms": 1},
+    ] = LONG_MAX
+    message_timestamp_after_max_ms: Annotated[
+        int,
+        Integer(0),
+        "ms by which a producer's timestamp may lie after the commit",
+        {"log.message.timestamp.after.max.ms": 1},
+    ] = HOUR_MS
+    compression_type: Annotated[
+        str,
+        Choice(("zstd", "lz4", "snappy", "none")),
+        "codec of new data objects",
+    ] = "zstd"  # Kafka's is producer: there is none here
+    compression_zstd_level: Annotated[
+        int,
+        Integer(1, 22),
+        "level of compression.type=zstd; a higher one takes longer and leaves fewer bytes",
+    ] = ZSTD_LEVEL  # Kafka's is 3
+    object_bytes: Annotated[
+        int,
+        Integer(1, INT_MAX),
+        "bytes of records after which a writing task starts another data object",
+    ] = 64 << 20
+    table_publish: Annotated[
+        frozenset[str],
+        SetOf(("none", *FORMATS)),
+        "formats in which the cleaner publishes the table for other engines; none = not at all",
+    ] = frozenset({"none"})
+    table_publish_interval_ms: Annotated[
+        int,
+        Integer(0),
+        "minimum ms between two publications of a log that changes; 0 = each round",
+    ] = 60_000
+    partitioner: Annotated[
+        str,
+        Choice(("xxh3", "murmur2")),
+        "how keys are assigned to partitions, fixed when the log is created; murmur2 is Kafka's",
+    ] = "xxh3"
+    table_key_columns: Annotated[
+        tuple[str, ...],
+        Names(),
+        "names of the key's columns in a typed log; Spark then reads and writes its table as plain"
+        " columns: these and the fields of the value",
+    ] = ()
 
     @classmethod
     def from_overrides(cls, overrides: Mapping[str, str]) -> "LogConfig":
@@ -111,17 +251,56 @@ class LogConfig:
 
     def as_dict(self) -> dict[str, str]:
         """Returns every config as its canonical string, by Kafka's name."""
-        return {name: _text(getattr(self, d.attribute)) for name, d in DEFINITIONS.items()}
+        return {name: _text(getattr(self, _attribute(name))) for name in DEFINITIONS}
+
+
+def _definitions() -> Iterator[Definition]:
+    for f in fields(LogConfig):
+        _, kind, doc, *broker = get_args(f.type)
+        default: Any = f.default
+        yield Definition(f.name.replace("_", "."), kind, default, doc, *broker)
+
+
+DEFINITIONS: Mapping[str, Definition] = MappingProxyType({d.name: d for d in _definitions()})
+"""Every config by name."""
+BROKER_NAMES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {broker: (d.name, factor) for d in DEFINITIONS.values() for broker, factor in d.broker.items()}
+)
+"""Kafka's broker-level name -> (our name, factor from its unit to ours)."""
+SUCCESSORS: Mapping[str, str] = MappingProxyType(
+    {
+        "delete.and.compact": "cleanup.policy=compact,delete of each log",
+        "log.cleaner.enabled": "log.cleaner.enable of the daemon",
+        "log.cleanup.interval.mins": "log.retention.check.interval.ms of the daemon, in ms",
+        "log.cleanup.policy": "cleanup.policy of each log",
+        "log.file.size": "segment.bytes of each log",
+        "log.retention.hours.per.topic": "retention.ms of each log, in ms",
+        "log.retention.size": "retention.bytes of each log",
+        "log.roll.hours.per.topic": "segment.ms of each log, in ms",
+        "log.retention.bytes.per.topic": "retention.bytes of each log",
+        "log.segment.bytes.per.topic": "segment.bytes of each log",
+    }
+)
+"""Names from Kafka's past, and names that are often taken for one -> what to set today."""
+POINTLESS: Mapping[str, str] = MappingProxyType(
+    {
+        "flush.messages": "every commit is durable",
+        "flush.ms": "every commit is durable",
+        "index.interval.bytes": "there are no index files",
+        "min.insync.replicas": "the filesystem replicates",
+        "preallocate": "nothing is written in place",
+        "segment.index.bytes": "there are no index files; segment.chunks rolls in their place",
+        "unclean.leader.election.enable": "there are no leaders",
+    }
+)
+"""Kafka's topic configs that mean nothing here -> why."""
 
 
 def parse_overrides(given: Mapping[str, object]) -> dict[str, str]:
     """Returns the same configs as canonical strings; numbers may be numbers.
 
-    Each is checked by itself: whether they fit together depends on what else the log has, so that
-    is for `LogConfig.from_overrides`.
-
-    Raises:
-        InvalidInputError: a name that is no config, or a value out of its range (S43).
+    Each is checked by itself (S43): whether they fit together depends on what else the log has, so
+    that is for `LogConfig.from_overrides`.
 
     >>> parse_overrides({"cleanup.policy": " Delete,compact", "segment.bytes": 1e6})
     {'cleanup.policy': 'compact,delete', 'segment.bytes': '1000000'}
@@ -132,9 +311,6 @@ def parse_overrides(given: Mapping[str, object]) -> dict[str, str]:
 def with_defaults(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> LogConfig:
     """Returns what holds with a log's overrides, and below them with a process's own defaults
     (S45). A default that contradicts the log's configs does not count, the others do.
-
-    Raises:
-        InvalidInputError: the overrides are wrong.
     """
     try:
         return LogConfig.from_overrides({**defaults, **overrides})
@@ -158,11 +334,7 @@ def fitting_defaults(overrides: Mapping[str, str], defaults: Mapping[str, str]) 
 
 
 def check_known(name: str) -> None:
-    """Raises if there is no such config.
-
-    Raises:
-        InvalidInputError: there is none; the nearest is named.
-    """
+    """Raises InvalidInputError if there is no such config; the nearest is named."""
     if name not in DEFINITIONS:
         raise InvalidInputError(_unknown(name, None))
 
@@ -182,17 +354,18 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str | None:
     return plain[close[0]] if close else None
 
 
+def _attribute(name: str) -> str:
+    return name.replace(".", "_")
+
+
 def _plain(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
 
 
 @lru_cache(maxsize=64)  # each append asks, and a log has few sets of configs in its life
 def _from_overrides(overrides: tuple[tuple[str, str], ...]) -> LogConfig:
-    values: dict[str, Any] = {d.attribute: d.default for d in DEFINITIONS.values()}
-    for name, text in overrides:
-        parsed = _parse(name, text)
-        values[DEFINITIONS[name].attribute] = parsed
-    config = LogConfig(**values)
+    parsed: dict[str, Any] = {_attribute(name): _parse(name, text) for name, text in overrides}
+    config = LogConfig(**parsed)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise InvalidInputError(
             f"min.compaction.lag.ms={config.min_compaction_lag_ms} is above"
@@ -267,19 +440,21 @@ def _parse_integer(kind: Integer, value: object) -> int:
     return number
 
 
-def _parse_ratio(_: Ratio, value: object) -> float:
+def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError
-    number = float(value)
+    return float(value)
+
+
+def _parse_ratio(_: Ratio, value: object) -> float:
+    number = _number(value)
     if not 0 <= number <= 1:  # NaN is not either
         raise ValueError
     return math.fabs(number)  # no "-0.0"
 
 
 def _parse_positive(_: Positive, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TypeError
-    number = float(value)
+    number = _number(value)
     if not number > 0:
         raise ValueError
     return number
@@ -313,11 +488,10 @@ def _parse_names(_: Names, value: object) -> tuple[str, ...]:
 
 
 def _word(words: tuple[str, ...], given: str) -> str:
-    by_lower = {word.lower(): word for word in words}
-    try:
-        return by_lower[given.strip().lower()]
-    except KeyError:
-        raise ValueError from None
+    found = {word.lower(): word for word in words}.get(given.strip().lower())
+    if found is None:
+        raise ValueError
+    return found
 
 
 _PARSERS: dict[type[Kind], Callable[[Any, object], Value]] = {

@@ -4,7 +4,7 @@ import pytest
 
 from clog.cleaner.daemon.broker_config import OF_THE_CLEANER, SETTINGS, broker_config
 from clog.storage import InvalidInputError
-from clog.storage.config.definitions import BROKER_NAMES, DEFINITIONS
+from clog.storage.config.log_config import BROKER_NAMES, DEFINITIONS
 
 
 def test_kafkas_defaults():

@@ -3,8 +3,8 @@
 import pytest
 
 from clog.storage.config import definitions
-from clog.storage.config.definitions import DEFINITIONS, LONG_MAX
-from clog.storage.config.log_config import LogConfig, parse_overrides
+from clog.storage.config.definitions import LONG_MAX
+from clog.storage.config.log_config import DEFINITIONS, LogConfig, parse_overrides
 from clog.storage.errors import InvalidInputError
 
 

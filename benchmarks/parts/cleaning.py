@@ -31,7 +31,7 @@ from clog.cleaner import Cleaner, PassStats
 from clog.cleaner.passes.offset_map import KeyHasher, build_map, empty_map
 from clog.storage import Log
 from clog.storage.keys.hashing import hash_keys
-from clog.storage.objects.writer import write_rewritten
+from clog.storage.objects.composing import write_rewritten
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, plan_range, read_pieces
 
 BATCH = 250_000

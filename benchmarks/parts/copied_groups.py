@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from clog.storage.config.definitions import ZSTD
 from clog.storage.env import SeededIds
-from clog.storage.objects.layout import REWRITTEN_SCHEMA, rewritten_chunk
-from clog.storage.objects.writer import CopiedGroup, write_rewritten
+from clog.storage.objects.composing import CopiedGroup, write_rewritten
+from clog.storage.objects.writer import rewritten_chunk
 from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
+from clog.storage.types.columns import REWRITTEN_SCHEMA
 from clog_testing.crash import memory_store
 
 READ = (*COLUMNS, DELETE_HORIZON)

@@ -8,7 +8,7 @@ second, as median and range over the rounds. The peers compute the last offset o
 much memory as they like:
 
 - `hash keys`: what a row costs before it reaches the map.
-- `latest_keys`: what the table view does: rows sorted in one piece, 40 bytes each.
+- `LatestKeys`: what the table view does: rows sorted in one piece, 40 bytes each.
 - `argsort + reduceat`: NumPy sorts one word of the hash and takes the maximum of each group.
 - `arrow group_by max`: Arrow's hash aggregation over both words, one thread.
 """
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from clog.cleaner.passes.offset_map import SLOT_BYTES, OffsetMap
 from clog.storage.keys.hashing import hash_keys
-from clog.storage.read.latest_keys import LatestKeys
+from clog.storage.read.table import LatestKeys
 
 
 def argsort_reduceat(hashes, offsets):

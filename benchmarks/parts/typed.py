@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from clog.cleaner import Cleaner
 from clog.storage import Log
-from clog.storage.objects.layout import value_sizes
+from clog.storage.types.columns import value_sizes
 
 TWO = ["value.price", "value.quantity"]
 

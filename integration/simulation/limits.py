@@ -28,7 +28,7 @@ import clog.storage.objects.writer
 import clog.storage.read.lookup
 import clog.storage.read.scan
 import clog.storage.read.table
-from clog.storage.objects.layout import REWRITTEN_SCHEMA
+from clog.storage.types.columns import REWRITTEN_SCHEMA
 
 BLOCK_VERSIONS = 4
 

@@ -8,9 +8,8 @@ import pyarrow as pa
 
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.objects.layout import DataObject
 from clog.storage.objects.records import to_records
-from clog.storage.objects.writer import ObjectWriter
+from clog.storage.objects.writer import DataObject, ObjectWriter
 
 PARTITIONS = 2
 BATCHES = 48

@@ -24,10 +24,10 @@ from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.cleaner.masks import keep_masks
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds
-from clog.storage.objects.layout import BYTES
 from clog.storage.objects.records import to_records
 from clog.storage.read.lookup import KeyIndexCache
 from clog.storage.read.table import table_batches
+from clog.storage.types.columns import BYTES
 from clog_testing.crash import contents, copy_of, crash_runs, discard, inside, memory_store
 from clog_testing.invariants import check_log
 from clog_testing.model import rows_in

@@ -31,9 +31,9 @@ from clog.storage.format import columns as storage_columns
 from clog.storage.format import commits, writers
 from clog.storage.format import manifest as snapshots
 from clog.storage.format.log_info import NO_FEATURES
-from clog.storage.objects import encoding
-from clog.storage.objects.layout import DataObject
+from clog.storage.objects import writer
 from clog.storage.objects.records import to_records
+from clog.storage.objects.writer import DataObject
 from clog.storage.store import open_store
 from clog_testing.crash import discard
 
@@ -135,8 +135,8 @@ def cleaned(root: Path) -> None:
 def indexed(root: Path) -> None:
     """Key indexes of several blocks, one with a key that is null; snapshots that know of them."""
     with (
-        patch.object(encoding, "WHOLE_BYTES", 0),
-        patch.object(encoding, "GROUP_ROWS", 10),
+        patch.object(writer, "WHOLE_BYTES", 0),
+        patch.object(writer, "GROUP_ROWS", 10),
     ):
         log = create(root, min_cleanable_dirty_ratio="0")
         for n in range(6):
@@ -178,7 +178,7 @@ def field_ids(root: Path) -> None:
     log = create(root, delete_retention_ms="1000", dead_rows_delay_ms="0")
     cleaner = Cleaner(log, clock=log.handle.clock)
     for n in range(6):
-        before = patch.object(encoding, "with_ids", lambda field: field)
+        before = patch.object(writer, "with_ids", lambda field: field)
         with before if n < 3 else nullcontext():
             log.append([{"key": f"k{i % 11}", "value": f"{n}.{i}"} for i in range(n, 15)])
             log.append([{"key": f"k{n}", "value": None, "headers": [("h", b"x"), ("h", None)]}])
@@ -302,7 +302,7 @@ def upgraded(root: Path) -> None:
 
 def typed(root: Path) -> None:
     """Columns of many types, schemas that evolve, objects of each, some rewritten, key indexes."""
-    with patch.object(encoding, "WHOLE_BYTES", 0):
+    with patch.object(writer, "WHOLE_BYTES", 0):
         kinds = [
             *(("n", pa.int32()), ("x", pa.float32()), ("s", pa.string()), ("b", pa.binary())),
             *(("d", pa.decimal128(6, 2)), ("t", pa.timestamp("us", "UTC")), ("ok", pa.bool_())),
@@ -349,7 +349,7 @@ def typed_record(n: int, i: int) -> dict:
 
 def typed_keys(root: Path) -> None:
     """Keys that are dates, decimals and truth values in a struct; one gets wider; key indexes."""
-    with patch.object(encoding, "WHOLE_BYTES", 0):
+    with patch.object(writer, "WHOLE_BYTES", 0):
         key = pa.struct([("d", pa.date32()), ("p", pa.decimal128(9, 2)), ("ok", pa.bool_())])
         schema = {"key": key, "value": pa.struct([("n", pa.int32())])}
         log = create(root, schema=schema, min_cleanable_dirty_ratio="0")

@@ -50,8 +50,8 @@ LIMITS = {
     f"{STORAGE}.format.transactions.POSITIONS_BYTES_MAX": (60, 1_024),
     f"{STORAGE}.format.chunks.INLINE_BYTES_MAX": (0, 1_024),
     f"{STORAGE}.format.columns.INLINE_PARTITIONS_MAX": (2, 256),
-    f"{STORAGE}.objects.encoding.GROUP_ROWS": (5, 32_768),
-    f"{STORAGE}.objects.encoding.WHOLE_BYTES": (0, 1 << 20),
+    f"{STORAGE}.objects.writer.GROUP_ROWS": (5, 32_768),
+    f"{STORAGE}.objects.writer.WHOLE_BYTES": (0, 1 << 20),
 }
 """What divides and pages: small values, so that a few records reach them, and those in use."""
 TYPES = {
@@ -159,7 +159,7 @@ class RandomLog:
             producer = (f"w{self.draw.randrange(9)}", self.done["producer"])
         old = self.draw.random() < 0.3
         with (
-            patch(f"{STORAGE}.objects.encoding.with_ids", (lambda f: f))
+            patch(f"{STORAGE}.objects.writer.with_ids", (lambda f: f))
             if (old and not self.is_typed)
             else ExitStack()
         ):

@@ -14,8 +14,8 @@ from second_reader.log import Log as SecondLog
 from clog.storage import CorruptionError, Log
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format.documents import decode, encode
-from clog.storage.objects.layout import REWRITTEN_SCHEMA, with_ids
 from clog.storage.store import open_store
+from clog.storage.types.columns import REWRITTEN_SCHEMA, with_ids
 
 TIME_MS = 1_700_000_000_000
 SOUND = {

@@ -27,9 +27,10 @@ from clog.storage.format import manifest as snapshots
 from clog.storage.format.chunks import Chunk, ChunkHorizon, Replacement
 from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Edit
-from clog.storage.objects import encoding, writer
-from clog.storage.objects.layout import REWRITTEN_SCHEMA
-from clog.storage.objects.writer import write_rewritten
+from clog.storage.objects import writer
+from clog.storage.objects.composing import write_rewritten
+from clog.storage.read import copy
+from clog.storage.types.columns import REWRITTEN_SCHEMA
 from clog_testing.strategies import placed_records
 
 START_MS = 1_700_000_000_000
@@ -390,15 +391,15 @@ def test_row_groups_that_were_copied(root, monkeypatch):
     """FORMAT.md §5.1: the footer, its sum, the key index and page checksums of an object that was
     composed of others' row groups are those of any object.
     """
-    monkeypatch.setattr("clog.storage.objects.encoding.GROUP_ROWS", 8)
+    monkeypatch.setattr("clog.storage.objects.writer.GROUP_ROWS", 8)
     monkeypatch.setattr("clog.storage.objects.writer.GROUP_BYTES_MIN", 1)
     monkeypatch.setattr("clog.storage.read.copy.GROUP_BYTES_MIN", 1)
-    for module in ("encoding", "writer"):
+    for module in ("writer", "composing"):
         monkeypatch.setattr(f"clog.storage.objects.{module}.WHOLE_BYTES", 100)
     copied = []
-    real = writer.RowGroupSource.copied
+    real = copy.RowGroupSource.copied
     monkeypatch.setattr(
-        writer.RowGroupSource, "copied", lambda *a: copied.append(real(*a)) or copied[-1]
+        copy.RowGroupSource, "copied", lambda *a: copied.append(real(*a)) or copied[-1]
     )
     log = create(root, **{"cleanup.policy": "delete"})
     for n in range(4):
@@ -417,10 +418,10 @@ def test_columns_with_some_other_ids_are_refused(root, monkeypatch, wrong):
     """FORMAT.md §5.1: a column has its own id, or none has any."""
     log = create(root, partitions=1)
     own = {b"PARQUET:field_id": b"77"}
-    right = encoding.with_ids
+    right = writer.with_ids
     with monkeypatch.context() as other:
         other.setattr(
-            encoding,
+            writer,
             "with_ids",
             lambda f: f.with_metadata(own) if f.name == wrong else right(f),
         )

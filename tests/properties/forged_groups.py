@@ -5,8 +5,8 @@ from dataclasses import replace
 import xxhash
 from hypothesis import strategies as st
 
-from clog.storage.objects import encoding, reader, writer
-from clog.storage.objects.footer import BINARY, I32, I64, LIST, STRUCT, Reader, written
+from clog.storage.objects import composing, reader, writer
+from clog.storage.objects.reader import BINARY, I32, I64, LIST, STRUCT, Reader, written
 from clog.storage.read import copy as read_or_copies
 
 NUMBERS = st.sampled_from([0, 1, -1, 2, 6, 8, 40, 2**31 - 1, 2**32, 2**62, -(2**63)])
@@ -21,15 +21,13 @@ OTHERS = st.one_of(
 
 def set_limits(monkeypatch, group_bytes_min):
     """Sets limits that a few records reach."""
-    for module in (encoding, writer, read_or_copies):
+    for module in (writer, read_or_copies):
         monkeypatch.setattr(module, "GROUP_BYTES_MIN", group_bytes_min)
-    for module in (reader, encoding, read_or_copies):
-        monkeypatch.setattr(module, "WHOLE_BYTES", 0)
-    monkeypatch.setattr("clog.storage.objects.writer.WHOLE_BYTES", 0)
-    for module in (encoding, writer):
         monkeypatch.setattr(module, "GROUP_BYTES", 120)
         monkeypatch.setattr(module, "GROUP_ROWS", 6)
-    monkeypatch.setattr(writer, "_GATHER_ROWS", 4)
+    for module in (reader, writer, composing, read_or_copies):
+        monkeypatch.setattr(module, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(composing, "_GATHER_ROWS", 4)
 
 
 def forged(store, obj, data):

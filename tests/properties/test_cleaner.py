@@ -18,8 +18,7 @@ from clog.storage import Log, ManualClock, VersionExpiredError
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import SeededIds
 from clog.storage.format.commits import read_commit
-from clog.storage.objects import encoding
-from clog.storage.objects import writer as objects_row_groups
+from clog.storage.objects import writer
 from clog.storage.read import copy as read_row_groups
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.read.scan import DELETE_HORIZON, plan_range, read_pieces
@@ -49,13 +48,12 @@ def _settings():
     live beside one that died.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "WHOLE_BYTES", 0)
+        patch.setattr(writer, "WHOLE_BYTES", 0)
         patch.setattr(rewriter, "REWRITE_FACTOR", 1)
-        patch.setattr(encoding, "GROUP_ROWS", 2)
+        patch.setattr(writer, "GROUP_ROWS", 2)
         patch.setattr(threads, "WORTH_BYTES", 0)
         patch.setattr(offset_map, "PORTION_ROWS", 2)
-        for module in (objects_row_groups, read_row_groups):
-            patch.setattr(module, "GROUP_BYTES_MIN", 1)
+        patch.setattr(read_row_groups, "GROUP_BYTES_MIN", 1)
         yield
 
 

@@ -18,11 +18,13 @@ from clog.storage.diagnostics.verify_objects import object_problems
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import Chunk, write_dead_rows
-from clog.storage.objects import encoding, writer
-from clog.storage.objects.layout import REWRITTEN_SCHEMA, rewritten_chunk
-from clog.storage.objects.writer import CopiedGroup, ObjectWriter, write_rewritten
+from clog.storage.objects import writer
+from clog.storage.objects.composing import CopiedGroup, write_rewritten
+from clog.storage.objects.writer import ObjectWriter, rewritten_chunk
+from clog.storage.read import copy
 from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
+from clog.storage.types.columns import REWRITTEN_SCHEMA
 from clog_testing.crash import discard, memory_store
 
 READ = (*COLUMNS, DELETE_HORIZON)
@@ -222,7 +224,7 @@ def test_groups_of_every_codec_are_copied(codec):
 
 def without_ids(monkeypatch):
     """Objects as they were written before columns had field ids."""
-    monkeypatch.setattr(encoding, "with_ids", lambda field: field)
+    monkeypatch.setattr(writer, "with_ids", lambda field: field)
 
 
 @pytest.mark.parametrize("gap", [False, True])
@@ -252,7 +254,7 @@ def test_another_field_id_is_no_copy_and_is_found(monkeypatch):
     store, ids = memory_store(), SeededIds(1)
     with monkeypatch.context() as wrong:
         other = {b"PARQUET:field_id": b"30"}
-        wrong.setattr(encoding, "with_ids", lambda field: field.with_metadata(other))
+        wrong.setattr(writer, "with_ids", lambda field: field.with_metadata(other))
         chunk = one_object(store, ids)
     assert copies(store, chunk) == []
     data = store.get(chunk.object.path)
@@ -266,7 +268,7 @@ def test_small_groups_are_encoded_anew(monkeypatch):
     store, ids = memory_store(), SeededIds(1)
     chunk = one_object(store, ids)
     count = len(copies(store, chunk))
-    monkeypatch.setattr(writer, "GROUP_BYTES_MIN", 10_000)
+    monkeypatch.setattr(copy, "GROUP_BYTES_MIN", 10_000)
     assert count
     assert copies(store, chunk) == []
     discard(store)

@@ -17,11 +17,12 @@ from clog.storage.config.definitions import ZSTD
 from clog.storage.diagnostics.verify_objects import object_problems
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
-from clog.storage.objects.evolution import evolved
-from clog.storage.objects.layout import column_types, rewritten_chunk, schema_of
-from clog.storage.objects.writer import CopiedGroup, write_rewritten
+from clog.storage.objects.composing import CopiedGroup, write_rewritten
+from clog.storage.objects.writer import rewritten_chunk
 from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces
+from clog.storage.types.columns import column_types, schema_of
+from clog.storage.types.evolve import evolved
 from clog_testing.crash import discard, memory_store
 
 READ = (*COLUMNS, DELETE_HORIZON)

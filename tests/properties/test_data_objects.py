@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from clog.storage.config.definitions import ZSTD, Compression
 from clog.storage.env import SeededIds
-from clog.storage.objects import encoding, reader
-from clog.storage.objects.layout import RECORD_SCHEMA, REWRITTEN_SCHEMA
-from clog.storage.objects.reader import read_ranges
-from clog.storage.objects.writer import ObjectWriter, write_rewritten
+from clog.storage.objects import reader, writer
+from clog.storage.objects.composing import write_rewritten
+from clog.storage.objects.reader import open_ranges
+from clog.storage.objects.writer import ObjectWriter
 from clog.storage.store import open_store
+from clog.storage.types.columns import RECORD_SCHEMA, REWRITTEN_SCHEMA
 
 PARTITIONS = 4
 COLUMNS = REWRITTEN_SCHEMA.names
@@ -31,9 +32,9 @@ _numbers = itertools.count()
 def small_limits(monkeypatch):
     """Limits that a few records reach."""
     monkeypatch.setattr(reader, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(encoding, "GROUP_BYTES", 120)
-    monkeypatch.setattr(encoding, "GROUP_BYTES_MIN", 40)
-    monkeypatch.setattr(encoding, "GROUP_ROWS", 6)
+    monkeypatch.setattr(writer, "GROUP_BYTES", 120)
+    monkeypatch.setattr(writer, "GROUP_BYTES_MIN", 40)
+    monkeypatch.setattr(writer, "GROUP_ROWS", 6)
 
 
 def new_store():
@@ -113,7 +114,7 @@ def test_records_come_back(calls, object_bytes, compression):
     found = {p: [] for p in range(PARTITIONS)}
     for obj in writer.finish():
         runs = [[] for _ in obj.chunks]
-        for i, batch in read_ranges(store, obj.ref, chunk_runs(obj), columns=COLUMNS, batch_rows=5):
+        for i, batch in open_ranges(store, obj.ref, chunk_runs(obj), columns=COLUMNS)(5):
             runs[i] += as_rows(batch)
         for chunk, rows in zip(obj.chunks, runs, strict=True):
             check_chunk(chunk, rows)
@@ -168,7 +169,7 @@ def test_rewritten_records_come_back(rows, object_bytes, data):
         bounds = sorted(data.draw(st.lists(st.integers(0, obj.rows), min_size=4, max_size=4)))
         runs = [(bounds[0], bounds[1] - bounds[0]), (bounds[2], bounds[3] - bounds[2])]
         found = [[], []]
-        for i, batch in read_ranges(store, obj.ref, runs, columns=COLUMNS, batch_rows=7):
+        for i, batch in open_ranges(store, obj.ref, runs, columns=COLUMNS)(7):
             found[i] += as_rows(batch)
         for i, (first, count) in enumerate(runs):
             wanted = expected[first : first + count]

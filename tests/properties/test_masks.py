@@ -20,9 +20,14 @@ from clog.storage.env import SeededIds
 from clog.storage.format import chunks
 from clog.storage.format.chunks import read_bitmap
 from clog.storage.read.hidden_rows import view_masks
-from clog.storage.read.latest_keys import ROW_BYTES
 from clog.storage.read.lookup import KeyIndexCache
-from clog.storage.read.table import changes_batches, plan_table, small_view_batches, table_batches
+from clog.storage.read.table import (
+    ROW_BYTES,
+    changes_batches,
+    plan_table,
+    small_view_batches,
+    table_batches,
+)
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.model import ModelLog, fields_of, rows_in
 from clog_testing.strategies import TIME_MS_MAX, placed_records

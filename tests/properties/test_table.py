@@ -15,8 +15,13 @@ from clog.state.table import StateTable
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds
 from clog.storage.read.hidden_rows import view_masks
-from clog.storage.read.latest_keys import ROW_BYTES
-from clog.storage.read.table import changes_batches, missed_deletes, plan_table, table_batches
+from clog.storage.read.table import (
+    ROW_BYTES,
+    changes_batches,
+    missed_deletes,
+    plan_table,
+    table_batches,
+)
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.model import ModelLog, fields_of, rows_in
 from clog_testing.strategies import TIME_MS_MAX, placed_records

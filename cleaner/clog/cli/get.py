@@ -46,7 +46,7 @@ def get(
     clog get ./orders alice --values
     clog get ./orders alice --at 12 --json
     """
-    from clog.storage.objects.conforming import asked_keys
+    from clog.storage.read.lookup import asked_keys
 
     check_base64(keys, is_base64=is_base64)
     log = given.open(url)

@@ -13,7 +13,7 @@ Bytes that are not UTF-8 are in ``key_b64`` and ``value_b64`` instead. To append
 ``value`` are needed; a timestamp may be epoch milliseconds, too; ``offset`` is ignored, since the
 log gives offsets.
 
-Of a typed log keys and values are JSON of their types (`typed_json`), in text lines too, where a
+Of a typed log keys and values are JSON of their types (`types.conform`), in text lines too, where a
 key that is text stands for itself; such lines are not read.
 """
 
@@ -68,7 +68,7 @@ class Rows:
     def to_typed(self, schema: "pa.Schema", *, first: int) -> "pa.Table":
         """Returns what `Log.append` of a log with this schema takes; ``first`` as `parse_jsonl`."""
         from clog.storage.errors import InvalidInputError
-        from clog.storage.objects.conforming import UnfitError, conformed, made_of_python
+        from clog.storage.types.conform import UnfitError, conformed, made_of_python
 
         nothing = [None] * len(self)
         table = self._to_table(nothing, nothing)
@@ -115,7 +115,7 @@ def parse_jsonl(lines: Sequence[bytes], *, first: int, schema: "pa.Schema | None
     ``schema`` is that of a typed log.
     """
     from clog.storage.errors import InvalidInputError
-    from clog.storage.objects.typed_json import parsed_json
+    from clog.storage.types.conform import parsed_json
 
     rows, kinds = Rows(), () if schema is None else schema.types
     for number, line in enumerate(lines, first):
@@ -177,7 +177,7 @@ def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
     column = batch.column(name)
     if of_bytes(batch.schema):
         return [_binary_json(name, value) for value in column.to_pylist()]
-    from clog.storage.objects.typed_json import column_json
+    from clog.storage.types.conform import column_json
 
     return [{name: value} for value in column_json(column)]
 
@@ -196,7 +196,7 @@ def texts_of(column: "pa.Array") -> list[bytes | None]:
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
         found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
         return found
-    from clog.storage.objects.typed_json import column_json
+    from clog.storage.types.conform import column_json
 
     return [None if value is None else _compact(value) for value in column_json(column)]
 
@@ -234,7 +234,7 @@ def _add(rows: Rows, record: Any, schema: "pa.Schema | None") -> None:
 
 
 def _typed(record: dict[str, Any], name: str, schema: "pa.Schema") -> Any:
-    from clog.storage.objects.typed_json import from_json
+    from clog.storage.types.conform import from_json
 
     if name not in record:
         raise ValueError(f'{name} is missing; for null give "{name}": null')
@@ -326,7 +326,7 @@ def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | No
     """Returns the bytes of keys, which are text, or base64; the keys of a typed log."""
     if schema is not None:
         from clog.storage.errors import InvalidInputError
-        from clog.storage.objects.typed_json import key_from_text
+        from clog.storage.types.conform import key_from_text
 
         if is_base64:
             raise InvalidInputError(

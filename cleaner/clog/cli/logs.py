@@ -268,7 +268,7 @@ def _to_delete(names: Iterable[str]) -> dict[str, None]:
 
 def _evolve(log: "Log", wanted: "pa.Schema", given: Given) -> None:
     """Evolves a log to a schema, and says what changed."""
-    from clog.storage.objects.evolution import evolution_to, schema_words
+    from clog.storage.types.evolve import evolution_to, schema_words
 
     changes = evolution_to(log.handle.refresh().head.log.schema, wanted)
     if changes:

@@ -287,7 +287,7 @@ def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None
 
 def typed_schema(log: "Log") -> "pa.Schema | None":
     """Returns the schema of a typed log; None where keys and values are bytes."""
-    from clog.storage.objects.layout import arrow_schema
+    from clog.storage.types.columns import arrow_schema
 
     schema = log.handle.tip.head.log.schema
     return None if schema is None else arrow_schema(schema)
@@ -297,8 +297,8 @@ def schema_file(path: Path | None) -> "pa.Schema | None":
     """Returns the schema in a file of JSON, if one is given."""
     if path is None:
         return None
-    from clog.storage.objects.evolution import schema_from_words
-    from clog.storage.objects.typed_json import parsed_json
+    from clog.storage.types.conform import parsed_json
+    from clog.storage.types.evolve import schema_from_words
 
     try:
         words = parsed_json(path.read_bytes())

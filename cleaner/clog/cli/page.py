@@ -483,7 +483,7 @@ def _contents(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
     """Returns the keys or the values of records: text, base64 of bytes that are none, or JSON."""
     import pyarrow as pa
 
-    from clog.storage.objects.typed_json import column_json
+    from clog.storage.types.conform import column_json
 
     column = batch.column(name)
     if of_bytes(batch.schema) or pa.types.is_string(column.type):

@@ -35,10 +35,10 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.env import install_extra
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import to_arrow
-from clog.storage.objects.conforming import fitting_python
-from clog.storage.objects.layout import BYTES, record_sizes
 from clog.storage.objects.records import of_headers
-from clog.storage.objects.typed_json import from_json, parsed_json
+from clog.storage.objects.writer import record_sizes
+from clog.storage.types.columns import BYTES
+from clog.storage.types.conform import fitting_python, from_json, parsed_json
 
 _HEADER_BYTES: Final = 5
 

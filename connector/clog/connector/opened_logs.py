@@ -60,7 +60,7 @@ def types_of(handle: "Handle | None") -> LogTypes | None:
     """Returns the types of a typed log; None where it is of bytes, or there is none."""
     from clog.storage.config.log_config import LogConfig
     from clog.storage.format.log_info import key_columns_problem
-    from clog.storage.objects.layout import arrow_schema
+    from clog.storage.types.columns import arrow_schema
 
     head = None if handle is None else handle.tip.head
     if head is None or head.log.schema is None:

@@ -29,25 +29,19 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from pyspark.sql import types as spark_types
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    BooleanType,
-    ByteType,
     DataType,
-    DateType,
     DecimalType,
-    DoubleType,
-    FloatType,
     IntegerType,
     LongType,
     MapType,
     NullType,
-    ShortType,
     StringType,
     StructField,
     StructType,
-    TimestampNTZType,
     TimestampType,
 )
 
@@ -56,12 +50,12 @@ from clog.storage.errors import ClogError, InvalidInputError, OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_DIGITS_MAX = 38
-
 
 def spark_type(kind: "pa.DataType", path: str, others: DataType | None = None) -> DataType:
     """Returns Spark's type of an Arrow type of a log's schema; ``others`` where Spark has none."""
     import pyarrow as pa
+
+    from clog.storage.kinds import word_for, word_of
 
     types = pa.types
     if types.is_struct(kind):
@@ -75,41 +69,31 @@ def spark_type(kind: "pa.DataType", path: str, others: DataType | None = None) -
         return MapType(key, item, kind.item_field.nullable)
     if types.is_list(kind):
         return ArrayType(spark_type(kind.value_type, path, others), kind.value_field.nullable)
-    if types.is_timestamp(kind):
-        return TimestampNTZType() if kind.tz is None else TimestampType()
-    if types.is_decimal(kind) and kind.precision <= _DIGITS_MAX:
-        return DecimalType(kind.precision, kind.scale)
-    if types.is_fixed_size_binary(kind) and not types.is_decimal(kind):
-        return BinaryType()
-    found = {
-        pa.bool_(): BooleanType(),
-        pa.string(): StringType(),
-        pa.binary(): BinaryType(),
-        pa.int8(): ByteType(),
-        pa.int16(): ShortType(),
-        pa.int32(): IntegerType(),
-        pa.int64(): LongType(),
-        pa.uint8(): ShortType(),
-        pa.uint16(): IntegerType(),
-        pa.uint32(): LongType(),
-        pa.uint64(): DecimalType(20, 0),
-        pa.date32(): DateType(),
-        pa.float16(): FloatType(),
-        pa.float32(): FloatType(),
-        pa.float64(): DoubleType(),
-    }.get(kind)
+    word = word_of(kind)
+    found = None if word is None else word_for("spark", word)
     if found is None and others is not None:
         return others
     if found is None:
         raise InvalidInputError(
             f"{path} has type {kind}, for which Spark has none; leave it out by the option columns"
         )
+    return _named(found)
+
+
+def _named(word: str) -> DataType:
+    """Returns the type of this name (`kinds`)."""
+    name, _, digits = word.partition("(")
+    if digits:
+        return DecimalType(*map(int, digits.rstrip(")").split(",")))
+    found: DataType = getattr(spark_types, f"{name}Type")()
     return found
 
 
 def arrow_type(kind: DataType) -> "pa.DataType":
     """Returns the Arrow type that Spark compares columns of its type with."""
     import pyarrow as pa
+
+    from clog.storage.kinds import KINDS
 
     if isinstance(kind, ArrayType):
         element = pa.field("element", arrow_type(kind.elementType), nullable=kind.containsNull)
@@ -124,20 +108,9 @@ def arrow_type(kind: DataType) -> "pa.DataType":
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, StringType):
         return pa.string()
-    simple: dict[type[DataType], pa.DataType] = {
-        BinaryType: pa.binary(),
-        BooleanType: pa.bool_(),
-        DateType: pa.date32(),
-        ByteType: pa.int8(),
-        ShortType: pa.int16(),
-        IntegerType: pa.int32(),
-        LongType: pa.int64(),
-        FloatType: pa.float32(),
-        DoubleType: pa.float64(),
-        TimestampType: pa.timestamp("us", "UTC"),
-        TimestampNTZType: pa.timestamp("us"),
-    }
-    if (found := simple.get(type(kind))) is None:
+    # Of several kinds that are one for Spark the first.
+    simple = {f"{k.spark}Type": k.arrow for k in reversed(KINDS) if k.spark}
+    if (found := simple.get(type(kind).__name__)) is None:
         raise InvalidInputError(f"type {kind.simpleString()} cannot be in a typed log")
     return found
 
@@ -239,7 +212,7 @@ def read_schema(
 def _typed_schema(columns: Sequence[str], typed: "pa.Schema") -> StructType:
     import pyarrow as pa
 
-    from clog.storage.objects.layout import projected
+    from clog.storage.types.columns import projected
 
     # Others have no fields: any type will do for them.
     every = pa.schema([typed.field(n) if n in typed.names else (n, pa.int8()) for n in COLUMNS])
@@ -402,7 +375,7 @@ def check_write_schema(
 
 
 def _check_typed(kind: DataType, field: "pa.Field", where: str) -> None:
-    from clog.storage.objects.conforming import type_problem
+    from clog.storage.types.conform import type_problem
 
     if problem := type_problem(arrow_type(kind), field.type, field.name):
         raise InvalidInputError(f"{where} is typed, and takes no such column: {problem}")
@@ -538,7 +511,7 @@ def table_schema(
         return None
     import pyarrow as pa
 
-    from clog.storage.objects.layout import projected
+    from clog.storage.types.columns import projected
 
     table = TableColumns.of(types)
     schema = pa.schema(table.fields(types.schema))
@@ -597,7 +570,7 @@ def table_write(types: LogTypes, schema: StructType, where: str) -> TableColumns
 
 
 def _row_problem(table: TableColumns, schema: "pa.Schema", given: StructType) -> str | None:
-    from clog.storage.objects.conforming import type_problem
+    from clog.storage.types.conform import type_problem
 
     there = {f.name: f for f in table.fields(schema)}
     names = [table.own(f.name) for f in given]

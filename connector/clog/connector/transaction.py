@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from clog.connector.write.write_task import WritePlan
     from clog.storage import Transaction, TransactionResult
     from clog.storage.log import Log
-    from clog.storage.objects.layout import DataObject
+    from clog.storage.objects.writer import DataObject
 
     _Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

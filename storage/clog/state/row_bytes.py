@@ -25,14 +25,9 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.format.log_info import LogSchema
 from clog.storage.keys.hashing import key_bytes, key_of_bytes
 from clog.storage.numpy_arrays import null, of_bytes, scalar, to_arrow, to_numpy, validity_of
-from clog.storage.objects.conforming import answered, asked_keys, asked_prefix, from_python
-from clog.storage.objects.layout import (
-    column_types,
-    elements,
-    entries_type,
-    is_listed,
-    list_lengths,
-)
+from clog.storage.read.lookup import answered, asked_keys, asked_prefix
+from clog.storage.types.columns import column_types, elements, entries_type, is_listed, list_lengths
+from clog.storage.types.conform import from_python
 
 _LENGTH: Final = struct.Struct("<I")
 _NUMBERS: Final = {

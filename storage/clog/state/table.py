@@ -56,7 +56,7 @@ from clog.storage.errors import (
 )
 from clog.storage.format.commits import Commit
 from clog.storage.format.manifest import Manifest
-from clog.storage.objects.conforming import answered_key
+from clog.storage.read.lookup import answered_key
 from clog.storage.read.table import (
     MAP_BYTES,
     changes_batches,

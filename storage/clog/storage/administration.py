@@ -59,8 +59,6 @@ from clog.storage.format.log_info import (
     key_columns_problem,
     lists_of,
 )
-from clog.storage.objects.evolution import evolved
-from clog.storage.objects.layout import schema_of
 from clog.storage.publications.publish import (
     Publications,
     ViewFiles,
@@ -70,6 +68,8 @@ from clog.storage.publications.publish import (
 from clog.storage.read.scan import by_partition, partitions_named
 from clog.storage.readers import features_of_holds
 from clog.storage.store.contract import Store, StoredObject, is_temporary
+from clog.storage.types.columns import schema_of
+from clog.storage.types.evolve import evolved
 from clog.storage.views import FORMATS
 
 

@@ -1,13 +1,17 @@
-"""Appends: from records to fresh objects, what the tip's head demands of these, and the edit that
-binds them to offsets (COMMIT.md, K1 and K2); who appends, and what a repeated append is told.
-
-`append` does it all in one process. Where tasks write the objects, each does so by an
-`object_writer`, and their driver commits what they made by `append_objects`. A fresh object carries
-no offsets, so a lost race rewrites nothing: `AppendRequest.prepare` is called again with the new
-tip and gives other offsets.
+"""Appends that must happen once: who appends, and what a repeated append is told (design: exactly
+once).
 
 A writer is its kind and its id: a producer, a streaming query and a batch application of one name
 are three. Each has an entry in the head, or in the page of older ones, with its last sequence.
+
+Appends: from records to fresh objects, what the tip's head demands of these, and the edit that
+binds them to offsets (COMMIT.md, K1 and K2).
+
+`append` does it all in one process. Where tasks write the objects, each does so by an
+`object_writer`, and their driver commits what they made by `append_objects`.
+
+A fresh object carries no offsets, so a lost race rewrites nothing: `AppendRequest.prepare` is
+called again with the new tip and gives other offsets.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,18 +38,15 @@ from clog.storage.format.writers import (
 )
 from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import to_numpy
-from clog.storage.objects.layout import DataObject, record_sizes, shaped
 from clog.storage.objects.records import Appendable, ContentHash, to_records
-from clog.storage.objects.writer import ObjectWriter
+from clog.storage.objects.writer import DataObject, ObjectWriter, record_sizes
 from clog.storage.store.contract import Store
+from clog.storage.types.columns import shaped
 
 BEFORE_THE_FIRST = -1
 """The sequence of a stream that is known, but has no records in the log yet."""
-_SEQUENCE_MAX = (1 << 63) - 1
+SEQUENCE_MAX = (1 << 63) - 1
 """Nobody reads a longer integer (FORMAT.md §2): with one in its head a log would be lost."""
-
-
-_Partitions = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,10 @@ class Writer:
                 f"a {self.kind} id of {size} bytes is too long: each commit repeats it; allowed: 1"
                 f" to {WRITER_ID_BYTES_MAX} bytes"
             )
-        if not BEFORE_THE_FIRST <= self.sequence <= _SEQUENCE_MAX:
+        if not BEFORE_THE_FIRST <= self.sequence <= SEQUENCE_MAX:
             raise InvalidInputError(
                 f"sequence {self.sequence} of {self.kind} {self.writer_id!r} is out of range;"
-                f" allowed: 0 to {_SEQUENCE_MAX}"
+                f" allowed: 0 to {SEQUENCE_MAX}"
             )
 
 
@@ -123,7 +124,7 @@ def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate 
     return None
 
 
-def _producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool) -> Writer:
+def producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool) -> Writer:
     """Returns the writer that ``Log.append(producer=)`` names. ``has_times``: the caller gave all
     timestamps, so they belong to the content.
     """
@@ -134,7 +135,7 @@ def _producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: boo
     if (
         not (isinstance(writer_id, str) and writer_id and _is_text(writer_id))
         or type(sequence) is not int
-        or not 0 <= sequence <= _SEQUENCE_MAX
+        or not 0 <= sequence <= SEQUENCE_MAX
     ):
         raise InvalidInputError(
             f"producer={producer!r} is not (id, sequence); give a non-empty text and an integer"
@@ -152,6 +153,9 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:  # Half of a surrogate pair.
         return False
     return True
+
+
+_Partitions = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +200,8 @@ class AppendRequest:
         append_time_ms = time_ms if config.log_append_time else NONE
         chunks = _bind(self.objects, head, tip.version + 1, append_time_ms)
         rolls = rolls_for(head.partitions, chunks, config, uniform=self.uniform)
-        by: tuple[AppendedBy, ...] = ()
-        if (writer := self.writer) is not None:
-            entry = WriterEntry(
-                *(writer.writer_id, writer.kind, writer.query_id),
-                *(writer.sequence, writer.content, tip.version + 1),
-            )
-            by = (AppendedBy(entry, 0, len(self.objects)),)
+        version, objects = tip.version + 1, len(self.objects)
+        by = () if self.writer is None else (_appended_by(self.writer, version, objects),)
         return Edit(add=Append(tuple(chunks), rolls), writers=by)
 
 
@@ -217,7 +216,7 @@ def append(
     if records.num_rows == 0:
         return AppendResult(handle.tip.version)
     parts = partitions_of(records, partition, handle.tip.head, url=handle.store.url)
-    writer = None if producer is None else _producer_of(producer, records, has_times=has_times)
+    writer = None if producer is None else producer_of(producer, records, has_times=has_times)
     if writer is not None:
         duplicate = _known_duplicate(handle, writer)
         if duplicate is not None:
@@ -329,7 +328,7 @@ def partitions_of(
     return parts.astype(np.int32)
 
 
-def _check_records(records: pa.Table, config: LogConfig) -> None:
+def check_records(records: pa.Table, config: LogConfig) -> None:
     """Raises if the config refuses a record, and names the first (S5, S6)."""
     if config.compact and (nulls := records.column("key").null_count):
         first = int(np.argmax(to_numpy(records.column("key").is_null())))
@@ -383,12 +382,12 @@ def _check_records_early(handle: Handle, records: pa.Table) -> None:
     """
     known = handle.tip.head.config
     try:
-        _check_records(records, LogConfig.from_overrides(known))
+        check_records(records, LogConfig.from_overrides(known))
     except InvalidInputError:
         newest = handle.refresh().head.config
         if newest == known:
             raise
-        _check_records(records, LogConfig.from_overrides(newest))  # altered since (S42)
+        check_records(records, LogConfig.from_overrides(newest))  # altered since (S42)
 
 
 def _first_result(store: Store, duplicate: Duplicate) -> AppendResult:
@@ -451,15 +450,16 @@ def _bind(
 ) -> list[tuple[int, Chunk]]:
     ends: dict[int, int] = {}
     bound = []
-    is_append_time = append_time_ms != NONE
     for obj in objects:
+        ref = obj.ref
         first_row = 0
         for stats in obj.chunks:
             p = stats.partition
             base = ends.get(p, head.partitions.end[p])
             ends[p] = base + stats.rows
+            is_append_time = append_time_ms != NONE
             chunk = Chunk(
-                object=obj.ref,
+                object=ref,
                 first_row=first_row,
                 rows=stats.rows,
                 base=base,
@@ -474,3 +474,11 @@ def _bind(
             bound.append((p, chunk))
             first_row += stats.rows
     return bound
+
+
+def _appended_by(writer: Writer, version: int, objects: int) -> AppendedBy:
+    entry = WriterEntry(
+        *(writer.writer_id, writer.kind, writer.query_id),
+        *(writer.sequence, writer.content, version),
+    )
+    return AppendedBy(entry, 0, objects)

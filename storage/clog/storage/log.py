@@ -29,9 +29,8 @@ from clog.storage.diagnostics.describe import (
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
 from clog.storage.format.codec import NONE
 from clog.storage.format.documents import reader_path
-from clog.storage.objects.layout import DataObject, arrow_schema
 from clog.storage.objects.records import Appendable
-from clog.storage.objects.writer import ObjectWriter
+from clog.storage.objects.writer import DataObject, ObjectWriter
 from clog.storage.publications.publish import Publications, PublishResult, WithdrawResult
 from clog.storage.read import scan
 from clog.storage.read.table import Table, Tables
@@ -48,6 +47,7 @@ from clog.storage.store.contract import Store
 from clog.storage.store.opening import Reach
 from clog.storage.transactions.several import TransactionInfo
 from clog.storage.transactions.transaction import Holders, Transaction
+from clog.storage.types.columns import arrow_schema
 
 _T = TypeVar("_T")
 

@@ -64,7 +64,7 @@ from clog.storage.store.contract import Store
 COMMIT_INTERVAL_MS = 10_000
 EXPIRES_AFTER_MS = 7 * 86_400_000
 """Kafka keeps the offsets of a group as long (``offsets.retention.minutes``)."""
-_EXPIRES_AFTER_MS_MAX = 3650 * 86_400_000
+EXPIRES_AFTER_MS_MAX = 3650 * 86_400_000
 _KIND = "reader"
 _LOGGER = logging.getLogger("clog.storage.readers")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
@@ -100,7 +100,7 @@ def check_name(name: object) -> str:
     )
 
 
-def _encode_reader(reader: ReaderDocument) -> bytes:
+def encode_reader(reader: ReaderDocument) -> bytes:
     """Returns the bytes of a reader's document."""
     body = {
         "name": reader.name,
@@ -115,25 +115,25 @@ def _encode_reader(reader: ReaderDocument) -> bytes:
     return documents.encode(_KIND, body)
 
 
-def _read_reader(handle: Handle, name: str) -> ReaderDocument:
+def read_reader(handle: Handle, name: str) -> ReaderDocument:
     """Returns what a reader said last; one GET, and one or two more where it was not at the newest
     version.
     """
     return _checked(handle, stored_reader(handle.store, name))
 
 
-def _readers_of(
+def readers_of(
     handle: Handle, *, after_ms: int = NONE
 ) -> Iterator[tuple[str, int, ReaderDocument | StrayReaderError]]:
     """Yields each reader's name, when its file was written by the store's time, and what it said
-    last, or why that counts for nothing; a LIST, and the requests of `_read_reader` for each that
+    last, or why that counts for nothing; a LIST, and the requests of `read_reader` for each that
     was written after a time.
     """
     listed = ((reader_name_of(f.path), f.modified_ms) for f in handle.store.list(READERS))
     young = [(name, ms) for name, ms in listed if name is not None and ms > after_ms]
     for name, written_ms in sorted(young):
         try:
-            yield name, written_ms, _read_reader(handle, name)
+            yield name, written_ms, read_reader(handle, name)
         except StrayReaderError as e:
             yield name, written_ms, e
         except FileNotFoundError:
@@ -278,7 +278,7 @@ def read_holds(handle: Handle, config: LogConfig, *, now_ms: int) -> Holds:
     max_ms = _hold_max_ms(handle.tip.head, config)
     if not max_ms:
         return NO_HOLDS
-    young = _readers_of(handle, after_ms=now_ms - max_ms)
+    young = readers_of(handle, after_ms=now_ms - max_ms)
     return holds_of(young, max_ms=max_ms, now_ms=now_ms)
 
 
@@ -288,7 +288,7 @@ def holds_of(
     max_ms: int,
     now_ms: int,
 ) -> Holds:
-    """Returns what these readers hold, which are as `_readers_of` yields them."""
+    """Returns what these readers hold, which are as `readers_of` yields them."""
     holds = []
     for _, written_ms, reader in readers:
         if not isinstance(reader, StrayReaderError):
@@ -341,7 +341,7 @@ class Reader:
 
 def list_readers(handle: Handle, config: LogConfig, *, now_ms: int) -> list[Reader]:
     """Returns the readers of a log, by name; see `Log.readers`."""
-    found = list(_readers_of(handle))
+    found = list(readers_of(handle))
     if not found:
         return []
     manifest, max_ms = handle.manifest(), _hold_max_ms(handle.tip.head, config)
@@ -480,9 +480,9 @@ class NamedReader(Shared):
             ("interval_ms", interval_ms, 0),
             ("hold_ms", hold_ms, 0),
         ):
-            if type(value) is not int or not low <= value <= _EXPIRES_AFTER_MS_MAX:
+            if type(value) is not int or not low <= value <= EXPIRES_AFTER_MS_MAX:
                 raise InvalidInputError(
-                    f"{what}={value!r} is out of range; allowed: {low} to {_EXPIRES_AFTER_MS_MAX}"
+                    f"{what}={value!r} is out of range; allowed: {low} to {EXPIRES_AFTER_MS_MAX}"
                 )
         if hold_ms > expires_after_ms:
             raise InvalidInputError(
@@ -581,7 +581,7 @@ class NamedReader(Shared):
             self.handle.recent()  # Another log may stand there since.
             now = self._reached()
             assert now is not None, "there is something noted"
-            self.handle.store.put(reader_path(self._name), _encode_reader(now))
+            self.handle.store.put(reader_path(self._name), encode_reader(now))
             self._said, self._noted, self._tried_ms = now, {}, None
             self._said_ms = self.handle.clock.monotonic_ms()
 
@@ -632,7 +632,7 @@ class NamedReader(Shared):
         """Returns what was said last, here or by who had the name before."""
         if not self._loaded:
             try:
-                self._said = _read_reader(self.handle, self._name)
+                self._said = read_reader(self.handle, self._name)
             except FileNotFoundError:
                 self._said = None
             except StrayReaderError as e:

@@ -12,7 +12,7 @@ from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.passes.run_pass import PassProgress
 from clog.cleaner.threads import CleanerThreads, Throttle
-from clog.storage.objects import encoding, reader
+from clog.storage.objects import reader, writer
 from clog.storage.read.scan import footprints, plan_range, read_pieces
 from clog.storage.store import contract
 from clog_testing.counting import CountingStore
@@ -60,8 +60,8 @@ def test_keys_of_many_row_groups_take_few_requests(
 ):
     """COMMIT.md §7: the footer, and four requests for the keys of an object however many row groups
     it has; where values are large, as many more as keep what is read below twice the keys."""
-    monkeypatch.setattr(encoding, "GROUP_BYTES", 4000)
-    monkeypatch.setattr(encoding, "GROUP_BYTES_MIN", 1000)
+    monkeypatch.setattr(writer, "GROUP_BYTES", 4000)
+    monkeypatch.setattr(writer, "GROUP_BYTES_MIN", 1000)
     monkeypatch.setattr(reader, "WHOLE_BYTES", 0)
     monkeypatch.setattr(contract, "COALESCE_GAP_BYTES", 16)
     rows = 100_000 // value_bytes

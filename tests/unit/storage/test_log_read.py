@@ -9,8 +9,8 @@ import pytest
 from clog.storage import InvalidInputError, OffsetOutOfRangeError, VersionExpiredError
 from clog.storage.format.chunks import Replacement
 from clog.storage.format.commits import Edit
-from clog.storage.objects.layout import rewritten_chunk
-from clog.storage.objects.writer import write_rewritten
+from clog.storage.objects.composing import write_rewritten
+from clog.storage.objects.writer import rewritten_chunk
 from clog.storage.read.scan import pieces_from, plan_range, read_pieces
 from clog_testing.crash import expire
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore

@@ -78,8 +78,8 @@ from clog.storage.format.chunks import Chunk, Replacement, Segment
 from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Commit, Edit, read_commit
 from clog.storage.format.manifest import Manifest
-from clog.storage.objects.layout import DataObject, rewritten_chunk
-from clog.storage.objects.writer import CopiedGroup, write_rewritten
+from clog.storage.objects.composing import CopiedGroup, write_rewritten
+from clog.storage.objects.writer import DataObject, rewritten_chunk
 from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of
 from clog.storage.store.contract import Store, WrappingStore, ahead

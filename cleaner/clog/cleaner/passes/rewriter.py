@@ -71,8 +71,8 @@ from clog.storage.format.chunks import Chunk, DeadMark, Replacement, read_bitmap
 from clog.storage.format.codec import NONE
 from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
-from clog.storage.objects.layout import rewritten_chunk
-from clog.storage.objects.writer import CopiedGroup, write_rewritten
+from clog.storage.objects.composing import CopiedGroup, write_rewritten
+from clog.storage.objects.writer import rewritten_chunk
 from clog.storage.read.copy import Portion, Wanted, open_portions
 from clog.storage.read.scan import (
     COLUMNS,

@@ -212,8 +212,8 @@ def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
         return options
     import pyarrow as pa
 
-    from clog.storage.objects.conforming import asked_keys
-    from clog.storage.objects.typed_json import key_from_text
+    from clog.storage.read.lookup import asked_keys
+    from clog.storage.types.conform import key_from_text
 
     kind = types.schema.field("key").type
     if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):

@@ -208,7 +208,7 @@ class _Converter:
         import pyarrow as pa
 
         from clog.storage.numpy_arrays import repeated_text
-        from clog.storage.objects.layout import as_type
+        from clog.storage.types.columns import as_type
 
         rows = batch.num_rows
         arrays = []

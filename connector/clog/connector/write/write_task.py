@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from clog.storage.config.log_config import LogConfig
     from clog.storage.format.log_info import LogInfo, LogSchema
     from clog.storage.log import Log
-    from clog.storage.objects.layout import DataObject
+    from clog.storage.objects.writer import DataObject
 
 _LOGGER = logging.getLogger("clog.connector")
 QUERY_ID = "sql.streaming.queryId"
@@ -425,7 +425,7 @@ def _at_creation(log: "Log") -> dict[str, str] | None:
 
 
 def _types_of(new: "NewLog") -> LogTypes:
-    from clog.storage.objects.layout import arrow_schema
+    from clog.storage.types.columns import arrow_schema
 
     assert new.schema is not None, "a log of bytes is made when the write is planned"
     return LogTypes(arrow_schema(new.schema), new.settings.table_key_columns)

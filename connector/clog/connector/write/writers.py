@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from clog.storage.append import AppendResult, Writer
     from clog.storage.log import Log
-    from clog.storage.objects.layout import DataObject
+    from clog.storage.objects.writer import DataObject
     from clog.storage.transactions.deferred import TransactionResult
 
 _Place = tuple[int, Mapping[int, tuple[int, int]]]

@@ -61,7 +61,7 @@ _BEFORE_IDS = ("_clog/commits/00000000000000000000.json", "_clog/latest")
 """What logs had that were written before there were ids in paths."""
 _READS_MAX = 5
 
-_Moment = tuple[int, int]
+Moment = tuple[int, int]
 """By the monotonic clock and by the wall clock, in ms."""
 
 
@@ -483,8 +483,8 @@ class _View:
     commit: Commit
     recent: RecentEdits
     read: dict[int, Commit]
-    confirmed: _Moment
-    looked: _Moment
+    confirmed: Moment
+    looked: Moment
     stood_ms: int
     is_settled: bool = False
     before_losses: Commit | None = None
@@ -541,14 +541,14 @@ class Tip:
             self._note(recent=recent)
         return [record for record in recent.known if record.version >= first]
 
-    def now(self) -> _Moment:
+    def now(self) -> Moment:
         """Returns the present moment: what is found from now on is as old as that, however long
         this process sleeps before it is told.
         """
         # The monotonic clock stands still while a machine sleeps, the wall clock may be set back.
         return self._clock.monotonic_ms(), self._clock.now_ms()
 
-    def made(self, commit: Commit, began: _Moment) -> None:
+    def made(self, commit: Commit, began: Moment) -> None:
         """Takes a commit of ours as the tip, whose creation began then: it was committed, and so
         were all before it. Its block may be closed by now, where we slept meanwhile.
         """
@@ -735,7 +735,7 @@ class Tip:
         recent = self.recent.then(commit)
         self._note(commit=self._whole(commit, self.commit), recent=recent, **changed)
 
-    def _take(self, found: Found, began: _Moment, **changed: Any) -> None:
+    def _take(self, found: Found, began: Moment, **changed: Any) -> None:
         # Those read on the way carry edits, too: with them, what is known already may connect with
         # the tip.
         try:

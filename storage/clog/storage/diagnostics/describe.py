@@ -20,11 +20,11 @@ from clog.storage.format.commits import Commit, Edit, EditRecord, edit_of, read_
 from clog.storage.format.log_info import SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.format.writers import count_writers
-from clog.storage.objects.evolution import schema_words
 from clog.storage.publications.publish import kept_for_views
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.read.scan import partitions_named
 from clog.storage.readers import read_holds
+from clog.storage.types.evolve import schema_words
 
 
 @dataclass(frozen=True, slots=True)

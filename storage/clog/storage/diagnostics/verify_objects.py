@@ -20,20 +20,19 @@ from clog.storage.format.log_info import LogInfo, LogSchema
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.key_index import DamagedIndexError, decode, index_hashes
 from clog.storage.numpy_arrays import to_numpy
-from clog.storage.objects.footer import read_footer
-from clog.storage.objects.layout import (
+from clog.storage.objects.reader import check_rows, read_footer
+from clog.storage.objects.writer import record_sizes
+from clog.storage.store.contract import Store, ahead
+from clog.storage.types.columns import (
     DELETE_HORIZON,
     OFFSET,
     REWRITTEN_SCHEMA,
     can_read,
-    check_rows,
     column_types,
     has_ids,
     other_ids,
-    record_sizes,
     with_ids,
 )
-from clog.storage.store.contract import Store, ahead
 
 OnProgress = Callable[[int, int], None]
 """Called with (bytes of objects verified, bytes of objects there are)."""

@@ -7,7 +7,7 @@ every name that FORMAT.md specifies, built or not: a log that has what is built 
 refused by this name, and nobody uses it for something else.
 
 The *schema* of a typed log is a tree of fields for the key and one for the value, named by the
-format's own words: types of Arrow and of Parquet are those of `objects.layout`. A schema never
+format's own words: types of Arrow and of all others are those of `kinds`. A schema never
 loses a field and never changes one's name or id, so what was written under an earlier one is read
 under every later one (§12.4).
 """
@@ -33,6 +33,7 @@ from clog.storage.format.codec import (
     record,
     whole,
 )
+from clog.storage.kinds import DECIMAL_DIGITS_MAX, KEY_DIGITS_MAX, kind_named, numbers_in, widens
 
 DEAD_ROWS = "dead-rows"
 TRANSACTIONS = "transactions"
@@ -68,22 +69,6 @@ MAP: Final = "map"
 NESTED: Final = {STRUCT: None, LIST: ("element",), MAP: ("key", "value")}
 """Types with fields inside; those of all but structs have names that the format gives."""
 
-SIGNED: Final = ("int8", "int16", "int32", "int64")
-UNSIGNED: Final = ("uint8", "uint16", "uint32", "uint64")
-FLOATS: Final = ("float32", "float64")
-TYPE: Final = re.compile(
-    r"bool|u?int(8|16|32|64)|float(16|32|64)|date|time\((ms|us|ns)\)"
-    r"|timestamp\((ms|us|ns)(,utc)?\)|decimal\([1-9]\d?,\d\d?\)|string|binary|fixed\([1-9]\d{0,5}\)"
-    r"|struct|list|map"
-)
-_KEY_TYPE: Final = re.compile(
-    r"string|binary|fixed\(\d+\)|u?int\d+|timestamp\((ms|us|ns)(,utc)?\)|struct"
-)
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
-DECIMAL_DIGITS_MAX: Final = 76
-KEY_DIGITS_MAX: Final = 38
-"""Of a decimal in a key, whose canonical bytes are 16."""
-_FIXED: Final = re.compile(r"fixed\((\d+)\)")
 FIXED_BYTES_MAX: Final = 1024
 """Of a ``fixed(N)``, which takes N bytes of memory for each row that is read, null or not: 32 MiB
 of a row group. Part of the format.
@@ -301,7 +286,8 @@ def schema_problem(schema: LogSchema) -> str | None:
     if schema.id < 0 or schema.last_id < max(ids):
         return f"schema id {schema.id}, last field id {schema.last_id}"
     for path, field in schema.key.walk():
-        if not _KEY_TYPE.fullmatch(field.kind) and _stands_in(field.kind) is None:
+        found = kind_named(field.kind)
+        if field.kind != STRUCT and (found is None or found.key is None):
             return (
                 f"{path} has type {field.kind}; a key is a string, binary, an integer, a timestamp,"
                 f" a date, a boolean, a decimal of up to {KEY_DIGITS_MAX} digits, or a struct of"
@@ -350,17 +336,6 @@ def key_columns_problem(schema: LogSchema | None, names: Sequence[str]) -> str |
     return None
 
 
-def widens(old: str, new: str) -> bool:
-    """Tells whether every value of the old type is one of the new, wider one, as Iceberg widens."""
-    for order in (SIGNED, UNSIGNED, FLOATS):
-        if old in order and new in order:
-            return order.index(old) < order.index(new)
-    before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
-    if before and after and before[2] == after[2]:
-        return int(before[1]) < int(after[1])
-    return False
-
-
 def _check_field(old: SchemaField, new: SchemaField, path: str, *, last_id: int | None) -> None:
     """Checks a field and those inside; fields may be added unless ``last_id`` is None."""
     same = (old.name, old.id) == (new.name, new.id)
@@ -379,15 +354,14 @@ def _check_field(old: SchemaField, new: SchemaField, path: str, *, last_id: int 
 
 
 def _field_problem(path: str, field: SchemaField) -> str | None:
-    if not TYPE.fullmatch(field.kind):
+    if field.kind not in NESTED and kind_named(field.kind) is None:
         return f"{path} has an unknown type {field.kind!r}"
     if path.count(".") >= DEPTH_MAX:
         return f"{path} is nested more than {DEPTH_MAX} deep"
-    if (decimal := _DECIMAL.fullmatch(field.kind)) and not (
-        int(decimal[2]) <= int(decimal[1]) <= DECIMAL_DIGITS_MAX
-    ):
+    numbers = numbers_in(field.kind)
+    if field.kind.startswith("decimal") and not numbers[1] <= numbers[0] <= DECIMAL_DIGITS_MAX:
         return f"{path} has type {field.kind}; a decimal has up to {DECIMAL_DIGITS_MAX} digits"
-    if (fixed := _FIXED.fullmatch(field.kind)) and int(fixed[1]) > FIXED_BYTES_MAX:
+    if field.kind.startswith("fixed") and numbers[0] > FIXED_BYTES_MAX:
         return (
             f"{path} has type {field.kind}, which takes that many bytes for each row, null or not;"
             f" up to {FIXED_BYTES_MAX} are allowed, use binary"
@@ -409,13 +383,10 @@ def _field_problem(path: str, field: SchemaField) -> str | None:
 
 def _stands_in(kind: str) -> str | None:
     """Returns the type that stands in ``type`` where a field of a key has this one, which only
-    ``typed-keys`` allows it to have: a reader that does not know the feature then reads the schema,
-    and refuses the log by the feature's name. None for other types.
+    ``typed-keys`` allows it to have; None for other types.
     """
-    decimal = _DECIMAL.fullmatch(kind)
-    if decimal is not None and int(decimal[1]) <= KEY_DIGITS_MAX:
-        return "fixed(16)"
-    return {"date": "int32", "bool": "uint8"}.get(kind)
+    found = kind_named(kind)
+    return None if found is None else found.stands_in
 
 
 def _field_to_json(field: SchemaField, *, in_key: bool = False) -> dict[str, Any]:

@@ -69,6 +69,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from clog.storage.errors import InvalidInputError
+from clog.storage.kinds import stored_kind
 from clog.storage.numpy_arrays import BYTES_MAX, dtype_of, null, of_bytes, to_arrow, to_numpy
 
 ALGORITHMS = ("xxh3_128", "blake2b")
@@ -119,31 +120,26 @@ _Numbers = NDArray[np.int64]
 
 
 def key_bytes(keys: pa.Array) -> pa.Array:
-    """Returns the canonical bytes of each key as an array of binary, null where there is none.
-
-    Binary keys are returned as they are.
+    """Returns the canonical bytes of each key as an array of binary, null where there is none;
+    binary keys as they are.
     """
     kind = keys.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return keys
     if pa.types.is_struct(kind):
         return _struct_bytes(keys)
-    if pa.types.is_boolean(kind):
+    way = stored_kind(kind).key
+    if way == "truth":
         return _number_bytes(to_numpy(keys).view(np.uint8), keys)
-    if pa.types.is_decimal(kind):
+    if way == "wide":
         return _number_bytes(_pairs(keys), keys)
-    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return _number_bytes(_ordered_words(keys).astype(">u8"), keys)
-    assert pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind), kind
+    if way == "signed":  # The order without a sign is to be that of the keys.
+        words = to_numpy(keys).astype(np.int64).view(np.uint64) ^ _SIGN
+        return _number_bytes(words.astype(">u8"), keys)
+    if way == "unsigned":
+        return _number_bytes(to_numpy(keys).astype(">u8"), keys)
+    assert way == "octets", kind
     return keys.cast(pa.binary())
-
-
-def _ordered_words(keys: pa.Array) -> NDArray[np.uint64]:
-    """Returns the integers of 64 bits whose order without sign is that of the keys."""
-    numbers = to_numpy(keys)
-    if pa.types.is_unsigned_integer(keys.type):
-        return numbers.astype(np.uint64)
-    return numbers.astype(np.int64).view(np.uint64) ^ _SIGN
 
 
 def _pairs(keys: pa.Array) -> NDArray[np.void]:
@@ -200,16 +196,15 @@ def key_of_bytes(data: bytes, kind: pa.DataType) -> Any:
     """Returns the key of this type with these canonical bytes."""
     if pa.types.is_struct(kind):
         return _struct_of_bytes(data, 0, kind)[0]
-    if pa.types.is_string(kind):
-        return data.decode()
-    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return data
+    way = stored_kind(kind).key
+    if way == "octets":
+        return data.decode() if pa.types.is_string(kind) else data
     number = int.from_bytes(data, "big")
-    if pa.types.is_boolean(kind):
+    if way == "truth":
         return bool(number)
-    if pa.types.is_decimal(kind):
+    if way == "wide":
         return Decimal(number - (1 << 127)).scaleb(-kind.scale, _EXACT)
-    if pa.types.is_unsigned_integer(kind):
+    if way == "unsigned":
         return number
     number -= 1 << 63
     if pa.types.is_integer(kind):
@@ -240,15 +235,14 @@ def _struct_of_bytes(data: bytes, at: int, kind: pa.DataType) -> tuple[tuple[Any
 
 def _end_of(data: bytes, at: int, kind: pa.DataType) -> tuple[int, int]:
     """Returns where a field's bytes end, and where the next field begins."""
-    if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
-        width = 1 if pa.types.is_boolean(kind) else 8
-        if pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
-            width = kind.byte_width
-        return at + width, at + width
-    end = data.index(0, at)
-    while data[end + 1] == 0xFF:
-        end = data.index(0, end + 2)
-    return end, end + len(_END)
+    found = stored_kind(kind)
+    if found.size is None:
+        end = data.index(0, at)
+        while data[end + 1] == 0xFF:
+            end = data.index(0, end + 2)
+        return end, end + len(_END)
+    width = 1 if found.key == "truth" else found.size_of(kind) or 0
+    return at + width, at + width
 
 
 def hash_keys(

@@ -198,9 +198,6 @@ def of_blocks(blocks: Iterable[bytes]) -> bytes:
 def blocks_of(data: bytes | memoryview) -> list[tuple[int, bytes]]:
     """Returns the rows and the bytes of each block of an index; nothing for one of a version that
     is not known.
-
-    Raises:
-        DamagedIndexError: the bytes are not those that were written.
     """
     view = memoryview(data)
     if decode(view) is None:

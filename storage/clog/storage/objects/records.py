@@ -6,7 +6,7 @@ make), or a list of dicts. All have the columns or fields ``key`` and ``value``,
 ``headers`` and ``timestamp``.
 
 - Keys and values of a log of bytes are binary or string: of any Arrow layout, or dictionaries of
-  them (categoricals); in dicts bytes, str or None. Those of a typed log are as `conforming` says.
+  them (categoricals); in dicts bytes, str or None. Those of a typed log: `types.conform`.
 - Headers are lists of struct<key, value>; in dicts (name, value) pairs or a dict will do, too.
 - Timestamps have any unit, and are UTC where they name no zone; or they are integers, milliseconds
   since 1970. Finer ones than microseconds are rounded down. Missing ones are the time of the call.
@@ -47,24 +47,20 @@ from clog.storage.numpy_arrays import (
     to_arrow,
     to_numpy,
 )
-from clog.storage.objects.conforming import conform, from_python
-from clog.storage.objects.layout import (
+from clog.storage.types.columns import (
     RECORD_SCHEMA,
     column_types,
     elements,
     is_listed,
     list_lengths,
 )
+from clog.storage.types.conform import conform, from_python
 
 
 def frame_to_table(data: object) -> pa.Table | None:
     """Returns a frame, or a stream of Arrow data, as a table; None for anything else.
 
     The index of a pandas frame is left out.
-
-    Raises:
-        InvalidInputError: a column holds what Arrow has no type for, or several types; no table at
-            all, such as a Series.
     """
     if isinstance(data, _frame_class("pandas")):
         return _from_pandas(data)
@@ -224,11 +220,7 @@ def from_columns(
     headers: Sequence[list[Header] | None],
     timestamps_us: Sequence[int | None],
 ) -> pa.Table:
-    """Returns records, given by column; None: no key, a tombstone, no headers, now.
-
-    Raises:
-        InvalidInputError: more than 2 GiB of keys, of values, or in headers.
-    """
+    """Returns records, given by column; None: no key, a tombstone, no headers, now."""
     columns = [
         *(of_bytes(keys), of_bytes(values)),
         of_headers(headers),
@@ -238,11 +230,7 @@ def from_columns(
 
 
 def of_headers(headers: Sequence[list[Header] | None]) -> pa.Array:
-    """Returns a column of headers, each a name in UTF-8 and a value.
-
-    Raises:
-        InvalidInputError: more than 2 GiB of names or of values.
-    """
+    """Returns a column of headers, each a name in UTF-8 and a value."""
     pairs = [pair for some in headers for pair in some or ()]
     names, contents = zip(*pairs, strict=True) if pairs else ((), ())
     flat = pa.StructArray.from_arrays(

@@ -40,6 +40,7 @@ from clog.storage.commit.tip import StandingLog
 from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format import documents
 from clog.storage.format.log_info import LIST, MAP, STRUCT, LogSchema, SchemaField
+from clog.storage.kinds import word_for
 from clog.storage.numpy_arrays import parquet
 from clog.storage.publications.source import (
     HiddenRows,
@@ -288,27 +289,6 @@ def _paired(action: Action) -> Action:
     }
 
 
-_SIMPLE: Final = {
-    "bool": "boolean",
-    "int8": "byte",
-    "int16": "short",
-    "int32": "integer",
-    "int64": "long",
-    "uint8": "short",
-    "uint16": "integer",
-    "uint32": "long",
-    "float32": "float",
-    "float64": "double",
-    "date": "date",
-    "string": "string",
-    "binary": "binary",
-    "timestamp(ms,utc)": "timestamp",
-    "timestamp(us,utc)": "timestamp",
-    "timestamp(ms)": "timestamp_ntz",
-    "timestamp(us)": "timestamp_ntz",
-}
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
-_DECIMAL_DIGITS_MAX: Final = 38
 _REFUSED_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
 """Delta has no such names without a mapping of columns."""
 
@@ -352,13 +332,8 @@ def _type(field: SchemaField, path: str, url: str) -> Any:
     if field.kind == MAP:
         key, value = (_type(f, f"{path}.{f.name}", url) for f in field.fields)
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    if field.kind in _SIMPLE:
-        return _SIMPLE[field.kind]
-    decimal = _DECIMAL.fullmatch(field.kind)
-    if decimal and int(decimal[1]) <= _DECIMAL_DIGITS_MAX:
-        return field.kind
-    if field.kind.startswith("fixed("):
-        return "binary"
+    if (word := word_for("delta", field.kind)) is not None:
+        return word
     raise InvalidInputError(
         f"{path} of {url} is {field.kind}, which Delta has no type for; the log cannot be published"
         " as Delta; nothing was changed"
@@ -695,7 +670,7 @@ def _remove(add: Action, now_ms: int) -> dict[str, Any]:
 
 def _protocol(schema: LogSchema | None) -> Action:
     fields = () if schema is None else schema.walk()
-    has_local_times = any(_SIMPLE.get(field.kind) == "timestamp_ntz" for _, field in fields)
+    has_local_times = any(word_for("delta", field.kind) == "timestamp_ntz" for _, field in fields)
     features = [_VECTORS, *([_TIMES] if has_local_times else [])]
     return {
         "minReaderVersion": 3,

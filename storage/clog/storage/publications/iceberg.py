@@ -16,7 +16,6 @@ another created is followed by one of ours that says nothing of it.
 
 import io
 import json
-import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from clog.storage.commit.tip import StandingLog
 from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.format import documents
 from clog.storage.format.log_info import KEY_ID, LIST, MAP, STRUCT, VALUE_ID, LogSchema, SchemaField
+from clog.storage.kinds import word_for
 from clog.storage.publications.source import (
     WITHDRAWN,
     HiddenRows,
@@ -224,28 +224,6 @@ def _encoded(schema: Any, rows: Sequence[Any], about: Mapping[str, str]) -> byte
     return sink.getvalue()
 
 
-_SIMPLE: Final = {
-    "bool": "boolean",
-    "int8": "int",
-    "int16": "int",
-    "int32": "int",
-    "int64": "long",
-    "float32": "float",
-    "float64": "double",
-    "date": "date",
-    "time(us)": "time",
-    "string": "string",
-    "binary": "binary",
-    "timestamp(ms,utc)": "timestamptz",
-    "timestamp(us,utc)": "timestamptz",
-    "timestamp(ns,utc)": "timestamptz_ns",
-    "timestamp(ms)": "timestamp",
-    "timestamp(us)": "timestamp",
-    "timestamp(ns)": "timestamp_ns",
-}
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
-_DECIMAL_DIGITS_MAX: Final = 38
-_FIXED: Final = re.compile(r"fixed\((\d+)\)")
 _INSIDE_HEADERS: Final = [
     {"id": 5, "name": "key", "required": False, "type": "string"},
     {"id": 6, "name": "value", "required": False, "type": "binary"},
@@ -302,13 +280,8 @@ def _mapped(type_: Any) -> list[dict[str, Any]]:
 def _type(field: SchemaField, path: str, url: str) -> Any:
     if field.kind in (STRUCT, LIST, MAP):
         return _nested(field, path, url)
-    if field.kind in _SIMPLE:
-        return _SIMPLE[field.kind]
-    decimal, fixed = _DECIMAL.fullmatch(field.kind), _FIXED.fullmatch(field.kind)
-    if decimal and int(decimal[1]) <= _DECIMAL_DIGITS_MAX:
-        return f"decimal({decimal[1]}, {decimal[2]})"
-    if fixed:
-        return f"fixed[{fixed[1]}]"
+    if (word := word_for("iceberg", field.kind)) is not None:
+        return word
     raise InvalidInputError(
         f"{path} of {url} is {field.kind}, which Iceberg has no type for; the log cannot be"
         " published as Iceberg; nothing was changed"

@@ -51,10 +51,6 @@ def view_masks(store: Store, manifest: Manifest, starts: Sequence[int]) -> Itera
         manifest: of the version.
         starts: the newest log start offsets, by partition: what lies below is hidden at any
             version.
-
-    Raises:
-        VersionExpiredError: the version's objects were replaced since, and deleted.
-        CorruptionError: an object is damaged, or gone though the log needs it.
     """
     objects = {chunk.object.path: chunk.object for _, chunk in manifest.chunks()}
     plans = [plan_table(manifest, p, start) for p, start in enumerate(starts)]

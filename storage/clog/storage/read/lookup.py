@@ -22,7 +22,7 @@ at the oldest piece, so a log that grew has the same ones but for the last.
 """
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from clog.storage.commit.versions import reading
 from clog.storage.env import Shared
-from clog.storage.errors import CorruptionError
+from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format.chunks import ObjectRef
 from clog.storage.format.documents import DEAD_SUFFIX, MASK_SUFFIX
 from clog.storage.format.log_info import LogSchema
@@ -51,10 +51,11 @@ from clog.storage.keys.key_index import (
     index_hashes,
 )
 from clog.storage.numpy_arrays import of_bytes, to_arrow, to_numpy
-from clog.storage.objects.conforming import asked_keys
 from clog.storage.objects.reader import WHOLE_BYTES, read_rows
 from clog.storage.read.scan import ReadPiece, cut, plan_range, read_pieces, read_schema
 from clog.storage.store.contract import Store, WrappingStore, ahead
+from clog.storage.types.columns import column_types
+from clog.storage.types.conform import UnfitError, made_of_python
 
 CACHE_BYTES = 128 << 20
 """Memory for indexes: those of about 25 million keys."""
@@ -169,9 +170,6 @@ class KeyIndexCache(WrappingStore, Shared):
         """Makes the indexes of their objects warm; requests go ahead (`store.contract`). Those that
         are made here tell the pieces apart, so that a key of one partition costs no reading for
         another.
-
-        Raises:
-            as `of`.
         """
         unknown = {
             piece.object.path: piece
@@ -195,18 +193,12 @@ class KeyIndexCache(WrappingStore, Shared):
     def parts(self, piece: ReadPiece, hashes: IndexHashes) -> Iterator[ReadPiece]:
         """Yields the parts of a piece that may hold a key with one of the hashes, in their order;
         they hold others too.
-
-        Raises:
-            as `of`.
         """
         yield from _parts(piece, self.of(piece.object, schema=piece.schema).rows_of(hashes))
 
     def runs(self, pieces: Sequence[ReadPiece]) -> list["Run"]:
         """Returns the pieces in runs that are asked together, in their order; those of objects that
         were known before as they were then.
-
-        Raises:
-            as `of`.
         """
         made: list[Run] = []
         small: list[ReadPiece] = []
@@ -222,11 +214,7 @@ class KeyIndexCache(WrappingStore, Shared):
         return [*made, self._run(small)] if small else made
 
     def hits(self, run: Run, hashes: IndexHashes) -> Iterator[Hit]:
-        """Yields the pieces of a run that may hold one of the hashes, the newest first.
-
-        Raises:
-            as `of`.
-        """
+        """Yields the pieces of a run that may hold one of the hashes, the newest first."""
         if run.joined is None:
             index = self.of(run.pieces[0].object, schema=run.pieces[0].schema)
             starts = np.zeros(1, np.intp)
@@ -293,9 +281,6 @@ class KeyIndexCache(WrappingStore, Shared):
 def stored_index(store: Store, obj: ObjectRef) -> KeyIndex | None:
     """Returns the key index that an object carries, for those who ask once; one request. None where
     it is of a version that is not known.
-
-    Raises:
-        as `KeyIndexCache.of`.
     """
     start = max(0, obj.tail[0])
     return _decoded(store, obj, store.get(obj.path, start, start + obj.index_bytes))
@@ -348,9 +333,6 @@ def pieces_of_keys(
     """Yields the pieces without those that hold none of the keys (their canonical bytes), cut to
     where one may be. What is left holds other keys too. ``seed``: the log's. Where keys are read
     first, the requests go ahead (`store.contract`).
-
-    Raises:
-        FileNotFoundError: an object is gone.
     """
     wanted = of_bytes(keys)
     hashes = index_hashes(wanted, seed=seed)
@@ -379,9 +361,6 @@ def latest_of_keys(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the latest record of each of the keys (their canonical bytes) in pieces of one
     partition, tombstones included, as batches of `read_schema`, newest records first.
-
-    Raises:
-        FileNotFoundError: an object is gone.
     """
     wanted = of_bytes(list(set(keys)))
     hashes = index_hashes(wanted, seed=indexes.seed)
@@ -437,9 +416,6 @@ def records_of_keys(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of these keys in ranges of offsets, partition by partition, as batches of
     `read_schema`. Objects whose key index has none of the keys are not read.
-
-    Raises:
-        VersionExpiredError, CorruptionError: as `read_records`.
     """
     log = manifest.head.log
     asked = asked_keys(keys, log.schema)
@@ -452,3 +428,88 @@ def records_of_keys(
             ):
                 if (found := of_keys(batch, wanted)).num_rows:
                     yield found
+
+
+def asked_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[bytes]:
+    """Returns the canonical bytes of keys that are asked for."""
+    if schema is None:
+        return [bytes_of(key) for key in keys]
+    kind = column_types(schema).key
+    return _bytes_of([_with_names(key, kind) for key in keys], kind)
+
+
+def _bytes_of(given: list[Any], kind: pa.DataType) -> list[bytes]:
+    try:
+        made = key_bytes(made_of_python(given, kind, "key"))
+    except UnfitError as e:
+        raise InvalidInputError(f"key {e.at} of those asked for {e.what}") from None
+    if made.null_count:
+        raise InvalidInputError("a key that is asked for is None; records without a key have none")
+    listed: list[bytes] = made.to_pylist()
+    return listed
+
+
+def asked_prefix(prefix: Any, schema: LogSchema | None) -> bytes:
+    """Returns what the canonical bytes of all keys with a prefix begin with: of text and bytes the
+    prefix itself, of structs that of the first fields, which are given as a tuple.
+    """
+    kind = None if schema is None else column_types(schema).key
+    is_octets = kind is None or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    if prefix is None:
+        return b""
+    if isinstance(prefix, str) and (is_octets or pa.types.is_string(kind)):
+        return bytes_of(prefix)
+    if isinstance(prefix, (bytes, bytearray, memoryview)) and is_octets:
+        return bytes(prefix)
+    if isinstance(prefix, tuple) and kind is not None and pa.types.is_struct(kind):
+        first = pa.struct(list(kind)[: len(prefix)])
+        (found,) = _bytes_of([_with_names(prefix, first)], first)
+        return found
+    raise InvalidInputError(
+        f"a prefix of type {type(prefix).__name__} is asked for, but keys are of type {kind};"
+        " prefixes are of text and bytes, and of structs the first fields, as a tuple"
+    )
+
+
+def bytes_of(key: Any) -> bytes:
+    """Returns a key that is asked for, of a log of bytes."""
+    if isinstance(key, bytes | bytearray | memoryview):
+        return bytes(key)
+    if not isinstance(key, str):
+        raise InvalidInputError(
+            f"a key of type {type(key).__name__} is asked for; it must be bytes or str"
+        )
+    try:
+        return key.encode()
+    except UnicodeEncodeError as e:
+        raise InvalidInputError(
+            "a key that is asked for is not valid text: a lone surrogate at character"
+            f" {e.start}; pass binary data as bytes"
+        ) from None
+
+
+def answered(column: pa.Array) -> list[Any]:
+    """Returns keys or values as Python's."""
+    try:
+        found: list[Any] = column.to_pylist()
+    except OverflowError:
+        raise InvalidInputError(
+            "a time that is asked for is before the year 1 or after the year 9999, which Python has"
+            " no value for; read it as Arrow's, with to_arrow()"
+        ) from None
+    return found
+
+
+def answered_key(key: Any) -> Any:
+    """Returns a key as Arrow lists it, as one that can stand in a dict."""
+    return tuple(map(answered_key, key.values())) if isinstance(key, Mapping) else key
+
+
+def _with_names(key: Any, kind: pa.DataType) -> Any:
+    """Returns a key with names for the fields of tuples."""
+    if not (pa.types.is_struct(kind) and isinstance(key, tuple)):
+        return key
+    if len(key) != kind.num_fields:
+        names = [field.name for field in kind]
+        raise InvalidInputError(f"a key of {len(key)} fields is asked for; the log's has {names}")
+    return {f.name: _with_names(part, f.type) for f, part in zip(kind, key, strict=True)}

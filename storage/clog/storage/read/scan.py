@@ -40,9 +40,9 @@ from clog.storage.format.commits import Head
 from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
-from clog.storage.objects.layout import RECORD_SCHEMA, arrow_schema, cheapest_leaf, projected
 from clog.storage.objects.reader import BATCH_ROWS, Footprint, footprint, open_ranges
 from clog.storage.store.contract import Store, ahead
+from clog.storage.types.columns import RECORD_SCHEMA, arrow_schema, cheapest_leaf, projected
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,7 @@ class Hidden(Enum):
 
 
 def left_out(store: Store, marked: MarkedChunk) -> Rows:
-    """Returns which rows of a chunk are left out; one request for each bitmap that is not inline.
-
-    Raises:
-        FileNotFoundError: a bitmap is gone.
-        CorruptionError: its bytes are not those that the manifest describes.
-    """
+    """Returns which rows of a chunk are left out; a request for each bitmap that is not inline."""
     rows = np.zeros(marked.rows, np.bool_)
     for bitmap in marked.bitmaps:
         rows |= read_bitmap(store, bitmap, marked.rows)
@@ -111,9 +106,6 @@ _base, _next = attrgetter("base"), attrgetter("next")
 def read_schema(schema: LogSchema | None, columns: Sequence[str] = COLUMNS) -> pa.Schema:
     """Returns the columns, as a tuple, that are read of a log with the schema: by name, of structs
     also fields by their paths (``value.price``), and `DELETE_HORIZON`.
-
-    Raises:
-        InvalidInputError: a column does not exist.
     """
     own = arrow_schema(schema)
     fields = [own.field(f.name) if f.name in own.names else f for f in READ_SCHEMA]
@@ -122,11 +114,7 @@ def read_schema(schema: LogSchema | None, columns: Sequence[str] = COLUMNS) -> p
 
 
 def columns_asked(schema: LogSchema | None, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the columns that a user asks for; None: all.
-
-    Raises:
-        InvalidInputError: a column that is none, or a text where a list of them is due.
-    """
+    """Returns the columns that a user asks for; None: all."""
     if isinstance(columns, str) or (columns is not None and not columns):
         raise InvalidInputError(f"columns={columns!r}; give a list of at least one name")
     asked = COLUMNS if columns is None else tuple(columns)
@@ -403,12 +391,7 @@ def read_records(
     columns: Sequence[str],
     isolation: Isolation = Isolation.COMMITTED,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of half-open offset ranges, partition by partition.
-
-    Raises:
-        VersionExpiredError: the planned objects were replaced since, and deleted.
-        CorruptionError: bytes contradict the manifest, or an object is gone that the log needs.
-    """
+    """Yields the records of half-open offset ranges, partition by partition."""
     # Never planned anew: a value that was cleaned since would be missing, and the newer one lies
     # beyond the end.
     with reading(store, manifest.version, why=" while it was read", remedy="read again"):
@@ -450,22 +433,14 @@ LATEST = -1
 
 
 def isolation_named(isolation: object) -> Isolation:
-    """Returns the isolation level (S40).
-
-    Raises:
-        InvalidInputError: it is none.
-    """
+    """Returns the isolation level (S40)."""
     if isolation not in tuple(Isolation):
         raise InvalidInputError(f"isolation={isolation!r}; allowed: {', '.join(Isolation)}")
     return Isolation(str(isolation))
 
 
 def partitions_named(head: Head, partition: int | None, *, url: str) -> tuple[int, ...]:
-    """Returns the partition, or all for None.
-
-    Raises:
-        InvalidInputError: there is no such partition.
-    """
+    """Returns the partition, or all for None."""
     count = head.log.partitions
     if partition is None:
         return tuple(range(count))
@@ -498,11 +473,7 @@ def ranges(
     url: str,
     isolation: Isolation = Isolation.COMMITTED,
 ) -> dict[int, tuple[int, int]]:
-    """Returns the half-open ranges by partition, checked (S38); they end where the isolation does.
-
-    Raises:
-        OffsetOutOfRangeError: a start below the log start or beyond the end.
-    """
+    """Returns the half-open ranges by partition, checked (S38); the isolation ends them."""
     parts = partitions_named(head, partition, url=url)
     starts = {} if start is None else by_partition(head, start, "start", url=url)
     ends = {} if end is None else by_partition(head, end, "end", url=url)
@@ -518,9 +489,6 @@ def ranges(
 def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
     """Raises if reading may not begin at the offset: any in [log start, end] will do, gaps
     included.
-
-    Raises:
-        OffsetOutOfRangeError: it may not.
     """
     low, high = head.partitions.start[partition], head.partitions.end[partition]
     if not low <= offset <= high:

@@ -45,7 +45,7 @@ from clog.storage.format.transactions import (
     stored_positions,
 )
 from clog.storage.format.writers import WriterEntry
-from clog.storage.objects.layout import DataObject
+from clog.storage.objects.writer import DataObject
 from clog.storage.transactions.ids import (
     OPERATION,
     AlreadyCommitted,
@@ -66,8 +66,8 @@ from clog.storage.transactions.ids import (
     state_of,
 )
 
-_CROWDED = UNENDED_MAX // 2
-_PARTICIPANTS_BYTES_MAX = 4 << 10
+CROWDED = UNENDED_MAX // 2
+PARTICIPANTS_BYTES_MAX = 4 << 10
 """Of their ids and URLs as JSON: the home repeats them in each commit until all have ended."""
 
 _Nothing = TypeVar("_Nothing", bound=NothingToCommit)
@@ -152,14 +152,14 @@ class Began:
     timeout_ms: int
 
 
-def _result_of(handle: Handle, version: int, add: Append | None) -> TransactionResult:
+def result_of(handle: Handle, version: int, add: Append | None) -> TransactionResult:
     """Returns what a commit did that appended this."""
     return TransactionResult(
         version, offsets_of(add.chunks if add else ()), {handle.store.url: version}
     )
 
 
-def _found_result(handle: Handle, transaction_id: str, version: int) -> TransactionResult:
+def found_result(handle: Handle, transaction_id: str, version: int) -> TransactionResult:
     """Returns what the commit of this version did, which an earlier try has made; one GET."""
     key = TRANSACTION, transaction_id
     offsets = found_offsets(handle.store, version, lambda entry: entry.key == key)
@@ -198,9 +198,9 @@ class Several:
             )
         named = [[log_id, p.url] for log_id, p in self._parts.items()]
         named.append([handle.standing.log_id, part.url])
-        if len(documents.body_json({"participants": named})) > _PARTICIPANTS_BYTES_MAX:
+        if len(documents.body_json({"participants": named})) > PARTICIPANTS_BYTES_MAX:
             raise InvalidInputError(
-                f"the names of {len(named)} logs are longer than {_PARTICIPANTS_BYTES_MAX} bytes;"
+                f"the names of {len(named)} logs are longer than {PARTICIPANTS_BYTES_MAX} bytes;"
                 " use fewer logs in a transaction"
             )
         return self._parts.setdefault(handle.standing.log_id, part)
@@ -251,7 +251,7 @@ class Several:
                 assert isinstance(done, Commit | NothingToCommit)
                 versions[part.url] = part.handle.tip.version
         self.ended = len(versions) == len(self.parts)
-        if self.ended and len(self._handle.tip.head.unended) > _CROWDED:
+        if self.ended and len(self._handle.tip.head.unended) > CROWDED:
             with suppress(ClogError):
                 self._handle.commit(forgotten_home(self._ours, outcome), operation=OPERATION)
         return versions
@@ -401,7 +401,7 @@ class Committing:
         self._in_doubt = False  # Some try may have been decided.
         self._sequence = sequence
         if sequence == holder.sequence != NONE:
-            self.result = _found_result(handle, holder.transaction_id, holder.version)
+            self.result = found_result(handle, holder.transaction_id, holder.version)
             self.state = State.COMMITTED
 
     def commit(self) -> None:
@@ -443,7 +443,7 @@ class Committing:
         tip = self._handle.refresh()
         self.find_commit(state_of(self._handle.writer_pages, tip.head, self.ours.id))
         self.check_time()
-        return _result_of(self._handle, tip.version, None)
+        return result_of(self._handle, tip.version, None)
 
     def _committed(self) -> TransactionResult:
         if self.visible is not None:
@@ -473,7 +473,7 @@ class Committing:
         self.holder.sequence, self.holder.version = self._sequence, done.version
         if isinstance(done, AlreadyCommitted):
             return self._found(done)
-        return self._told(_result_of(self._handle, done.version, done.edit.add))
+        return self._told(result_of(self._handle, done.version, done.edit.add))
 
     def _appended(self, *, tried: bool) -> Appended | AlreadyCommitted:
         """Does T3, in one log or, before it, X1 and X2 in several."""
@@ -585,7 +585,7 @@ class Committing:
 
     def _found(self, done: AlreadyCommitted) -> TransactionResult:
         try:
-            return self._told(_found_result(self._handle, self.ours.id, done.version))
+            return self._told(found_result(self._handle, self.ours.id, done.version))
         except StoreUnavailableError as e:
             raise CommitStateUnknownError(
                 f"transaction {self.ours.number} of id {self.ours.id!r} is in version"

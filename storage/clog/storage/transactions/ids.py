@@ -54,7 +54,7 @@ from clog.storage.format.transactions import (
     stored_positions,
 )
 from clog.storage.format.writers import AppendedBy, WriterEntry, WriterPages, find_writer
-from clog.storage.objects.layout import DataObject
+from clog.storage.objects.writer import DataObject
 from clog.storage.store.contract import Store
 
 ID_BYTES_MAX = 512

@@ -13,18 +13,18 @@ T4. Where a commit's outcome is not known, the transaction may be committed agai
     once. An abort then takes the id up, so that a commit that is still on its way fails.
 
 Nothing undecided is ever in the log then, so nobody waits for a transaction, and an abort costs
-nothing. With other logs, or *visible*, records are undecided until the home has decided (`ids`):
-then T3 decides, and an abort is a commit.
+nothing. With other logs (`several`), or *visible*, records are undecided until the home has decided
+(`undecided`): then T3 decides, and an abort is a commit.
 
 Of what was read for it a transaction commits the next offsets (S54), and tells whether deletes were
 missed on the way (S41): between two transactions of a job, tombstones may be removed that it had
 not read yet. The version at which each partition was read last tells.
 
 `Holders` are the transaction ids that one handle holds (S48). An id is taken up once for each
-handle, by a commit that raises its epoch; again where the transaction begun last was neither
-committed nor aborted, or is in doubt: what began so is fenced then. A handle that was fenced by
-another stays so: what it knows of the work may be old. A forked child holds nothing: two processes
-at one epoch could not be told apart.
+handle, by a commit that raises its epoch. It is taken up again where the transaction begun last was
+neither committed nor aborted, or is in doubt: what began so is fenced then, as if another process
+had taken over. A handle that was fenced by another stays so: what it knows of the work may be old.
+A forked child holds nothing: two processes at one epoch could not be told apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,10 +75,10 @@ from clog.storage.transactions.ids import (
 from clog.storage.transactions.several import TransactionInfo, abort_all, finish_left, info_of
 
 if TYPE_CHECKING:
-    from clog.storage.objects.layout import DataObject
+    from clog.storage.objects.writer import DataObject
 
 
-def _handle_of(source: object) -> Handle:
+def handle_of(source: object) -> Handle:
     """Returns what transactions know a log by."""
     handle = getattr(source, "handle", None)
     if isinstance(handle, Handle):
@@ -86,11 +86,11 @@ def _handle_of(source: object) -> Handle:
     raise InvalidInputError(f"{source!r:.80} is not a log; give a Log, as Log.open returns it")
 
 
-def _checked_positions(
+def checked_positions(
     source: Source, offsets: Mapping[int, int], version: int | None
 ) -> dict[int, Position]:
     """Returns positions as they are committed, by partition; see `Transaction.positions`."""
-    handle = _handle_of(source)
+    handle = handle_of(source)
     url, count = handle.standing.root.url, handle.tip.head.log.partitions
     at = handle.planned[0] if version is None else version
     if not _is_whole(at, LONG_MAX):
@@ -109,7 +109,7 @@ def _checked_positions(
     return {p: Position(offset, at) for p, offset in offsets.items()}
 
 
-def _check_missed(
+def check_missed(
     source: Source, before: Mapping[int, Position], now: Mapping[int, Position]
 ) -> None:
     """Raises if a tombstone that lies at or above a position of before was removed since, by the
@@ -132,7 +132,7 @@ def _check_missed(
         )
 
 
-def _check_decided(source: Source, offsets: Mapping[int, int]) -> None:
+def check_decided(source: Source, offsets: Mapping[int, int]) -> None:
     """Raises if a position is beyond a record that is undecided: reads end before it, and who goes
     on from there would never see it. One GET where it is beyond the last stable offset that the
     handle knows.
@@ -172,7 +172,7 @@ def next_offsets(source: Source, known: Mapping[str, Mapping[int, int]]) -> dict
     """Returns where to go on reading a log, by partition: where these positions say, else at the
     log start; one GET.
     """
-    handle = _handle_of(source)
+    handle = handle_of(source)
     head = handle.refresh().head
     mine = known.get(handle.standing.log_id, {})
     for p, offset in mine.items():
@@ -271,7 +271,7 @@ class Transaction:
             as `Log.append`; TransactionFencedError: another holder took over the id, as far as this
             handle knows; TransactionTimeoutError: it took longer than its timeout.
         """
-        handle = self._handle if log is None else _handle_of(log)
+        handle = self._handle if log is None else handle_of(log)
         self._check_open(and_untried=True)
         self._work.check_time()
         self._check_known_epoch()
@@ -298,8 +298,8 @@ class Transaction:
     def append_objects(self, objects: "Sequence[DataObject]", log: Source | None = None) -> None:
         """Takes objects that tasks wrote, in this order; for connectors, not for users."""
         self._check_open(and_untried=True)
-        is_home = log is None or _handle_of(log) is self._handle
-        held = self._work if is_home else self._work.several.part(_handle_of(log))
+        is_home = log is None or handle_of(log) is self._handle
+        held = self._work if is_home else self._work.several.part(handle_of(log))
         held.objects.extend(objects)
 
     def note_content(self, content: str) -> None:
@@ -335,12 +335,12 @@ class Transaction:
                 had not reached, so it has missed deletes.
         """
         self._check_open(and_untried=True)
-        now = _checked_positions(source, offsets, version)
+        now = checked_positions(source, offsets, version)
         if isolation_named(isolation) is Isolation.COMMITTED:
-            _check_decided(source, offsets)
+            check_decided(source, offsets)
         log_id = source.handle.standing.log_id
         if not missed_deletes:
-            _check_missed(source, self._work.before().get(log_id, {}), now)
+            check_missed(source, self._work.before().get(log_id, {}), now)
         self._work.positions.setdefault(log_id, {}).update(now)
 
     def commit(self) -> TransactionResult:
@@ -429,7 +429,7 @@ TIMEOUT_MS_MAX = 86_400_000
 """The sweep takes objects that are older than a day and were not committed."""
 
 
-def _holder_of(entry: WriterEntry) -> Holder:
+def holder_of(entry: WriterEntry) -> Holder:
     """Returns what is known of an id that was just taken up."""
     state = entry.transaction
     assert state is not None
@@ -533,10 +533,10 @@ class Holders(Shared):
             return known
         taken = self._taken_up(transaction_id, known)
         if left_of(self._handle.tip.head, transaction_id):
-            finish_left(self._handle, transaction_id, epoch=_holder_of(taken).epoch)
+            finish_left(self._handle, transaction_id, epoch=holder_of(taken).epoch)
         if known is not None:
             known.is_lost = True
-        holder = self._held[transaction_id] = _holder_of(taken)
+        holder = self._held[transaction_id] = holder_of(taken)
         return holder
 
     def _taken_up(self, transaction_id: str, known: Holder | None) -> WriterEntry:

@@ -9,7 +9,7 @@ from clog.cleaner.passes import offset_map, run_pass
 from clog.cleaner.passes.offset_map import SLOT_BYTES
 from clog.storage.format import documents
 from clog.storage.format.chunks import Chunk, ObjectRef
-from clog.storage.objects import encoding, reader
+from clog.storage.objects import reader, writer
 from clog_testing.counting import CountingStore
 from clog_testing.invariants import check_log
 from clog_testing.model import rows_in
@@ -20,7 +20,7 @@ BLOCKS, KEYS = 8, 150
 @pytest.fixture
 def large(monkeypatch):
     """Every object counts as one that is too large to be fetched whole, so it gets an index."""
-    for module in (encoding, reader):
+    for module in (writer, reader):
         monkeypatch.setattr(module, "WHOLE_BYTES", 0)
 
 

@@ -10,8 +10,8 @@ from clog.cleaner.passes import rewriter, run_pass
 from clog.cleaner.passes.offset_map import SLOT_BYTES, KeyHasher
 from clog.storage import Log, ManualClock, StoreUnavailableError
 from clog.storage.env import SeededIds
+from clog.storage.objects.composing import RewritingWriter
 from clog.storage.objects.records import to_records
-from clog.storage.objects.writer import ObjectWriter
 from clog_testing.crash import memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
@@ -711,13 +711,13 @@ def copied(monkeypatch):
     """Row groups of 8 rows, copied however small they are; the rows that were."""
     if int(pa.__version__.split(".")[0]) < 19:
         pytest.skip("Arrow states the sizes of columns since 19; without them nothing is copied")
-    monkeypatch.setattr("clog.storage.objects.encoding.GROUP_ROWS", 8)
+    monkeypatch.setattr("clog.storage.objects.writer.GROUP_ROWS", 8)
     monkeypatch.setattr("clog.storage.objects.writer.GROUP_BYTES_MIN", 1)
     monkeypatch.setattr("clog.storage.read.copy.GROUP_BYTES_MIN", 1)
     found = []
-    real = ObjectWriter.copy
+    real = RewritingWriter.copy
     monkeypatch.setattr(
-        ObjectWriter, "copy", lambda self, g: (found.append(g.num_rows), real(self, g))[1]
+        RewritingWriter, "copy", lambda self, g: (found.append(g.num_rows), real(self, g))[1]
     )
     return found
 

@@ -28,9 +28,9 @@ from clog.storage.format.documents import (
     snapshot_path,
 )
 from clog.storage.format.manifest import read_snapshot, write_snapshot
-from clog.storage.objects import encoding
-from clog.storage.objects.layout import with_ids
+from clog.storage.objects import writer
 from clog.storage.store.contract import WrappingStore
+from clog.storage.types.columns import with_ids
 from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.sealing import sealed
@@ -430,7 +430,7 @@ def test_documents_of_edits_are_read(log, store):
 
 def test_an_index_that_misses_a_key_is_found(make_log, store, monkeypatch):
     """Look-ups and the cleaner would take the key for absent."""
-    monkeypatch.setattr(encoding, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(writer, "WHOLE_BYTES", 0)
     log = make_log()
     log.append([{"key": f"k{i % 50}", "value": "v"} for i in range(60)])
     log.roll()

@@ -13,8 +13,8 @@ from clog.storage.format.log_info import (
     schema_problem,
     schema_to_json,
 )
-from clog.storage.objects.evolution import evolved
-from clog.storage.objects.layout import arrow_schema, schema_of
+from clog.storage.types.columns import arrow_schema, schema_of
+from clog.storage.types.evolve import evolved
 
 SCHEMA = schema_of(
     {

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from clog.storage.env import SeededIds
 from clog.storage.keys.key_index import DamagedIndexError, decode, encode, joined
-from clog.storage.objects import encoding
-from clog.storage.objects.layout import RECORD_SCHEMA
-from clog.storage.objects.writer import write_rewritten
+from clog.storage.objects import writer
+from clog.storage.objects.composing import write_rewritten
 from clog.storage.store import open_store
+from clog.storage.types.columns import RECORD_SCHEMA
 
 SEED = 0x0123456789ABCDEF
 _numbers = itertools.count()
@@ -98,8 +98,8 @@ def made(count, **options):
 
 def test_a_rewritten_object_carries_its_index(monkeypatch):
     """Between its pages and its footer's checksum: by the bytes alone, as FORMAT.md §5.5 says."""
-    monkeypatch.setattr(encoding, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(encoding, "GROUP_ROWS", 100)
+    monkeypatch.setattr(writer, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(writer, "GROUP_ROWS", 100)
     store, obj = made(250, key_seed=SEED)
     data = store.get(obj.path)
     start, end = obj.ref.tail
@@ -131,7 +131,7 @@ def test_a_rewritten_object_carries_its_index(monkeypatch):
 def test_who_gets_no_index(monkeypatch):
     """An object that is fetched whole in any case, and one of which the log's seed is not said."""
     assert made(250, key_seed=SEED)[1].index_bytes == 0
-    monkeypatch.setattr(encoding, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(writer, "WHOLE_BYTES", 0)
     assert made(250)[1].index_bytes == 0
     assert made(250, key_seed=SEED)[1].index_bytes > 0
 

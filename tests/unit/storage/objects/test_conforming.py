@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.objects.conforming import conform, from_python
+from clog.storage.types.conform import conform, from_python
 
 VALUE = pa.field(
     "value",

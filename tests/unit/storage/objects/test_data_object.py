@@ -8,13 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.storage.format.chunks import ObjectRef
-from clog.storage.objects.layout import (
-    RECORD_SCHEMA,
-    ChunkStats,
-    DataObject,
-    ObjectFacts,
-    record_sizes,
-)
+from clog.storage.objects.writer import ChunkStats, DataObject, ObjectFacts, record_sizes
+from clog.storage.types.columns import RECORD_SCHEMA
 
 BINARY = st.none() | st.binary(max_size=9)
 HEADERS = st.none() | st.lists(

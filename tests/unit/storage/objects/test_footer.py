@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import ObjectRef
-from clog.storage.objects import footer as footers
-from clog.storage.objects.footer import (
+from clog.storage.objects import reader as footers
+from clog.storage.objects.reader import (
     BINARY,
     FALSE,
     I16,
@@ -28,9 +28,9 @@ from clog.storage.objects.footer import (
     FooterError,
     Reader,
     read_footer,
+    read_rows,
 )
-from clog.storage.objects.layout import REWRITTEN_SCHEMA
-from clog.storage.objects.reader import read_rows
+from clog.storage.types.columns import REWRITTEN_SCHEMA
 from clog_testing.crash import discard, memory_store
 from clog_testing.sealing import sealed
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from clog.storage import InvalidInputError, Log
-from clog.storage.objects.layout import RECORD_SCHEMA
 from clog.storage.objects.records import to_records
+from clog.storage.types.columns import RECORD_SCHEMA
 
 duckdb = pytest.importorskip("duckdb")
 pd = pytest.importorskip("pandas")

@@ -11,11 +11,11 @@ import pytest
 
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError, StoreUnavailableError
-from clog.storage.objects import encoding, reader
-from clog.storage.objects.layout import REWRITTEN_SCHEMA
-from clog.storage.objects.reader import read_ranges, read_rows
-from clog.storage.objects.writer import write_rewritten
+from clog.storage.objects import reader, writer
+from clog.storage.objects.composing import write_rewritten
+from clog.storage.objects.reader import BATCH_ROWS, open_ranges, read_rows
 from clog.storage.store import open_store
+from clog.storage.types.columns import REWRITTEN_SCHEMA
 from clog_testing.counting import CountingStore
 from clog_testing.sealing import sealed
 
@@ -33,7 +33,7 @@ def store():
 def ranged(monkeypatch):
     """Small objects are read as large ones are, a few rows to a row group."""
     monkeypatch.setattr(reader, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(encoding, "GROUP_ROWS", 16)
+    monkeypatch.setattr(writer, "GROUP_ROWS", 16)
 
 
 def table(rows=ROWS, *, sparse=True, headers=True):
@@ -88,7 +88,7 @@ def test_many_runs_in_one_call(store, ranged):
     runs = [(0, 3), (3, 0), (3, 20), (30, 1), (33, 7)]
     found = {}
     order = []
-    for i, batch in read_ranges(store, ref, runs, columns=ALL):
+    for i, batch in open_ranges(store, ref, runs, columns=ALL)(BATCH_ROWS):
         order.append(i)
         found.setdefault(i, []).append(batch)
     assert order == sorted(order)
@@ -172,7 +172,7 @@ def test_only_what_is_needed_is_fetched(store):
 def test_no_rows_cost_nothing(store, runs):
     """Not even a look at whether the object is there."""
     ref = write(store, table())
-    assert list(read_ranges(store, ref, runs, columns=ALL)) == []
+    assert list(open_ranges(store, ref, runs, columns=ALL)(BATCH_ROWS)) == []
     assert not store.counts
 
 

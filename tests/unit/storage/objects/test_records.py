@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from clog.storage import InvalidInputError
-from clog.storage.objects.layout import RECORD_SCHEMA
 from clog.storage.objects.records import to_records
+from clog.storage.types.columns import RECORD_SCHEMA
 
 NOW_US = 1_700_000_000_123_456
 HEADERS = RECORD_SCHEMA.field("headers").type

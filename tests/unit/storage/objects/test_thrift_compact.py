@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.storage.objects.footer import (
+from clog.storage.objects.reader import (
     BINARY,
     DEPTH_MAX,
     FALSE,

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.objects.layout import (
+from clog.storage.types.columns import (
     as_type,
     can_read,
     cheapest_leaf,

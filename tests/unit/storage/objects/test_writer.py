@@ -11,10 +11,11 @@ import xxhash
 from clog.storage.config.definitions import Compression
 from clog.storage.env import SeededIds
 from clog.storage.errors import InvalidInputError
-from clog.storage.objects import encoding
-from clog.storage.objects.layout import RECORD_SCHEMA, REWRITTEN_SCHEMA, ChunkStats, ObjectFacts
-from clog.storage.objects.writer import ObjectWriter, write_rewritten
+from clog.storage.objects import writer as writing
+from clog.storage.objects.composing import write_rewritten
+from clog.storage.objects.writer import ChunkStats, ObjectFacts, ObjectWriter
 from clog.storage.store import open_store
+from clog.storage.types.columns import RECORD_SCHEMA, REWRITTEN_SCHEMA
 from clog_testing.counting import CountingStore
 
 HEADER = [{"key": "h", "value": b"xy"}]
@@ -300,8 +301,8 @@ def test_tiny_partitions_share_a_row_group(store):
 )
 def test_row_groups_end_with_partitions_where_that_pays(store, monkeypatch, rows, groups):
     """Groups of at most 10 records' bytes, ending with a partition from 3 records' bytes on."""
-    monkeypatch.setattr(encoding, "GROUP_BYTES", 160)
-    monkeypatch.setattr(encoding, "GROUP_BYTES_MIN", 48)
+    monkeypatch.setattr(writing, "GROUP_BYTES", 160)
+    monkeypatch.setattr(writing, "GROUP_BYTES_MIN", 48)
     partition = np.repeat(np.arange(len(rows)), rows)
     (obj,) = write(store, (records([b"key"] * sum(rows)), partition), partitions=9)
     found = parquet(store, obj).metadata
@@ -310,7 +311,7 @@ def test_row_groups_end_with_partitions_where_that_pays(store, monkeypatch, rows
 
 def test_row_groups_end_after_so_many_rows(store, monkeypatch):
     """Records of few bytes do not make groups of millions of rows."""
-    monkeypatch.setattr(encoding, "GROUP_ROWS", 30)
+    monkeypatch.setattr(writing, "GROUP_ROWS", 30)
     (obj,) = write(store, (records([b"key"] * 70), [0] * 70))
     found = parquet(store, obj).metadata
     assert [found.row_group(i).num_rows for i in range(found.num_row_groups)] == [30, 30, 10]
@@ -419,7 +420,7 @@ def test_rewritten_records_need_offsets(store):
 @pytest.mark.parametrize("room", [0, 1 << 14])
 def test_bytes_that_take_more_than_was_asked_for_are_all_there(store, monkeypatch, room):
     """A footer is longer than one record; the file grows as often as it takes."""
-    monkeypatch.setattr(encoding, "_ROOM_BYTES", room)
+    monkeypatch.setattr(writing, "_ROOM_BYTES", room)
     (obj,) = write(store, (records([b"k"]), [0]))
     data = store.get(obj.path)
     assert (len(data), xxhash.xxh3_128_hexdigest(data)) == (obj.size_bytes, obj.checksum)

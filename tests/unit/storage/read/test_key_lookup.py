@@ -6,7 +6,7 @@ from clog.cleaner import Cleaner
 from clog.storage import CorruptionError, VersionExpiredError
 from clog.storage.format import chunks
 from clog.storage.keys.key_index import KeyIndex
-from clog.storage.objects import encoding, reader
+from clog.storage.objects import reader, writer
 from clog.storage.read import lookup, scan
 from clog.storage.read import table as table_plan
 from clog.storage.read.lookup import KeyIndexCache, pieces_of_keys
@@ -21,9 +21,9 @@ KEYS = 600
 @pytest.fixture
 def large(monkeypatch):
     """Every object counts as one that is too large to be fetched whole; row groups are small."""
-    for module in (encoding, reader, lookup, lookup):
+    for module in (writer, reader, lookup, lookup):
         monkeypatch.setattr(module, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(encoding, "GROUP_ROWS", 50)
+    monkeypatch.setattr(writer, "GROUP_ROWS", 50)
 
 
 def key(i):

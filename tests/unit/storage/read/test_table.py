@@ -10,9 +10,8 @@ from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError, VersionExpiredError
 from clog.storage.commit.versions import version_at_time
 from clog.storage.format.commits import Edit
-from clog.storage.read.latest_keys import ROW_BYTES
 from clog.storage.read.scan import READ_SCHEMA, stored_columns
-from clog.storage.read.table import plan_table, table_batches
+from clog.storage.read.table import ROW_BYTES, plan_table, table_batches
 from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.model import rows_in

@@ -28,19 +28,15 @@ import pyarrow as pa
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.log_info import (
     FIRST_ID,
-    FLOATS,
     LIST,
     MAP,
-    SIGNED,
     STRUCT,
-    TYPE,
-    UNSIGNED,
     LogSchema,
     SchemaField,
     schema_problem,
-    widens,
 )
-from clog.storage.objects.layout import arrow_type, schema_field, schema_of
+from clog.storage.kinds import kind_named, widens
+from clog.storage.types.columns import arrow_type, schema_field, schema_of
 
 _Change = Callable[[SchemaField], SchemaField]
 
@@ -55,9 +51,6 @@ def evolved(
 ) -> LogSchema:
     """Returns the schema after the changes, which name fields by their paths from ``value`` or
     ``key`` on.
-
-    Raises:
-        InvalidInputError: a change that is not allowed; with its reason.
     """
     if schema is None:
         raise InvalidInputError(
@@ -145,7 +138,8 @@ def _changed(field: SchemaField, names: list[str], path: str, change: _Change) -
 def _widened(field: SchemaField, kind: pa.DataType, path: str) -> SchemaField:
     wider = schema_field(_given(field.name, kind, path), lambda: field.id, path).kind
     if not widens(field.kind, wider):
-        allowed = [k for k in (*SIGNED, *UNSIGNED, *FLOATS) if widens(field.kind, k)]
+        found = kind_named(field.kind)
+        allowed = found.widens_to if found is not None else ()
         instead = f"it can become {' or '.join(allowed)}" if allowed else "it cannot be widened"
         if field.kind.startswith("decimal"):
             instead = "it can become a decimal of more digits with the same scale"
@@ -173,11 +167,7 @@ def schema_words(schema: LogSchema | None) -> dict[str, Any]:
 
 
 def schema_from_words(words: Any) -> pa.Schema:
-    """Returns what `Log.create` takes.
-
-    Raises:
-        InvalidInputError: it is no schema.
-    """
+    """Returns what `Log.create` takes."""
     if not isinstance(words, Mapping) or sorted(words) != ["key", "value"]:
         raise InvalidInputError('a schema is a JSON object {"key": type, "value": type}')
     return pa.schema([_field(name, words[name], name) for name in ("key", "value")])
@@ -186,9 +176,6 @@ def schema_from_words(words: Any) -> pa.Schema:
 def evolution_to(schema: LogSchema | None, wanted: pa.Schema) -> dict[str, Any]:
     """Returns what `Log.evolve` takes to get from a schema to one that is wanted; empty where it is
     that already.
-
-    Raises:
-        InvalidInputError: a field is missing in it, or anything else that no evolution does.
     """
     after = schema_of(wanted)
     if schema is None or after is None:
@@ -257,7 +244,7 @@ def _field(name: str, words: Any, path: str) -> pa.Field:
 
 
 def _type(words: Any, path: str) -> pa.DataType:
-    if isinstance(words, str) and TYPE.fullmatch(words) and words not in (STRUCT, LIST, MAP):
+    if isinstance(words, str) and kind_named(words) is not None:
         return arrow_type(SchemaField("", 0, words))
     if isinstance(words, Mapping):
         return pa.struct([_field(name, inner, f"{path}.{name}") for name, inner in words.items()])

@@ -1,25 +1,25 @@
-"""Keys and values that are given for a typed log, made those of its schema, or refused (S62).
+"""Keys and values that are given for a typed log, made those of its schema, or refused (S62); and
+typed columns as Python's values and as JSON. Pure.
 
 *Arrow's arrays* may have another layout, a narrower or wider type of numbers, fewer nullable fields
 or another order of fields; each value is checked, none is changed but floats that are rounded to
 32 or 16 bits.
 
-*Python's values* are made arrays first. Their classes are checked before: Arrow drops of some what
-its type has no room for, and ends the process over others. What fits as it is, and is of Python's
-own classes, is made without ``pa.array``, which imports pandas where it is installed; the rest is
-Arrow's to convert or to refuse.
+*Python's values* are made arrays first, as their kinds say (`kinds`). Their classes are checked
+before: Arrow drops of some what its type has no room for, and ends the process over others.
 
 *Keys that are asked for* go the same way, to canonical bytes. A key that is a struct is a tuple of
 its fields, which can stand in a dict; it may be asked for as a dict, too.
+
+*JSON*: structs are objects, lists arrays, maps arrays of pairs; the rest is as kinds say.
 
 A refusal names the first record, the field, what is there (its type, never the value), and what is
 allowed.
 """
 
 import datetime as dt
-import decimal
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
@@ -29,19 +29,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.errors import InvalidInputError
-from clog.storage.format.log_info import LogSchema
-from clog.storage.keys.hashing import key_bytes
-from clog.storage.numpy_arrays import (
-    dtype_of,
-    of_bytes,
-    of_lists,
-    of_numbers,
-    to_arrow,
-    to_numpy,
-    validity,
+from clog.storage.kinds import (
+    DATE,
+    DECIMAL,
+    FLOAT,
+    TIME,
+    TIMESTAMP,
+    JsonConstant,
+    Unreadable,
+    of_plain,
+    stored_kind,
+    takes,
 )
-from clog.storage.objects.layout import (
-    column_types,
+from clog.storage.numpy_arrays import of_lists, to_arrow, to_numpy
+from clog.storage.types.columns import (
     elements,
     entries_type,
     is_listed,
@@ -63,11 +64,7 @@ class UnfitError(Exception):
 
 
 def conform(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Returns a column of records as the field's type.
-
-    Raises:
-        InvalidInputError: a value that does not fit it.
-    """
+    """Returns a column of records as the field's type."""
     try:
         return conformed(column, field)
     except UnfitError as e:
@@ -75,11 +72,7 @@ def conform(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def conformed(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Returns a column of records as the field's type.
-
-    Raises:
-        UnfitError: a value that does not fit it.
-    """
+    """Returns a column of records as the field's type."""
     fitted = fit(_plain(column), field.type, field.name)
     if not field.nullable:
         _check_present(fitted, None, field.name)
@@ -108,7 +101,7 @@ def type_problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None
     if is_listed(given) and is_listed(kind) and types.is_map(given) == types.is_map(kind):
         return type_problem(entries_type(given), entries_type(kind), _inside(path, kind))
     nested = types.is_nested(given) or types.is_nested(kind)
-    if given == kind or types.is_null(given) or (not nested and _is_kindred(given, kind)):
+    if given == kind or types.is_null(given) or (not nested and takes(kind, given)):
         return None
     return f"{path} has type {given}; the log's schema says {kind}"
 
@@ -119,6 +112,7 @@ def refusal(unfit: UnfitError) -> InvalidInputError:
 
 
 _DAY: Final = {"ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_LISTS: Final = (list, tuple, np.ndarray)
 _VIEWS: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
@@ -142,11 +136,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def fit(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-    """Returns the array as the type; whether what is NOT NULL is there is not looked at.
-
-    Raises:
-        UnfitError: a value that does not fit it.
-    """
+    """Returns the array as the type; whether what is NOT NULL is there is not looked at."""
     if array.type == kind:
         return array
     if pa.types.is_null(array.type):
@@ -188,7 +178,7 @@ def _fit_structs(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
 
 def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     """Returns values without fields as the type, if it is one of those that hold the same."""
-    if not _is_kindred(array.type, kind):
+    if not takes(kind, array.type):
         if array.null_count == len(array):
             return pa.nulls(len(array), kind)
         raise wrong_type(_first_there(array), path, str(array.type), kind)
@@ -225,33 +215,6 @@ def _is_infinite(floats: pa.Array) -> pa.Array:
     # Arrow's releases do not all say it of halves.
     halves = pa.types.is_float16(floats.type)
     return pc.is_inf(floats.cast(pa.float32()) if halves else floats)
-
-
-def _is_kindred(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Tells whether values of the one type can be the same values of the other."""
-    types = pa.types
-    if types.is_integer(kind):
-        return bool(types.is_integer(given) or types.is_floating(given))
-    if types.is_floating(kind):
-        return bool(types.is_integer(given) or types.is_floating(given))
-    if types.is_decimal(kind):
-        return bool(types.is_integer(given) or types.is_decimal(given))
-    if types.is_timestamp(kind):
-        # What names no zone is UTC; but what names one is not without.
-        return bool(types.is_timestamp(given) and (kind.tz is not None or given.tz is None))
-    if types.is_date32(kind):
-        return bool(types.is_date(given))
-    if types.is_time(kind):
-        return bool(types.is_time(given))
-    texts = (types.is_string, types.is_large_string, types.is_string_view)
-    octets = (types.is_binary, types.is_large_binary, types.is_binary_view)
-    is_text = any(test(given) for test in texts)
-    if types.is_string(kind):
-        return is_text
-    if types.is_binary(kind):
-        fixed = types.is_fixed_size_binary(given)
-        return is_text or bool(fixed) or any(test(given) for test in octets)
-    return bool(types.is_fixed_size_binary(kind)) and types.is_binary(given)
 
 
 def _first_failing(array: pa.Array, kind: pa.DataType) -> int:
@@ -346,9 +309,6 @@ def _check_range(array: pa.Array, low: Any, high: Any, what: str) -> None:
 def check_pairs(pairs: pa.Array, kind: pa.DataType, path: str) -> None:
     """Checks what is to be in a list or a map: over a map's pair or key that is null Arrow ends the
     process.
-
-    Raises:
-        UnfitError: there is one.
     """
     if pa.types.is_map(kind):
         _check_present(pairs, None, f"{path}.key")
@@ -379,205 +339,8 @@ def wrong_type(at: int, path: str, found: str, kind: pa.DataType) -> UnfitError:
     return UnfitError(at, f"has a {path} of type {found}; the log's schema says {kind}")
 
 
-_EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_EPOCH: Final = _EPOCH_UTC.replace(tzinfo=None)
-_EPOCH_DAYS: Final = _EPOCH.toordinal()
-_MICROSECOND: Final = dt.timedelta(microseconds=1)
-_PER_MICROSECOND: Final = {"us": 1, "ns": 1000}
-_EXACT_FLOATS: Final = range(-(1 << 53), (1 << 53) + 1)
-
-
-class _OtherError(Exception):
-    """A value that is Arrow's to convert, or to refuse."""
-
-
-def of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """Returns an array of a type that is not nested, null where a value is None; None where a value
-    is not of one of Python's classes for it, or does not fit as it is.
-    """
-    found = _maker(kind)
-    if found is None or not found[0].issuperset(map(type, values)):
-        return None
-    try:
-        return found[1](values, kind)
-    except (_OtherError, UnicodeEncodeError):
-        return None
-
-
-@lru_cache(256)
-def _maker(kind: pa.DataType) -> tuple[frozenset[type], Callable[..., pa.Array]] | None:
-    """Returns the classes of values of a type, None's among them, and what makes their array: once
-    for each type, as values of a state store come one by one.
-    """
-    types = pa.types
-    table: Sequence[tuple[Any, tuple[type, ...], Callable[..., pa.Array]]] = (
-        (types.is_boolean, (bool,), _truths),
-        (types.is_integer, (int,), _numbers),
-        (types.is_float64, (float, int), _floats),
-        (types.is_string, (str,), _octets),
-        (types.is_binary, (bytes, bytearray, str), _octets),
-        (types.is_fixed_size_binary, (bytes, bytearray), _fixed),
-        (types.is_decimal, (decimal.Decimal, int), _decimals),
-        (types.is_date32, (dt.date, np.datetime64), _dates),
-        (types.is_timestamp, (dt.datetime, np.datetime64), _timestamps),
-        (types.is_time64, (dt.time, np.timedelta64), _times),
-    )
-    found = ((classes, make) for test, classes, make in table if test(kind))
-    return next(((frozenset((*classes, type(None))), make) for classes, make in found), None)
-
-
-@lru_cache(64)
-def _bounds(kind: pa.DataType) -> tuple[int, int]:
-    bounds = np.iinfo(dtype_of(kind))
-    return int(bounds.min), int(bounds.max)
-
-
-def _numbers(numbers: Sequence[int | None], kind: pa.DataType) -> pa.Array:
-    low, high = _bounds(kind)
-    there = [number for number in numbers if number is not None]
-    if there and not (low <= min(there) and max(there) <= high):
-        raise _OtherError
-    return of_numbers(numbers, kind)
-
-
-def _truths(values: Sequence[bool | None], _kind: pa.DataType) -> pa.Array:
-    valid = np.array([value is not None for value in values], np.bool_)
-    return to_arrow(np.array(values, np.bool_), valid=valid)
-
-
-def _floats(values: Sequence[float | int | None], _kind: pa.DataType) -> pa.Array:
-    if any(type(value) is int and value not in _EXACT_FLOATS for value in values):
-        raise _OtherError
-    valid = np.array([value is not None for value in values], np.bool_)
-    numbers = [0.0 if value is None else value for value in values]  # -0.0 is false, too.
-    return to_arrow(np.array(numbers, np.float64), valid=valid)
-
-
-def _octets(values: Sequence[bytes | str | None], kind: pa.DataType) -> pa.Array:
-    return of_bytes([v.encode() if isinstance(v, str) else v for v in values], kind)
-
-
-def _fixed(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
-    if any(value is not None and len(value) != kind.byte_width for value in values):
-        raise _OtherError
-    return _wide([value or bytes(kind.byte_width) for value in values], values, kind)
-
-
-def _decimals(values: Sequence[decimal.Decimal | int | None], kind: pa.DataType) -> pa.Array:
-    width, end = kind.bit_width // 8, 10**kind.precision
-    unscaled = [0 if value is None else _unscaled(value, kind.scale) for value in values]
-    if any(not -end < number < end for number in unscaled):
-        raise _OtherError
-    numbers = [number.to_bytes(width, "little", signed=True) for number in unscaled]
-    return _wide(numbers, values, kind)
-
-
-def _unscaled(value: decimal.Decimal | int, scale: int) -> int:
-    if isinstance(value, int):
-        return int(value * 10**scale)
-    sign, digits, exponent = value.as_tuple()
-    if isinstance(exponent, str) or not 0 <= exponent + scale <= 2 * decimal.DefaultContext.prec:
-        raise _OtherError  # No number; digits that it has no room for; or a number of many zeros.
-    number = int("".join(map(str, digits)) + "0" * (exponent + scale))
-    return -number if sign else number
-
-
-def _wide(fields: Sequence[bytes], values: Sequence[object], kind: pa.DataType) -> pa.Array:
-    """Returns an array of fields of the same length, null where a value is None."""
-    buffers = [validity(values), pa.py_buffer(b"".join(fields))]
-    return pa.Array.from_buffers(kind, len(fields), buffers)
-
-
-def _dates(values: Sequence[dt.date | np.datetime64 | None], kind: pa.DataType) -> pa.Array:
-    days = [
-        None
-        if v is None
-        else _in_unit(v, "M8[D]")
-        if isinstance(v, np.datetime64)
-        else v.toordinal() - _EPOCH_DAYS
-        for v in values
-    ]
-    return _numbers(days, kind)
-
-
-def _timestamps(
-    values: Sequence[dt.datetime | np.datetime64 | None], kind: pa.DataType
-) -> pa.Array:
-    numbers = [
-        None
-        if v is None
-        else _in_unit(v, f"M8[{kind.unit}]")
-        if isinstance(v, np.datetime64)
-        else _since_epoch(v) * _per_microsecond(kind)
-        for v in values
-    ]
-    return _numbers(numbers, kind)
-
-
-def _in_unit(value: np.datetime64 | np.timedelta64, unit: str) -> int:
-    """Returns how many of a unit a time of NumPy's is."""
-    if np.isnat(value):
-        raise _OtherError
-    found = value.astype(unit)
-    if found.astype(value.dtype) != value:  # Finer than the unit, or too far for it.
-        raise _OtherError
-    return int(found.astype(np.int64))
-
-
-def _since_epoch(value: dt.datetime) -> int:
-    """Returns microseconds; of a time without a zone as if it were UTC's."""
-    if value.tzinfo is None:
-        return (value - _EPOCH) // _MICROSECOND
-    if value.utcoffset() is None:
-        raise _OtherError
-    return (value - _EPOCH_UTC) // _MICROSECOND
-
-
-def _times(values: Sequence[dt.time | np.timedelta64 | None], kind: pa.DataType) -> pa.Array:
-    per = _per_microsecond(kind)
-    numbers = [
-        None
-        if v is None
-        else _in_unit(v, f"m8[{kind.unit}]")
-        if isinstance(v, np.timedelta64)
-        else _since_midnight(v) * per
-        for v in values
-    ]
-    return _numbers(numbers, kind)
-
-
-def _since_midnight(value: dt.time) -> int:
-    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-
-
-def _per_microsecond(kind: pa.DataType) -> int:
-    per = _PER_MICROSECOND.get(kind.unit)
-    if per is None:
-        raise _OtherError
-    return per
-
-
-_ANY_MAPPING: Final = (Mapping,)
-_ANY_LIST: Final = (list, tuple, np.ndarray)
-_INTEGERS: Final = (int, np.integer)
-_FLOATS: Final = (float, np.floating, *_INTEGERS)
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """What stands in place of a value that some text does not hold; ``why`` is what is wrong with
-    it, as in "has a value.n that …".
-    """
-
-    why: str
-
-
 def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Returns a column of records, given as Python's values, as the field's type.
-
-    Raises:
-        InvalidInputError: a value that does not fit it.
-    """
+    """Returns a column of records, given as Python's values, as the field's type."""
     try:
         return conformed(made_of_python(values, field.type, field.name), field)
     except UnfitError as e:
@@ -608,9 +371,6 @@ def fitting_python(values: Sequence[Any], field: pa.Field) -> tuple[pa.Array, di
 def made_of_python(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
     """Returns Python's values as an array of the type; whether what is NOT NULL is there is not
     looked at.
-
-    Raises:
-        UnfitError: a value that is no such.
     """
     return fit(_made(values, kind, path), kind, path)
 
@@ -626,19 +386,15 @@ def _made(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
 
 
 def _made_leaves(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
-    target = kind
-    if pa.types.is_temporal(kind):
+    found = stored_kind(kind)
+    target = found.made_as or kind
+    if found.family in (DATE, TIME, TIMESTAMP):
         _check_times(values, kind, path)
-    if pa.types.is_timestamp(kind) and kind.unit == "ms":
-        if (made := of_plain(values, kind)) is not None:  # NumPy's, which may be far away.
-            return made
-        target = pa.timestamp("us", kind.tz)  # Made of ms, what is finer would be cut off.
-    elif pa.types.is_time32(kind):
-        target = pa.time64("us")
-    elif pa.types.is_floating(kind):
+    if found.family is TIMESTAMP and (made := of_plain(values, kind)) is not None:
+        return made  # NumPy's of ms, too, which may be far away.
+    if found.family is FLOAT:
         _check_whole(values, kind, path)
-        target = pa.float64()
-    elif pa.types.is_decimal(kind):  # Arrow makes none of NumPy's integers.
+    elif found.family is DECIMAL:  # Arrow makes none of NumPy's integers.
         values = [int(v) if isinstance(v, np.integer) else v for v in values]
     if (made := of_plain(values, target)) is not None:
         return made
@@ -694,12 +450,18 @@ def _is_pair(value: object) -> bool:
 
 def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
     """Raises if a value is of a class that is not the type's: Arrow takes some of them."""
-    allowed = _classes(kind)
-    wrong = {c for c in set(map(type, values)) if not issubclass(c, (type(None), *allowed))}
+    if pa.types.is_struct(kind):
+        allowed: tuple[type, ...] = (Mapping,)
+    elif is_listed(kind):
+        allowed = (*_LISTS, Mapping) if pa.types.is_map(kind) else _LISTS
+    else:
+        allowed = stored_kind(kind).family.classes
+    classes = set(map(type, values))
+    wrong = {c for c in classes if not issubclass(c, (type(None), *allowed))}
     if not pa.types.is_boolean(kind):
-        wrong |= {c for c in set(map(type, values)) if issubclass(c, (bool, np.bool_))}
+        wrong |= {c for c in classes if issubclass(c, (bool, np.bool_))}
     if pa.types.is_date32(kind):
-        wrong |= {c for c in set(map(type, values)) if issubclass(c, dt.datetime)}
+        wrong |= {c for c in classes if issubclass(c, dt.datetime)}
     if wrong:
         at = next(i for i, value in enumerate(values) if type(value) in wrong)
         if isinstance(values[at], Unreadable):
@@ -714,7 +476,7 @@ def _check_whole(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
     """Raises if an integer is no float of this width: floats are rounded, integers never are."""
     narrow = np.dtype(f"f{kind.bit_width // 8}").type
     for at, value in enumerate(values):
-        if isinstance(value, _INTEGERS):
+        if isinstance(value, int | np.integer):
             try:
                 fits = int(narrow(float(value))) == value
             except OverflowError:
@@ -734,26 +496,6 @@ def _check_times(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
             raise UnfitError(at, f"has a {path} that does not fit {kind}")
 
 
-def _classes(kind: pa.DataType) -> tuple[type, ...]:
-    types = pa.types
-    table: Iterable[tuple[Any, tuple[type, ...]]] = (
-        (types.is_struct, _ANY_MAPPING),
-        (types.is_map, (*_ANY_MAPPING, *_ANY_LIST)),
-        (types.is_list, _ANY_LIST),
-        (types.is_boolean, (bool, np.bool_)),
-        (types.is_integer, _INTEGERS),
-        (types.is_floating, _FLOATS),
-        (types.is_decimal, (decimal.Decimal, *_INTEGERS)),
-        (types.is_timestamp, (dt.datetime, np.datetime64)),
-        (types.is_date, (dt.date, np.datetime64)),
-        (types.is_time, (dt.time, np.timedelta64)),
-        (types.is_string, (str,)),
-        (types.is_binary, (bytes, bytearray, memoryview, str)),
-        (types.is_fixed_size_binary, (bytes, bytearray, memoryview)),
-    )
-    return next(classes for test, classes in table if test(kind))
-
-
 def _check_names(values: Sequence[Any], names: Sequence[str], path: str) -> None:
     known = set(names)
     for at, value in enumerate(values):
@@ -761,101 +503,145 @@ def _check_names(values: Sequence[Any], names: Sequence[str], path: str) -> None
             raise unknown_field(at, f"{path}.{unknown[0]}", names)
 
 
-def asked_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[bytes]:
-    """Returns the canonical bytes of keys that are asked for.
-
-    Raises:
-        InvalidInputError: a key of another type than the log's, or text that UTF-8 cannot hold.
-    """
-    if schema is None:
-        return [bytes_of(key) for key in keys]
-    kind = column_types(schema).key
-    return _bytes_of([_with_names(key, kind) for key in keys], kind)
-
-
-def _bytes_of(given: list[Any], kind: pa.DataType) -> list[bytes]:
-    try:
-        made = key_bytes(made_of_python(given, kind, "key"))
-    except UnfitError as e:
-        raise InvalidInputError(f"key {e.at} of those asked for {e.what}") from None
-    if made.null_count:
-        raise InvalidInputError("a key that is asked for is None; records without a key have none")
-    listed: list[bytes] = made.to_pylist()
-    return listed
-
-
-def asked_prefix(prefix: Any, schema: LogSchema | None) -> bytes:
-    """Returns what the canonical bytes of all keys with a prefix begin with: of text and bytes the
-    prefix itself, of structs that of the first fields, which are given as a tuple.
-
-    Raises:
-        InvalidInputError: such keys have no prefixes, or others.
-    """
-    kind = None if schema is None else column_types(schema).key
-    is_octets = kind is None or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    if prefix is None:
-        return b""
-    if isinstance(prefix, str) and (is_octets or pa.types.is_string(kind)):
-        return bytes_of(prefix)
-    if isinstance(prefix, (bytes, bytearray, memoryview)) and is_octets:
-        return bytes(prefix)
-    if isinstance(prefix, tuple) and kind is not None and pa.types.is_struct(kind):
-        first = pa.struct(list(kind)[: len(prefix)])
-        (found,) = _bytes_of([_with_names(prefix, first)], first)
-        return found
-    raise InvalidInputError(
-        f"a prefix of type {type(prefix).__name__} is asked for, but keys are of type {kind};"
-        " prefixes are of text and bytes, and of structs the first fields, as a tuple"
-    )
-
-
-def bytes_of(key: Any) -> bytes:
-    """Returns a key that is asked for, of a log of bytes.
-
-    Raises:
-        InvalidInputError: it is neither bytes nor text.
-    """
-    if isinstance(key, bytes | bytearray | memoryview):
-        return bytes(key)
-    if not isinstance(key, str):
-        raise InvalidInputError(
-            f"a key of type {type(key).__name__} is asked for; it must be bytes or str"
-        )
-    try:
-        return key.encode()
-    except UnicodeEncodeError as e:
-        raise InvalidInputError(
-            "a key that is asked for is not valid text: a lone surrogate at character"
-            f" {e.start}; pass binary data as bytes"
-        ) from None
-
-
-def answered(column: pa.Array) -> list[Any]:
-    """Returns keys or values as Python's.
-
-    Raises:
-        InvalidInputError: a time that Python has no value for.
-    """
-    try:
-        found: list[Any] = column.to_pylist()
-    except OverflowError:
-        raise InvalidInputError(
-            "a time that is asked for is before the year 1 or after the year 9999, which Python has"
-            " no value for; read it as Arrow's, with to_arrow()"
-        ) from None
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a field twice, so what is meant is not certain")
     return found
 
 
-def answered_key(key: Any) -> Any:
-    """Returns a key as Arrow lists it, as one that can stand in a dict."""
-    return tuple(map(answered_key, key.values())) if isinstance(key, Mapping) else key
+_DECODERS: Final = {
+    exact: json.JSONDecoder(
+        object_pairs_hook=_once,
+        parse_float=Decimal if exact else None,
+        parse_constant=JsonConstant,
+    )
+    for exact in (False, True)
+}
 
 
-def _with_names(key: Any, kind: pa.DataType) -> Any:
-    """Returns a key with names for the fields of tuples."""
-    if not (pa.types.is_struct(kind) and isinstance(key, tuple)):
-        return key
-    if len(key) != kind.num_fields:
-        names = [field.name for field in kind]
-        raise InvalidInputError(f"a key of {len(key)} fields is asked for; the log's has {names}")
-    return {f.name: _with_names(part, f.type) for f, part in zip(kind, key, strict=True)}
+def parsed_json(data: str | bytes, *kinds: pa.DataType) -> Any:
+    """Returns what JSON holds, for `from_json` to make values of these types of parts of it."""
+    if isinstance(data, bytes):
+        data = data.decode(json.detect_encoding(data), "surrogatepass")
+    return _DECODERS[any(map(_has_decimals, kinds))].decode(data)
+
+
+@lru_cache(maxsize=256)
+def _has_decimals(kind: pa.DataType) -> bool:
+    fields = [kind.field(i).type for i in range(kind.num_fields)]
+    return pa.types.is_decimal(kind) or any(map(_has_decimals, fields))
+
+
+def column_json(column: pa.Array) -> list[Any]:
+    """Returns the values of a column as JSON has them."""
+    to_json = _writer(column.type)
+    return [None if value is None else to_json(value) for value in _listed(column)]
+
+
+def _listed(column: pa.Array) -> list[Any]:
+    """Returns Python's values, with text for times of which Python has none."""
+    if not _has_nanoseconds(column.type):
+        try:
+            values: list[Any] = column.to_pylist()
+        except (OverflowError, ValueError):
+            pass
+        else:
+            return values
+    return [_of_scalar(scalar) for scalar in column]
+
+
+@lru_cache(maxsize=256)
+def _has_nanoseconds(kind: pa.DataType) -> bool:
+    fields = [kind.field(i).type for i in range(kind.num_fields)]
+    return kind == pa.time64("ns") or any(map(_has_nanoseconds, fields))
+
+
+def _of_scalar(scalar: pa.Scalar) -> Any:
+    kind, types = scalar.type, pa.types
+    if not scalar.is_valid:
+        return None
+    if types.is_struct(kind):
+        return {field.name: _of_scalar(scalar[i]) for i, field in enumerate(kind)}
+    if is_listed(kind):
+        inner = [_of_scalar(one) for one in scalar.values]
+        return [tuple(pair.values()) for pair in inner] if types.is_map(kind) else inner
+    if kind == pa.time64("ns"):
+        whole, fraction = divmod(scalar.value, 1_000_000_000)
+        clock = dt.time(whole // 3600, whole // 60 % 60, whole % 60)
+        return f"{clock.isoformat()}.{fraction:09}"
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        unit: Any = kind.unit if types.is_timestamp(kind) else "D"
+        zone = "Z" if types.is_timestamp(kind) and kind.tz else ""
+        return f"{np.datetime64(scalar.value, unit)}{zone}"
+
+
+def from_json(value: Any, kind: pa.DataType) -> Any:
+    """Returns the value that JSON stands for; what is no such value is returned as it is, or as
+    `Unreadable`, for `Log.append` to refuse by its record and field.
+    """
+    return None if value is None else _reader(kind)(value)
+
+
+def key_from_text(text: str, kind: pa.DataType) -> Any:
+    """Returns the key that a text on the command line stands for: text itself, else JSON, in which
+    no quotes are needed around one value.
+    """
+    if pa.types.is_string(kind):
+        return text
+    try:
+        value = parsed_json(text, kind)
+    except ValueError:
+        value = text
+    found = from_json(value, kind)
+    if isinstance(found, str | Unreadable):
+        raise InvalidInputError(f"a key is not a {kind}; write it as clog consume --json shows it")
+    return found
+
+
+@lru_cache(maxsize=256)
+def _writer(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Returns what makes JSON of a value that is there."""
+    types = pa.types
+    if types.is_struct(kind):
+        fields = [(field.name, _writer(field.type)) for field in kind]
+        return lambda v: {n: None if v[n] is None else w(v[n]) for n, w in fields}
+    if types.is_map(kind):
+        key, item = _writer(kind.key_type), _writer(kind.item_type)
+        return lambda v: [[key(k), None if x is None else item(x)] for k, x in v]
+    if types.is_list(kind):
+        inner = _writer(kind.value_type)
+        return lambda v: [None if x is None else inner(x) for x in v]
+    to_json: Callable[[Any], Any] = stored_kind(kind).family.to_json
+    return to_json
+
+
+@lru_cache(maxsize=256)
+def _reader(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Returns what makes a value of JSON that is not null."""
+    types = pa.types
+    if types.is_struct(kind):
+        fields = {field.name: field.type for field in kind}
+        return lambda v: (
+            {n: from_json(x, fields[n]) if n in fields else x for n, x in v.items()}
+            if isinstance(v, dict)
+            else v
+        )
+    if types.is_map(kind):
+        return lambda v: _map(v, kind)
+    if types.is_list(kind):
+        inner = kind.value_type
+        return lambda v: [from_json(x, inner) for x in v] if isinstance(v, list) else v
+    read = stored_kind(kind).family.from_json
+    return lambda v: read(v, kind)
+
+
+def _map(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, dict):
+        value = list(value.items())
+    if not isinstance(value, list) or not all(isinstance(p, list | tuple) for p in value):
+        return value
+    kinds = kind.key_type, kind.item_type
+    return [tuple(map(from_json, pair, kinds)) if len(pair) == 2 else pair for pair in value]

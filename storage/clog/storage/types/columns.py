@@ -1,0 +1,548 @@
+"""Columns of any type: the schema of a log as Arrow's, parts of it, and what was stored under an
+earlier one (FORMAT.md §12).
+
+Key and value have Arrow's types of bytes, or those of the log's schema: of kinds (`kinds`), and
+structs, lists and maps of them. `schema_of` makes a schema of what a user gives. Layouts are none
+of it: large strings, views and dictionaries are what they hold. What Parquet does not store as it
+is, is refused.
+
+*Leaf*: a column of an object as Parquet has it, named by its path with dots (``value.price``). Of a
+struct only those leaves are read that are asked for; where none is, the cheapest, which tells
+whether the struct is null.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from clog.storage.errors import InvalidInputError
+from clog.storage.format.log_info import (
+    DEPTH_MAX,
+    FIRST_ID,
+    KEY_ID,
+    LIST,
+    MAP,
+    STRUCT,
+    VALUE_ID,
+    LogSchema,
+    SchemaField,
+    schema_problem,
+)
+from clog.storage.kinds import (
+    DECIMAL_DIGITS_MAX,
+    kind_named,
+    numbers_in,
+    stored_kind,
+    widens,
+    word_of,
+)
+from clog.storage.numpy_arrays import scalar, to_numpy, validity_of
+
+OFFSET = "offset"
+DELETE_HORIZON = "delete_horizon"
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field(
+            "headers",
+            pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+        ),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+"""A record of a log of bytes that has no offset yet. A null value is a tombstone (S4), timestamps
+are never null.
+"""
+REWRITTEN_SCHEMA = pa.schema(
+    [
+        *RECORD_SCHEMA,
+        pa.field(OFFSET, pa.int64()),
+        pa.field(DELETE_HORIZON, pa.int64()),
+    ]
+)
+"""A record that has one. ``delete_horizon``: ms since 1970, null where none is set (S23)."""
+FIELD_ID: Final = b"PARQUET:field_id"
+COLUMN_IDS: Final = {
+    "key": KEY_ID,
+    "value": VALUE_ID,
+    "headers": 3,
+    "timestamp": 7,
+    "offset": 2147483540,
+    "delete_horizon": 8,
+}
+"""Field ids of the columns that every log has. Part of the format."""
+_HEADER_IDS: Final = (4, 5, 6)
+BYTES: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+"""The schema of a log that was created without one."""
+Sizes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTypes:
+    """The columns of a log's records: as they are handed over and, with offsets, rewritten."""
+
+    records: pa.Schema
+    rewritten: pa.Schema
+
+    @property
+    def key(self) -> pa.DataType:
+        return self.records.field("key").type
+
+    @property
+    def value(self) -> pa.DataType:
+        return self.records.field("value").type
+
+
+_OF_BYTES: Final = ColumnTypes(RECORD_SCHEMA, REWRITTEN_SCHEMA)
+
+
+@lru_cache(maxsize=64)
+def column_types(schema: LogSchema | None) -> ColumnTypes:
+    """Returns the types of a log's columns; of a typed one with the field ids of its schema."""
+    if schema is None:
+        return _OF_BYTES
+    own = {"key": _arrow_field(schema.key), "value": _arrow_field(schema.value)}
+    fields = [own.get(field.name) or with_ids(field) for field in REWRITTEN_SCHEMA]
+    rewritten = pa.schema(fields)
+    return ColumnTypes(pa.schema([rewritten.field(n) for n in RECORD_SCHEMA.names]), rewritten)
+
+
+def arrow_schema(schema: LogSchema | None) -> pa.Schema:
+    """Returns the schema as users see it: of key and value, without field ids."""
+    if schema is None:
+        return BYTES
+    return pa.schema([_arrow_field(field, with_ids=False) for field in (schema.key, schema.value)])
+
+
+def schema_of(given: Mapping[str, Any] | pa.Schema) -> LogSchema | None:
+    """Returns the first schema of a log; None where it is that of a log of bytes."""
+    try:
+        fields = given if isinstance(given, pa.Schema) else pa.schema(list(given.items()))
+    except (TypeError, AttributeError, ValueError, pa.ArrowException) as e:
+        raise InvalidInputError(
+            'a schema is {"key": type, "value": type} with types of pyarrow, or a pyarrow schema'
+            f" of these two fields: {e}"
+        ) from e
+    if sorted(fields.names) != ["key", "value"]:
+        raise InvalidInputError(f"the schema has the fields {fields.names}; required: key, value")
+    ids = count(FIRST_ID)
+    key, value = (
+        schema_field(fields.field(name), lambda: next(ids), name, id_=own)
+        for name, own in (("key", KEY_ID), ("value", VALUE_ID))
+    )
+    last_id = max(VALUE_ID, next(ids) - 1)
+    schema = LogSchema(0, last_id, key, value)
+    if (problem := schema_problem(schema)) is not None:
+        raise InvalidInputError(f"the schema cannot be that of a log: {problem}")
+    return None if arrow_schema(schema) == BYTES else schema
+
+
+def schema_field(
+    field: pa.Field, new_id: Callable[[], int], path: str, *, id_: int | None = None
+) -> SchemaField:
+    """Returns a field of Arrow's as one of a log's schema; it and those inside get new ids."""
+    if path.count(".") >= DEPTH_MAX:
+        raise InvalidInputError(f"{path} is nested more than {DEPTH_MAX} deep")
+    own = new_id() if id_ is None else id_
+    kind = _without_layout(field.type)
+    required = not field.nullable
+    inner: tuple[tuple[str, pa.Field], ...] = ()
+    if pa.types.is_struct(kind):
+        name, inner = STRUCT, tuple((f.name, f) for f in kind)
+    elif pa.types.is_map(kind):
+        name, inner = MAP, (("key", kind.key_field), ("value", kind.item_field))
+    elif pa.types.is_list(kind):
+        name, inner = LIST, (("element", kind.value_field),)
+    elif (word := word_of(kind)) is not None:
+        name = word
+    else:
+        raise InvalidInputError(
+            f"{path} has type {kind}, which Parquet does not store as it is; {_instead(kind)}"
+        )
+    fields = tuple(schema_field(f.with_name(n), new_id, f"{path}.{n}") for n, f in inner)
+    return SchemaField(field.name, own, name, required, fields)
+
+
+def _without_layout(kind: pa.DataType) -> pa.DataType:
+    """Returns the plain type of what holds the same values in another layout."""
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _without_layout(kind.value_type)
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_large_list(kind) or types.is_list_view(kind) or types.is_large_list_view(kind):
+        return pa.list_(kind.value_field)
+    if types.is_timestamp(kind) and kind.tz is not None and kind.tz.upper() in ("UTC", "+00:00"):
+        return pa.timestamp(kind.unit, "UTC")
+    return kind
+
+
+def _instead(kind: pa.DataType) -> str:
+    if isinstance(kind, pa.BaseExtensionType):
+        return f"use {kind.storage_type}, as which its values are kept, and are taken"
+    if pa.types.is_timestamp(kind):
+        return "timestamps have the unit ms, us or ns, and no time zone or UTC"
+    if pa.types.is_duration(kind):
+        return "use int64"
+    if pa.types.is_fixed_size_list(kind):
+        return "use a list"
+    if pa.types.is_time32(kind):
+        return "use time32[ms]"
+    if pa.types.is_date64(kind):
+        return "use date32"
+    return "choose another type"
+
+
+def _arrow_field(field: SchemaField, *, with_ids: bool = True) -> pa.Field:
+    metadata = {FIELD_ID: str(field.id).encode()} if with_ids else None
+    return pa.field(field.name, arrow_type(field, with_ids=with_ids), not field.required, metadata)
+
+
+def arrow_type(field: SchemaField, *, with_ids: bool = False) -> pa.DataType:
+    """Returns the type of a field, with the ids of those inside where they are asked for."""
+    inner = [_arrow_field(f, with_ids=with_ids) for f in field.fields]
+    if field.kind == STRUCT:
+        return pa.struct(inner)
+    if field.kind == LIST:
+        return pa.list_(inner[0])
+    if field.kind == MAP:
+        return pa.map_(inner[0], inner[1])
+    found = kind_named(field.kind)
+    assert found is not None
+    if not callable(found.arrow):
+        return found.arrow
+    numbers = numbers_in(field.kind)
+    if len(numbers) == 2 and not numbers[1] <= numbers[0] <= DECIMAL_DIGITS_MAX:
+        raise InvalidInputError(
+            f"{field.kind} is not a decimal; one has 1 to {DECIMAL_DIGITS_MAX} digits in all"
+        )
+    return found.arrow(*numbers)
+
+
+def with_ids(field: pa.Field) -> pa.Field:
+    """Returns a column with its field id and those inside: those that it has, or else its own."""
+    if _id_of(field) is not None:
+        return field
+    if field.name == "headers":
+        element, *pair = (str(i).encode() for i in _HEADER_IDS)
+        inside = RECORD_SCHEMA.field("headers").type.value_type
+        header = [f.with_metadata({FIELD_ID: i}) for f, i in zip(inside, pair, strict=True)]
+        kind = pa.list_(pa.field("element", pa.struct(header), metadata={FIELD_ID: element}))
+        field = field.with_type(kind)
+    return field.with_metadata({FIELD_ID: str(COLUMN_IDS[field.name]).encode()})
+
+
+def other_ids(stored: pa.Field, field: pa.Field, above: str = "") -> list[str]:
+    """Returns the paths of fields, of a stored one and those inside, that have other ids."""
+    path = f"{above}{field.name}"
+    wrong = [] if _id_of(stored) == _id_of(field) else [path]
+    later = {inner.name: inner for inner in _inside(field.type)}
+    for inner in _inside(stored.type):
+        wrong += other_ids(inner, later[inner.name], f"{path}.")
+    return wrong
+
+
+def has_ids(field: pa.Field) -> bool:
+    """Tells whether it, or a field inside, has an id."""
+    return _id_of(field) is not None or any(map(has_ids, _inside(field.type)))
+
+
+def _id_of(field: pa.Field) -> bytes | None:
+    found: bytes | None = (field.metadata or {}).get(FIELD_ID)
+    return found
+
+
+def _inside(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.value_field.with_name("element")] if pa.types.is_list(kind) else []
+
+
+def projected(schema: pa.Schema, columns: Iterable[str]) -> pa.Schema:
+    """Returns the columns of a schema by name or, of structs, by the paths of fields with dots: of
+    those only what is named. What is in a list is called ``element``, in a map ``value``.
+    """
+    tree: dict[str, Any] = {}
+    for path in columns:
+        node = tree
+        *above, last = path.split(".")
+        for name in above:
+            below = node.setdefault(name, {})
+            node = below if below is not None else {}  # All of it is wanted already.
+        node[last] = None
+    return pa.schema([_projected(schema, name, inner, "") for name, inner in tree.items()])
+
+
+def _projected(around: Any, name: str, inner: dict[str, Any] | None, above: str) -> pa.Field:
+    path = f"{above}{name}"
+    names = [field.name for field in around]
+    if name not in names:
+        raise InvalidInputError(
+            f"there is no column {path!r}; {'the columns are' if not above else 'it has'}"
+            f" {', '.join(names)}"
+        )
+    field = around.field(names.index(name))
+    if inner is None:
+        return field
+    kind = field.type
+    if pa.types.is_struct(kind):
+        fields = [_projected(kind, n, i, f"{path}.") for n, i in inner.items()]
+        return field.with_type(pa.struct(fields))
+    if not is_listed(kind):
+        raise InvalidInputError(f"column {path!r} is of type {kind} and has no fields")
+    is_map = pa.types.is_map(kind)
+    own = kind.item_field.with_name("value") if is_map else kind.value_field.with_name("element")
+    held = [_projected(pa.struct([own]), n, i, f"{path}.") for n, i in inner.items()]
+    return field.with_type(pa.map_(kind.key_field, held[0]) if is_map else pa.list_(held[0]))
+
+
+@lru_cache(maxsize=256)
+def leaves_of(stored: pa.Field, wanted: pa.DataType) -> tuple[str, ...]:
+    """Returns the columns of an object, by path, to be read of a stored field for what is wanted of
+    it; a path stands for all leaves below. Of a map the keys are read in any case.
+    """
+    if pa.types.is_list(stored.type) and pa.types.is_list(wanted):
+        return _leaves_inside(stored, "list", "element", wanted.value_type)
+    if pa.types.is_map(stored.type) and pa.types.is_map(wanted):
+        inside = _leaves_inside(stored, "key_value", "value", wanted.item_type)
+        return inside if inside == (stored.name,) else (f"{stored.name}.key_value.key", *inside)
+    if not (pa.types.is_struct(stored.type) and pa.types.is_struct(wanted)):
+        return (stored.name,)
+    asked = {field.name: field.type for field in wanted}
+    found = [
+        f"{stored.name}.{leaf}"
+        for field in stored.type
+        if field.name in asked
+        for leaf in leaves_of(field, asked[field.name])
+    ]
+    return tuple(found) if found else (cheapest_leaf(stored),)
+
+
+def _leaves_inside(stored: pa.Field, level: str, name: str, wanted: pa.DataType) -> tuple[str, ...]:
+    """Returns those of what a list or a map holds; its own path where it is all of it. ``level`` is
+    what Parquet has between.
+    """
+    kind = stored.type
+    inner = kind.item_field if pa.types.is_map(kind) else kind.value_field
+    found = leaves_of(inner.with_name(name), wanted)
+    return (
+        (stored.name,)
+        if found == (name,)
+        else tuple(f"{stored.name}.{level}.{leaf}" for leaf in found)
+    )
+
+
+@lru_cache(maxsize=256)
+def cheapest_leaf(field: pa.Field) -> str:
+    """Returns the path that costs least to read of those that tell where a field is null."""
+    return _costs(field)[1]
+
+
+def _costs(field: pa.Field) -> tuple[int, str]:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        cost, path = min(_costs(inner) for inner in kind)
+        return cost, f"{field.name}.{path}"
+    if is_listed(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return 1 << 20, field.name
+    return int(kind.bit_width), field.name
+
+
+def lone_leaves(field: pa.Field) -> list[str]:
+    """Returns the paths of the leaves of a field that are in no list or map."""
+    if pa.types.is_struct(field.type):
+        return [f"{field.name}.{path}" for inner in field.type for path in lone_leaves(inner)]
+    return [] if is_listed(field.type) else [field.name]
+
+
+def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns what was stored under an earlier schema as this type of a later one, or as the part
+    of it that is wanted: fields that are missing are null, others are left out.
+    """
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind):
+        places = {field.name: i for i, field in enumerate(array.type)}
+        fields = [
+            as_type(array.field(places[field.name]), field.type)
+            if field.name in places
+            else settled(pa.nulls(len(array), field.type))  # To be written by a pass.
+            for field in kind
+        ]
+        return rebuilt_structs(array, kind, fields)
+    if is_listed(kind):
+        return rebuilt_lists(array, kind, as_type(elements(array), entries_type(kind)))
+    if pa.types.is_timestamp(kind):  # Only a reader with a coarser unit asks for another.
+        return pc.cast(array, options=pc.CastOptions(kind, allow_time_truncate=True))
+    return array.cast(kind)
+
+
+def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns these columns of a batch, of structs the fields that the schema has; those of an
+    earlier one as they are under a later one.
+    """
+    arrays = [as_type(batch.column(field.name), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def can_read(stored: pa.DataType, kind: pa.DataType) -> bool:
+    """Tells whether what has the stored type can be read as the other: as the same, or a later
+    schema's.
+    """
+    if stored == kind:
+        return True
+    types = pa.types
+    if types.is_struct(stored) and types.is_struct(kind):
+        later = {field.name: field for field in kind}
+        missing = later.keys() - {field.name for field in stored}
+        return all(later[name].nullable for name in missing) and all(
+            field.name in later
+            and later[field.name].nullable >= field.nullable
+            and can_read(field.type, later[field.name].type)
+            for field in stored
+        )
+    if is_listed(stored) and is_listed(kind) and types.is_map(stored) == types.is_map(kind):
+        return can_read(entries_type(stored), entries_type(kind))
+    before, after = word_of(stored), word_of(kind)
+    return before is not None and after is not None and widens(before, after)
+
+
+def value_sizes(values: pa.Array) -> Sizes:
+    """Returns the bytes that each value counts, 0 for null: as many under every later schema."""
+    kind = values.type
+    types = pa.types
+    if types.is_binary(kind) or types.is_string(kind):
+        lengths = pc.binary_length(values)
+        return to_numpy(pc.fill_null(lengths, scalar(0, lengths.type))).astype(np.int64)
+    if types.is_struct(kind):
+        sizes = np.zeros(len(values), np.int64)
+        for field in values.flatten():
+            sizes += value_sizes(field)
+        return sizes
+    if is_listed(kind):
+        until = np.concatenate(([0], np.cumsum(value_sizes(elements(values)))))
+        counts = list_lengths(values)
+        ends = np.cumsum(counts)
+        of_lists: Sizes = until[ends] - until[ends - counts]
+        return of_lists
+    return to_numpy(values.is_valid()) * np.int64(stored_kind(kind).size_of(kind) or 0)
+
+
+def leaf_sizes(field: pa.Field, level: int = 0) -> Iterator[tuple[int | None, int]]:
+    """Yields, for each leaf of a field below the definition level, what `value_sizes` counts for a
+    value that is there, None: its bytes, and its own definition level.
+    """
+    kind = field.type
+    level += field.nullable
+    if inside := _inside(kind):
+        for inner in inside:
+            yield from leaf_sizes(inner, level + is_listed(kind))
+    else:
+        yield stored_kind(kind).size_of(kind), level
+
+
+def is_listed(kind: pa.DataType) -> bool:
+    """Tells whether it is a list or a map, which is a list of pairs."""
+    return bool(pa.types.is_list(kind) or pa.types.is_map(kind))
+
+
+def entries_type(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of what is in a list or a map."""
+    if pa.types.is_map(kind):
+        return pa.struct([kind.key_field, kind.item_field])
+    return kind.value_type
+
+
+def elements(lists: pa.Array) -> pa.Array:
+    """Returns what is in lists, or the pairs of maps, one after the other; not what lies under
+    nulls.
+    """
+    if pa.types.is_map(lists.type):
+        buffers, at = lists.buffers()[:2], lists.offset
+        kind, pairs = pa.list_(entries_type(lists.type)), [pairs_of(lists)]
+        lists = pa.Array.from_buffers(kind, len(lists), buffers, offset=at, children=pairs)
+    return lists.flatten()
+
+
+def pairs_of(maps: pa.Array) -> pa.Array:
+    """Returns the pairs that maps refer to, as structs."""
+    fields = list(entries_type(maps.type))
+    return pa.StructArray.from_arrays([maps.keys, maps.items], fields=fields)
+
+
+def list_lengths(lists: pa.Array) -> Sizes:
+    """Returns the number of elements of each list or map, 0 for null."""
+    offsets = to_numpy(lists.offsets)
+    lengths = np.diff(offsets).astype(np.int64)
+    if lists.null_count:
+        lengths[to_numpy(lists.is_null())] = 0
+    return lengths
+
+
+def of_list_views(views: pa.Array) -> pa.Array:
+    """Returns views of lists as lists: Arrow's cast takes slices of them for what they are not."""
+    kind = pa.list_(views.type.value_field)
+    lengths = pc.fill_null(pc.list_value_length(views), 0)
+    offsets = np.concatenate(([0], np.cumsum(to_numpy(lengths)))).astype(np.int32)
+    own = [validity_of(views), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(views), own, children=[views.flatten()])
+
+
+def rebuilt_lists(lists: pa.Array, kind: pa.DataType, flat: pa.Array) -> pa.Array:
+    """Returns lists, or maps, of this type, as long and null as those given; ``flat`` is what is in
+    them.
+    """
+    offsets = np.concatenate(([0], np.cumsum(list_lengths(lists)))).astype(np.int32)
+    return pa.Array.from_buffers(
+        kind, len(lists), [validity_of(lists), pa.py_buffer(offsets)], children=[flat]
+    )
+
+
+def rebuilt_structs(structs: pa.Array, kind: pa.DataType, fields: Sequence[pa.Array]) -> pa.Array:
+    """Returns structs of this type with these fields, null where those given are."""
+    children = [pa.concat_arrays([f]) if f.offset else f for f in fields]
+    return pa.Array.from_buffers(kind, len(structs), [validity_of(structs)], children=children)
+
+
+def settled(array: pa.Array) -> pa.Array:
+    """Returns the array with values, any, for what is NOT NULL and lies under a null: Parquet's
+    writer looks at it.
+    """
+    kind = array.type
+    if pa.types.is_struct(kind):
+        fields = [
+            settled(child) if field.nullable else _there(settled(child))
+            for field, child in ((kind.field(i), array.field(i)) for i in range(kind.num_fields))
+        ]
+        return rebuilt_structs(array, kind, fields)
+    if is_listed(kind):
+        return rebuilt_lists(array, kind, settled(elements(array)))
+    return array
+
+
+def _there(array: pa.Array) -> pa.Array:
+    """Returns the array without nulls: what lies where they were."""
+    if not array.null_count:
+        return array
+    kind, buffers = array.type, array.buffers()
+    if pa.types.is_struct(kind):
+        children = [array.field(i) for i in range(kind.num_fields)]
+        return pa.Array.from_buffers(kind, len(array), [None], children=children)
+    if is_listed(kind):
+        lists = rebuilt_lists(array, kind, elements(array))
+        inner = lists.values if pa.types.is_list(kind) else pairs_of(lists)
+        return pa.Array.from_buffers(kind, len(lists), [None, lists.buffers()[1]], children=[inner])
+    own = [None, *buffers[1:]]
+    return pa.Array.from_buffers(kind, len(array), own, offset=array.offset)

@@ -4,11 +4,7 @@ their ``clog/__init__.py`` hides what a checkout has of the namespace.
 
 
 def main() -> None:
-    """Runs the command line; the entry point of the distribution.
-
-    Raises:
-        SystemExit: another package has the name; it says which.
-    """
+    """Runs the command line; the entry point of the distribution."""
     try:
         from clog.cli import main as run
     except ModuleNotFoundError as e:

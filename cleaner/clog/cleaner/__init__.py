@@ -4,10 +4,14 @@ It never blocks a writer or a reader. Start with `Cleaner`; everything that its 
 is exported here, and what is not exported may change with any release.
 """
 
-from clog.cleaner.cleaner import Cleaner, FoundLogs
-from clog.cleaner.duties.retention import Expired, MaintenanceResult
-from clog.cleaner.log_round import CleanerSettings
-from clog.cleaner.passes.stats import PassResult, PassStats
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clog.cleaner.cleaner import Cleaner, FoundLogs
+    from clog.cleaner.duties.retention import Expired, MaintenanceResult
+    from clog.cleaner.log_round import CleanerSettings
+    from clog.cleaner.passes.stats import PassResult, PassStats
 
 __all__ = [
     "Cleaner",
@@ -18,3 +22,25 @@ __all__ = [
     "PassResult",
     "PassStats",
 ]
+
+_MODULES = {
+    "Cleaner": "cleaner",
+    "CleanerSettings": "log_round",
+    "Expired": "duties.retention",
+    "FoundLogs": "cleaner",
+    "MaintenanceResult": "duties.retention",
+    "PassResult": "passes.stats",
+    "PassStats": "passes.stats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is asked for: who only looks what is due needs no pass."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """Lists the names that are not loaded yet, too, for ``help`` and completion."""
+    return sorted({*globals(), *__all__})

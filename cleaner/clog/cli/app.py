@@ -18,13 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from clog.cli.options import Code
-from clog.cli.output import (
-    ERRORS_AS,
-    WarningFormatter,
-    drop_output,
-    print_error,
-    reader_has_left,
-)
+from clog.cli.output import ERRORS_AS, WarningFormatter, drop_output, print_error, reader_has_left
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Logs": {
@@ -223,11 +217,7 @@ _NO = False
 def _clog(
     *,
     _version: bool = typer.Option(
-        _NO,
-        "--version",
-        callback=_print_version,
-        is_eager=True,
-        help="Print the version and exit.",
+        _NO, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
     """Does nothing: the commands do the work."""

@@ -116,6 +116,8 @@ def cleaner(
     clog cleaner --discover s3://bucket/logs --threads 4 --listen 9404
     clog cleaner ./orders --dry-run
     """
+    from clog.cleaner import Cleaner
+
     check_logs_named(urls, discover)
     if live and log_format == "json":
         raise typer.BadParameter("--live draws, --log-format json must not; leave one out")
@@ -129,7 +131,7 @@ def cleaner(
     logs = _first(finder, given.storage, patient=False) if once or dry_run else []
     if dry_run:
         return _dry_run(logs, settings, teller)
-    make = _in_tasks(config, threads) if spark else _in_threads(settings)
+    make = _in_tasks(config, threads) if spark else partial(Cleaner, threads=settings.threads)
     daemon = _daemon(make, logs, settings, finder, teller, watched=bool(listen) and not once)
     if once:
         return _run_once(daemon, teller, logs, finder)
@@ -240,13 +242,6 @@ def _given(config: list[str] | None, threads: int | None) -> dict[str, object]:
     return given if threads is None else given | {_THREADS: threads}
 
 
-def _in_threads(settings: "BrokerConfig") -> "Callable[..., Cleaner]":
-    """Returns what makes a cleaner of this process."""
-    from clog.cleaner import Cleaner
-
-    return partial(Cleaner, threads=settings.threads)
-
-
 def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., Cleaner]":
     """Returns what makes a cleaner whose passes are Spark tasks."""
     from clog.jobs.cleaning import SparkCleaner, spark_session
@@ -304,13 +299,7 @@ def _stop_by_signals(daemon: "Cleaner") -> None:
 def _server(address: str, daemon: "Cleaner", finder: "Finder", named: _Named) -> "MonitorServer":
     """Serves metrics, and the page of the logs that are given or found."""
     try:
-        from clog.cleaner.daemon.metrics import (
-            MonitorServer,
-            ailments,
-            neglects,
-            notices,
-            registry,
-        )
+        from clog.cleaner.daemon.metrics import MonitorServer, ailments, neglects, notices, registry
         from clog.cli.page import ShownCleaner, ShownLogs, application
     except ModuleNotFoundError as e:
         package_of_extra(e, "metrics", "--listen", "prometheus_client", "starlette", "uvicorn")

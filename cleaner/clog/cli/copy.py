@@ -59,8 +59,7 @@ def copy(
     config: list[str] | None = CONFIGS,
     given: Given,
     target_options: list[str] | None = option(
-        "--target-option KEY=VALUE",
-        "As --option, for the target; default: those of the source.",
+        "--target-option KEY=VALUE", "As --option, for the target; default: those of the source."
     ),
 ) -> None:
     r"""Copy the records of a log into a new one.
@@ -158,8 +157,7 @@ def convert(
         " error.",
     ),
     id: str | None = option(
-        "--id ID",
-        "Under which the target keeps how far it has come; default: one by the source.",
+        "--id ID", "Under which the target keeps how far it has come; default: one by the source."
     ),
     partitions: int | None = option(
         "--partitions N",

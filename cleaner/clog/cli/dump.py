@@ -26,8 +26,7 @@ def dump(
     snapshots: bool = flag("--snapshots", "List all snapshots."),
     objects: bool = flag("--objects", "List all data objects: live, replaced, or in no manifest."),
     transactions: bool = flag(
-        "--transactions",
-        "List transactions that have not ended, and markers of those that have.",
+        "--transactions", "List transactions that have not ended, and markers of those that have."
     ),
     given: Given,
 ) -> None:
@@ -99,16 +98,12 @@ def _commit_rows(store: "Store") -> Iterator[dict[str, Any]]:
             continue
         record = read_commit(store, version).record
         edit = edit_of(store, record)
-        chunks = [chunk for _, chunk in edit.add.chunks] if edit.add else []
+        added = edit.add.chunks if edit.add else ()
         yield _record_row(record) | {
             "bytes": found.size_bytes,
-            "appended_records": sum(chunk.rows for chunk in chunks),
-            "partitions": sorted(edit.changed_partitions() | _appended_to(edit)),
+            "appended_records": sum(chunk.rows for _, chunk in added),
+            "partitions": sorted(edit.changed_partitions() | {p for p, _ in added}),
         }
-
-
-def _appended_to(edit: Any) -> set[int]:
-    return {p for p, _ in edit.add.chunks} if edit.add else set()
 
 
 def _record_row(record: "EditRecord") -> dict[str, Any]:

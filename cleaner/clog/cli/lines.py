@@ -161,13 +161,7 @@ def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
     contents = (_json_fields(batch, name) for name in ("key", "value"))
     rows = zip(timestamps_of(batch), partitions, offsets, *contents, pairs, strict=True)
     for timestamp, partition, offset, key, value, headers in rows:
-        record = {
-            "partition": partition,
-            "offset": offset,
-            "timestamp": timestamp,
-            **key,
-            **value,
-        }
+        record = {"partition": partition, "offset": offset, "timestamp": timestamp, **key, **value}
         if headers:
             record["headers"] = headers_json(headers)
         yield _compact(record) + b"\n"

@@ -313,7 +313,7 @@ def storage_options(given: Iterable[str] | None) -> dict[str, object]:
     """Returns the options of the environment, and over them those of the command line. A text that
     is refused is never repeated: it may be a secret.
     """
-    own = _pairs(given, what="--option", shown=False)
+    own = pairs(given, what="--option", is_secret=True)
     return environment_object(ENVIRONMENT) | {k: _json_or_text(v) for k, v in own.items()}
 
 
@@ -343,9 +343,18 @@ def configs(given: Iterable[str] | None) -> dict[str, str]:
     return found
 
 
-def pairs(given: Iterable[str] | None) -> dict[str, str]:
-    """Reads ``NAME=VALUE`` texts as a mapping."""
-    return _pairs(given, what="--config", shown=True)
+def pairs(
+    given: Iterable[str] | None, *, what: str = "--config", is_secret: bool = False
+) -> dict[str, str]:
+    """Reads ``NAME=VALUE`` texts as a mapping; a secret that lost its name is not repeated."""
+    out: dict[str, str] = {}
+    for i, text in enumerate(given or ()):
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            which = f"number {i + 1}" if is_secret else repr(text)
+            raise typer.BadParameter(f"{what} {which} is not of the form NAME=VALUE")
+        out[name] = value
+    return out
 
 
 def parse_time_ms(text: str) -> int:
@@ -380,22 +389,10 @@ def parse_offsets(given: Iterable[str]) -> dict[int, int]:
     return out
 
 
-def _pairs(given: Iterable[str] | None, *, what: str, shown: bool) -> dict[str, str]:
-    out: dict[str, str] = {}
-    for i, text in enumerate(given or ()):
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            which = repr(text) if shown else f"number {i + 1}"
-            raise typer.BadParameter(f"{what} {which} is not of the form NAME=VALUE")
-        out[name] = value
-    return out
-
-
-def _json_or_text(value: str) -> object:
+def _json_or_text(value: str) -> Any:
     if value in ("true", "false", "null") or value[:1] in ("{", "["):
         try:
-            parsed: object = json.loads(value)
+            return json.loads(value)
         except ValueError:
-            return value
-        return parsed
+            pass  # It is text that looks like JSON.
     return value

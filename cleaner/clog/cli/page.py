@@ -107,16 +107,16 @@ def _log(url: str, state: "LogState") -> dict[str, Any]:
 
 
 PATIENCE_S = 2.0
-THREADS = 16
+_THREADS = 16
 
-Line = dict[str, Any]
+_Line = dict[str, Any]
 
 
 @dataclass(slots=True)
 class _Look:
     began_ms: int
     ended: threading.Event = field(default_factory=threading.Event)
-    line: Line | None = None
+    line: _Line | None = None
     error: Exception | None = None
 
 
@@ -126,7 +126,7 @@ class Looks:
     """
 
     def __init__(
-        self, look: Callable[[str], Line], clock: "Clock", patience_s: float = PATIENCE_S
+        self, look: Callable[[str], _Line], clock: "Clock", patience_s: float = PATIENCE_S
     ) -> None:
         self._look = look
         self._clock = clock
@@ -136,11 +136,11 @@ class Looks:
         self._asked: queue.SimpleQueue[tuple[str, _Look]] = queue.SimpleQueue()
         self._threads = 0
 
-    def lines(self, names: Sequence[str]) -> list[Line | None]:
+    def lines(self, names: Sequence[str]) -> list[_Line | None]:
         """Returns what looks find, in the order of the names; None where there is no answer yet."""
         deadline_ms = self._clock.monotonic_ms() + int(self._patience_s * 1000)
         looks = [self._begun(name) for name in names]
-        found: list[Line | None] = []
+        found: list[_Line | None] = []
         for name, (look, is_new) in zip(names, looks, strict=True):
             left_ms = deadline_ms - self._clock.monotonic_ms() if is_new else 0
             if not look.ended.wait(max(0, left_ms) / 1000):
@@ -167,7 +167,7 @@ class Looks:
             if (look := self._under_way.get(name)) is not None:
                 return look, False
             look = self._under_way[name] = _Look(self._clock.monotonic_ms())
-            if self._threads < min(THREADS, len(self._under_way)):
+            if self._threads < min(_THREADS, len(self._under_way)):
                 self._threads += 1
                 threading.Thread(target=self._work, daemon=True).start()
         self._asked.put((name, look))
@@ -237,17 +237,6 @@ class ShownLogs:
         """
         self._looks.lines([_PREFIXES])
 
-    def _find(self) -> None:
-        from clog.storage.store.opening import find_logs
-
-        now_ms = self._clock.monotonic_ms()
-        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_MS:
-            return
-        self._looked_ms = now_ms
-        found = [url for p in self._prefixes for url in find_logs(p, self._options).urls]
-        with self._lock:
-            self._urls += [url for url in dict.fromkeys(found) if url not in self._urls]
-
     def log(self, number: int) -> "Log":
         """Returns a log; who asks for one whose store has not answered for a while does not
         wait.
@@ -284,15 +273,12 @@ class ShownLogs:
         waited = f"for {duration(waited_ms)}" if waited_ms else "yet"
         return f"its store has not answered {waited}; the page keeps asking"
 
-    def _look_at(self, url: str) -> dict[str, Any]:
+    def _look_at(self, url: str) -> _Line:
+        from clog.storage.diagnostics.describe import describe
+
         if url == _PREFIXES:
             self._find()
             return {}
-        return self._line(url)
-
-    def _line(self, url: str) -> dict[str, Any]:
-        from clog.storage.diagnostics.describe import describe
-
         try:
             found = describe(self._open(url).handle)
         except ClogError as e:
@@ -308,6 +294,17 @@ class ShownLogs:
             "dirty_ratio": max(d["dirty_ratio"] for d in details),
             "uncleanable": sum(d["uncleanable"] is not None for d in details),
         }
+
+    def _find(self) -> None:
+        from clog.storage.store.opening import find_logs
+
+        now_ms = self._clock.monotonic_ms()
+        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        found = [url for p in self._prefixes for url in find_logs(p, self._options).urls]
+        with self._lock:
+            self._urls += [url for url in dict.fromkeys(found) if url not in self._urls]
 
     def details(self, number: int) -> dict[str, Any]:
         """Returns all about one log: its description, and its newest commits, oldest first."""
@@ -327,11 +324,7 @@ class ShownLogs:
         with self._locks.setdefault(log.handle.standing.log_id, threading.Lock()):
             commits = self._newest(log)
         shown = {name: config_text(name, value) for name, value in found["config"].items()}
-        return found | {
-            "config": shown,
-            "now_ms": log.handle.clock.now_ms(),
-            "commits": commits,
-        }
+        return found | {"config": shown, "now_ms": log.handle.clock.now_ms(), "commits": commits}
 
     def _newest(self, log: "Log") -> list[dict[str, Any]]:
         """Returns the newest commits; a request for each that was not seen before."""

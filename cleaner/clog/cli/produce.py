@@ -16,17 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from clog.cli.lines import LINE_FORMAT, parse_jsonl, parse_text
-from clog.cli.options import (
-    URL,
-    Code,
-    Given,
-    choice,
-    command,
-    flag,
-    integer,
-    option,
-    typed_schema,
-)
+from clog.cli.options import URL, Code, Given, choice, command, flag, integer, option, typed_schema
 from clog.cli.output import count, counted, print_note, stderr
 
 if TYPE_CHECKING:
@@ -106,8 +96,7 @@ def produce(
         "--partition -p N", "Append all records to this partition.", integer()
     ),
     ignore_partition: bool = flag(
-        "--ignore-partition",
-        "Place records by their keys, even if JSON lines name a partition.",
+        "--ignore-partition", "Place records by their keys, even if JSON lines name a partition."
     ),
     batch_size: int = option(
         "--batch-size N",

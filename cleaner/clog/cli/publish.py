@@ -47,10 +47,7 @@ def publish(
         return
     made = {name: log.publish(name) for name in formats or configured or ["delta"]}
     given.tell(
-        {
-            "url": log.url,
-            "views": [{"format": name} | asdict(done) for name, done in made.items()],
-        },
+        {"url": log.url, "views": [{"format": name} | asdict(done) for name, done in made.items()]},
         (
             f"{'published' if done.published else 'already published'} version {done.version} as"
             f" version {done.table_version} of the {name} table"

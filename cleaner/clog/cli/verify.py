@@ -2,21 +2,11 @@
 logs need.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from clog.cli.options import (
-    URL,
-    Code,
-    Given,
-    argument,
-    command,
-    flag,
-    integer,
-    option,
-    waiting_for,
-)
+from clog.cli.options import URL, Code, Given, argument, command, flag, integer, option, waiting_for
 from clog.cli.output import counted, progress, say, size, stderr, stdout
 
 if TYPE_CHECKING:
@@ -116,8 +106,7 @@ def _print(report: "VerifyReport") -> None:
         console.print(f"{report.url} is sound: {looked}", style="green", soft_wrap=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(NamedTuple):
     """What one check found: ``problem`` is empty where it passed."""
 
     check: str
@@ -133,10 +122,7 @@ def verify_store(
     ),
     *,
     rounds: int = option(
-        "--rounds N",
-        "Rounds of each race; more rounds find rarer faults.",
-        integer(1),
-        default=20,
+        "--rounds N", "Rounds of each race; more rounds find rarer faults.", integer(1), default=20
     ),
     given: Given,
 ) -> Code | None:
@@ -159,7 +145,7 @@ def verify_store(
         outcomes = _outcomes(root, given.storage, rounds)
     finally:
         remove_empty_folders(root if was_there else url, given.storage)
-    document = {"url": url, "checks": [asdict(outcome) for outcome in outcomes]}
+    document = {"url": url, "checks": [outcome._asdict() for outcome in outcomes]}
     given.tell(document, partial(_print_outcomes, outcomes))
     return Code.FAILED if any(outcome.problem for outcome in outcomes) else None
 
@@ -183,7 +169,8 @@ def _outcomes(root: str, options: dict[str, object], rounds: int) -> list[_Outco
         except UnsupportedFilesystemError as e:
             problem = f"refused: {e}"
         finally:
-            _clear(store)
+            for found in [*store.list(""), *store.list_temporary("")]:
+                store.delete(found.path)
         outcomes.append(_Outcome(check.name, check.axiom, check.fact, problem))
         if problem.startswith("refused"):
             break  # Nothing else can be asked of it.
@@ -205,11 +192,6 @@ def _problem(check: "Check", store: "Store", effort: object) -> str:
     except Exception as e:  # noqa: BLE001 - whatever it is, the axiom does not hold
         return f"{type(e).__name__}: {e}"[:300] if str(e) else type(e).__name__
     return ""
-
-
-def _clear(store: "Store") -> None:
-    for found in [*store.list(""), *store.list_temporary("")]:
-        store.delete(found.path)
 
 
 def _print_outcomes(outcomes: list[_Outcome]) -> None:

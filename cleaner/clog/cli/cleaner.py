@@ -116,8 +116,6 @@ def cleaner(
     clog cleaner --discover s3://bucket/logs --threads 4 --listen 9404
     clog cleaner ./orders --dry-run
     """
-    from clog.cleaner import Cleaner
-
     check_logs_named(urls, discover)
     if live and log_format == "json":
         raise typer.BadParameter("--live draws, --log-format json must not; leave one out")
@@ -131,7 +129,7 @@ def cleaner(
     logs = _first(finder, given.storage, patient=False) if once or dry_run else []
     if dry_run:
         return _dry_run(logs, settings, teller)
-    make = _in_tasks(config, threads) if spark else partial(Cleaner, threads=settings.threads)
+    make = _in_tasks(config, threads) if spark else None
     daemon = _daemon(make, logs, settings, finder, teller, watched=bool(listen) and not once)
     if once:
         return _run_once(daemon, teller, logs, finder)
@@ -256,7 +254,7 @@ def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., C
 
 
 def _daemon(
-    make: "Callable[..., Cleaner]",
+    make: "Callable[..., Cleaner] | None",
     logs: "Iterable[Log]",
     settings: "BrokerConfig",
     finder: "Finder",
@@ -264,11 +262,12 @@ def _daemon(
     *,
     watched: bool,
 ) -> "Cleaner":
-    from clog.cleaner.log_round import CleanerSettings
+    """Returns the cleaner that ``make`` makes; one of this process where it is None."""
+    from clog.cleaner import Cleaner, CleanerSettings
     from clog.cleaner.passes.offset_map import save_memory
 
     save_memory()
-    return make(
+    return (make or partial(Cleaner, threads=settings.threads))(
         logs,
         dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
         io_bytes_per_second=settings.io_bytes_per_second,

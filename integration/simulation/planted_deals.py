@@ -84,7 +84,7 @@ def undecided_dropped(patch: Patch) -> None:
             return bounds(manifest, partition, config, first_dirty, now_ms=now_ms)
 
     def taken(r, inside):
-        undecided = [replace(c, undecided=None, aborted=True) if c.undecided else c for c in inside]
+        undecided = [replace(c, outcome=ABORTED) if c.undecided else c for c in inside]
         return marks(r, undecided)
 
     marks = storage.format.chunks._with_marks

@@ -32,7 +32,7 @@ def aborted_supersedes(patch: Patch) -> None:
     marks = _masks.MaskMaker.marks
 
     def blind(self, partition, older, fresh):
-        return marks(self, partition, older, [replace(c, aborted=False) for c in fresh])
+        return marks(self, partition, older, [replace(c, outcome=None) for c in fresh])
 
     patch(_masks.MaskMaker, "marks", blind)
 

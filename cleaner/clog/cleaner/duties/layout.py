@@ -477,9 +477,7 @@ def _loose_runs(
     undecided below the log start, to which the stable offset is raised (S51).
     """
     wanted = [
-        is_loose(c, config)
-        and (c.version <= newest and c.next <= stable)
-        and (c.undecided is None and not c.aborted)
+        is_loose(c, config) and (c.version <= newest and c.next <= stable) and c.outcome is None
         for c in chunks
     ]
     return runs_of(chunks, wanted)
@@ -721,7 +719,7 @@ def _fresh_runs(segment: Segment, first: int) -> Iterator[tuple[Chunk, ...]]:
         c.base >= first
         and is_shared(c)
         and (c.dead is None and c.horizon == NONE)
-        and (c.undecided is None and not c.aborted)
+        and c.outcome is None
         for c in segment.chunks
     ]
     return runs_of(segment.chunks, wanted)

@@ -189,8 +189,8 @@ class Chunk:
     ``append_time_ms`` their timestamp under LogAppendTime. ``horizon_min``/``horizon_max`` bound
     the delete horizons of tombstones in it; ``horizon`` is the one of tombstones below ``up_to``
     that carry none of their own (S23). All of these are of all its rows, the dead ones, too.
-    ``undecided`` names the transaction that has not ended, None for any other chunk; ``aborted``:
-    of one that was aborted, so that nobody ever sees its rows.
+    ``outcome`` is None where its rows count; else the name of the transaction that has not ended,
+    or `ABORTED`, so that nobody ever sees its rows.
     """
 
     object: ObjectRef
@@ -209,13 +209,22 @@ class Chunk:
     horizon: Annotated[int, _HORIZON, KEPT] = NONE
     up_to: _KeptInt = NONE
     dead: DeadRows | None = None
-    undecided: TransactionName | None = None
-    aborted: bool = False
+    outcome: TransactionName | str | None = None
     mask: ChunkMask | None = None
 
     @property
     def identity(self) -> tuple[str, int]:
         return (self.object.path, self.first_row)
+
+    @property
+    def undecided(self) -> TransactionName | None:
+        """The transaction of its rows that has not ended."""
+        return None if self.outcome is None or isinstance(self.outcome, str) else self.outcome
+
+    @property
+    def aborted(self) -> bool:
+        """Whether its rows were aborted."""
+        return self.outcome == ABORTED
 
     @property
     def live_rows(self) -> int:
@@ -593,7 +602,7 @@ class Work:
         def with_dead(c: Chunk, mark: DeadMark) -> Chunk | None:
             dead, before = mark.dead, c.dead or mark.dead
             fits = before.rows <= dead.rows < c.rows and before.since_ms == dead.since_ms
-            if c in active[mark.partition] or c.undecided is not None or c.aborted or not fits:
+            if c in active[mark.partition] or c.outcome is not None or not fits:
                 return None
             return replace(c, dead=dead)
 
@@ -610,8 +619,8 @@ class Work:
             name, entry = ending.name, find_unended(self.unended, ending.name)
             self.unended = ended(self.unended, ending)
             for p in sorted(() if entry is None else entry.first):
-                is_aborted = ending.outcome == ABORTED
-                segments = [_decided(s, name, aborted=is_aborted) for s in self.segments[p]]
+                outcome = ABORTED if ending.outcome == ABORTED else None
+                segments = [_decided(s, name, outcome) for s in self.segments[p]]
                 offset = segments[-1].next
                 marker = Marker(p, offset, name.id, name.epoch, name.number, ending.outcome)
                 segments[-1] = replace(segments[-1], next=offset + 1)
@@ -671,9 +680,7 @@ class Work:
                 self._extend(p, fresh.pop(p, []))
                 self._roll(p, chunk.base)
             name = names.get(chunk.object.path)
-            fresh.setdefault(p, []).append(
-                chunk if name is None else replace(chunk, undecided=name)
-            )
+            fresh.setdefault(p, []).append(chunk if name is None else replace(chunk, outcome=name))
         for p, chunks in fresh.items():
             self._extend(p, chunks)
 
@@ -820,10 +827,10 @@ def _with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
                 f"partition {r.partition}: a replacement refers to a part of {c.object.path},"
                 " which has dead rows, or was aborted"
             )
-        marks = (None, False) if old is None else (old.dead, old.aborted)
+        marks = (None, None) if old is None else (old.dead, old.outcome)
         same = before.get(c.identity)
         mask = same.mask if same is not None and same.rows == c.rows else None
-        made.append(replace(c, dead=marks[0], aborted=marks[1], mask=mask))
+        made.append(replace(c, dead=marks[0], outcome=marks[1], mask=mask))
     return made
 
 
@@ -845,12 +852,9 @@ def _cut(
     return made
 
 
-def _decided(segment: Segment, name: TransactionName, *, aborted: bool) -> Segment:
+def _decided(segment: Segment, name: TransactionName, outcome: str | None) -> Segment:
     """Returns the segment after the end of a transaction."""
-    if all(c.undecided != name for c in segment.chunks):
+    if all(c.outcome != name for c in segment.chunks):
         return segment
-    chunks = tuple(
-        replace(c, undecided=None, aborted=aborted) if c.undecided == name else c
-        for c in segment.chunks
-    )
+    chunks = tuple(replace(c, outcome=outcome) if c.outcome == name else c for c in segment.chunks)
     return replace(segment, chunks=chunks)

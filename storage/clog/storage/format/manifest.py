@@ -64,7 +64,14 @@ from clog.storage.format.commits import (
     head_to_json,
 )
 from clog.storage.format.documents import page_path, snapshot_path
-from clog.storage.format.transactions import MARKERS, NAME, Marker, markers_after, markers_from_json
+from clog.storage.format.transactions import (
+    ABORTED,
+    MARKERS,
+    NAME,
+    Marker,
+    markers_after,
+    markers_from_json,
+)
 from clog.storage.store.contract import ObjectExistsError, Store
 
 PAGE_CHUNKS_MIN = 256
@@ -175,9 +182,9 @@ def _set_marks(chunks: list[Chunk], value: Mapping[str, Any]) -> None:
     for i, rows in dead:
         chunks[i] = replace(chunks[i], dead=rows)
     for i, name in undecided:
-        chunks[i] = replace(chunks[i], undecided=name)
+        chunks[i] = replace(chunks[i], outcome=name)
     for i in aborted:
-        chunks[i] = replace(chunks[i], aborted=True)
+        chunks[i] = replace(chunks[i], outcome=ABORTED)
     for i, mask in value.get("masks", ()):
         chunks[NATURAL.read(i)] = replace(chunks[i], mask=MASK.read(mask))
 

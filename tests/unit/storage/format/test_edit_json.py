@@ -2,13 +2,17 @@
 
 import copy
 import json
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.commits import Edit, edit_from_json, edit_to_json
+from clog.storage.format.chunks import CHUNKS, OBJECTS
+from clog.storage.format.columns import COLUMNS
+from clog.storage.format.commits import PARTS, Edit, Head, edit_from_json, edit_to_json
 from clog.storage.format.documents import body_json
 from clog_testing.histories import (
     any_edits,
@@ -215,3 +219,12 @@ def test_a_large_edit_keeps_integers_exact():
     """FORMAT.md §2: 64 bits, no floats."""
     edit = Edit(start={0: 2**63 - 1}, orphan_floor=2**53 + 1)
     assert edit_from_json(json.loads(body_json(edit_to_json(edit))), version=1) == edit
+
+
+def test_the_format_names_each_field():
+    """FORMAT.md §3.2 to §3.4, §4: who reads without this code needs the names that are stored."""
+    text = (Path(__file__).parents[4] / "storage" / "FORMAT.md").read_text()
+    heads = {f.name for f in fields(Head)} - {"extra"}
+    columns = {*CHUNKS.write([]), *OBJECTS.write([]), *COLUMNS}
+    names = {*PARTS, *heads, *columns}
+    assert sorted(name for name in names if f"`{name}`" not in text) == []

@@ -202,11 +202,7 @@ class Store(Protocol):
 
 
 def check_path(path: str) -> str:
-    """Returns the path itself, if it names something under a root.
-
-    Raises:
-        InvalidInputError: it is empty, absolute, or has an empty, ``.`` or ``..`` element.
-    """
+    """Returns the path itself; raises if it is empty, absolute, or has an element as ``..``."""
     if "\\" not in path and "\0" not in path:
         parts = path.split("/")
         if all(part not in ("", ".", "..") for part in parts) and ":" not in parts[0]:
@@ -222,11 +218,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def check_range(start: int | None, end: int | None) -> tuple[int, int | None]:
-    """Returns the range with its start filled in.
-
-    Raises:
-        InvalidInputError: a bound is negative: not every filesystem counts from the end.
-    """
+    """Returns the range with its start filled in; not every filesystem counts from the end."""
     if (start is not None and start < 0) or (end is not None and end < 0):
         raise InvalidInputError(f"range [{start}, {end}) counts from the end; use offsets from 0")
     return start or 0, end
@@ -279,14 +271,14 @@ def _fewer(requests: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def cut(ranges: Sequence[tuple[int, int]], fetched: Sequence[tuple[int, bytes]]) -> list[bytes]:
     """Returns the bytes of each range, out of ``(start, bytes)`` of the requests of `coalesce`."""
-    return [_cut_one(start, end, fetched) for start, end in ranges]
-
-
-def _cut_one(start: int, end: int, fetched: Sequence[tuple[int, bytes]]) -> bytes:
-    if end <= start:
-        return b""
-    base, data = max(piece for piece in fetched if piece[0] <= start)
-    return data if start == base and end - base >= len(data) else data[start - base : end - base]
+    found = []
+    for start, end in ranges:
+        base, data = 0, b""
+        if start < end:
+            base, data = max(piece for piece in fetched if piece[0] <= start)
+        is_all = start == base and end - base >= len(data)
+        found.append(data if is_all else data[start - base : end - base])
+    return found
 
 
 CALLS_MAX = 16
@@ -297,11 +289,8 @@ _T = TypeVar("_T")
 
 
 def ahead(store: Store, calls: Iterable[tuple[Callable[[], _T], int]]) -> Iterator[_T]:
-    """Yields what the calls return, in their order. Each comes with the bytes that it fetches, as
-    far as they are known.
-
-    Raises:
-        whatever a call raises, in its turn.
+    """Yields what the calls return, or raises what they raise, in their order. Each comes with the
+    bytes that it fetches, as far as they are known.
     """
     begun: deque[tuple[Callable[[], _T], int]] = deque()
     held = taken = 0
@@ -395,11 +384,7 @@ def not_found(path: str, url: str) -> FileNotFoundError:
 
 class Within(WrappingStore):
     """The folder ``folder`` of ``inner``. Its URL stays that of ``inner``: what users call the log.
-
     Errors name the folder, so that an operator finds the file.
-
-    Attributes:
-        folder: as given.
     """
 
     def __init__(self, inner: Store, folder: str) -> None:
@@ -414,13 +399,13 @@ class Within(WrappingStore):
         try:
             return self.inner.get(self._whole(path), start, end)
         except FileNotFoundError:
-            raise self._not_found(path) from None
+            raise not_found(path, f"{self.url}/{self.folder}") from None
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         try:
             return self.inner.get_ranges(self._whole(path), ranges)
         except FileNotFoundError:
-            raise self._not_found(path) from None
+            raise not_found(path, f"{self.url}/{self.folder}") from None
 
     def put(self, path: str, data: bytes | memoryview) -> None:
         self.inner.put(self._whole(path), data)
@@ -436,9 +421,6 @@ class Within(WrappingStore):
 
     def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
         return self._relative(self.inner.list_temporary(self._prefix + check_prefix(prefix)))
-
-    def _not_found(self, path: str) -> FileNotFoundError:
-        return not_found(path, f"{self.url}/{self._prefix.rstrip('/')}")
 
     def _whole(self, path: str) -> str:
         return self._prefix + check_path(path)

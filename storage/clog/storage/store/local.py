@@ -179,12 +179,8 @@ class LocalStore:
 
 
 def create_file(target: str, data: bytes, *, fsync: bool) -> None:
-    """Creates a file, complete, if there is none of this name: F1 and F2.
-
-    Raises:
-        ObjectExistsError: there is one.
-        UnsupportedFilesystemError: there are neither hard links nor a rename that refuses.
-        OSError: anything else; there is no such file by us.
+    """Creates a file, complete, if there is none of this name: F1 and F2. Where it raises there is
+    no such file by us.
     """
     if os.path.lexists(target):
         raise ObjectExistsError  # Whoever lost a race syncs nothing to find that out.

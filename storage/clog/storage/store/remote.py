@@ -233,7 +233,7 @@ class RemoteStore:
             return self._create[1]
         fs, root = self.filesystem()
         kind = kind_of_class(fs)
-        create = kind.create
+        create, caution = kind.create, f": {kind.caution}" if kind.caution else ""
         try:
             if create is None:
                 raise UnsupportedFilesystemError(
@@ -247,18 +247,14 @@ class RemoteStore:
             if not self._single_writer:
                 raise
             create = _create_after_looking
-            self._warn(
+            caution = (
                 " is written without an exclusive create: a second writer would overwrite"
                 f" commits, and a crash may leave a partial file ({e})"
             )
-        else:
-            if kind.caution:
-                self._warn(f": {kind.caution}")
+        if caution:
+            warnings.warn(f"{self.url}{caution}", RuntimeWarning, stacklevel=2)
         self._create = os.getpid(), create
         return create
-
-    def _warn(self, told: str) -> None:
-        warnings.warn(f"{self.url}{told}", RuntimeWarning, stacklevel=3)
 
     def _probe_again(self, path: str) -> None:
         """Probes after a create that succeeded on a bucket whose versioning was changed."""

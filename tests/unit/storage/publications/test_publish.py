@@ -11,7 +11,8 @@ from clog.storage import InvalidInputError, Log, LogReplacedError, NotFoundError
 from clog.storage.diagnostics.verify import Check, verify_log
 from clog.storage.env import SeededIds
 from clog.storage.publications.delta import CHECKPOINT_VERSIONS
-from clog.storage.publications.publish import Publications, view_of
+from clog.storage.publications.publish import VIEWS, Publications, view_of
+from clog.storage.views import FORMATS
 from clog_testing.clocked import ClockedStore
 from clog_testing.counting import CountingStore
 from clog_testing.published import (
@@ -403,3 +404,9 @@ def test_verify_checks_what_views_name(make_log, store):
     for listed in list(store.list("_delta_log/")):
         store.delete(listed.path)
     assert verify_log(store).findings == ()
+
+
+def test_each_format_has_a_row_and_a_view():
+    """What configs, paths and the command line offer can be published."""
+    assert [*VIEWS] == [*FORMATS]
+    assert all(VIEWS[name].row is row for name, row in FORMATS.items())

@@ -1,0 +1,42 @@
+"""The rows of kinds of stores."""
+
+from itertools import chain
+from typing import get_args
+
+import pytest
+
+from clog.storage.store.contract import Failure, OnlyRequestError
+from clog.storage.store.failures import failure_of
+from clog.storage.store.kinds import KINDS
+
+
+@pytest.mark.parametrize("field", ["protocols", "aliases", "classes", "makers", "failures"])
+def test_nothing_is_of_two_kinds(field):
+    """Each is looked up by what a URL or a client says."""
+    said = list(chain.from_iterable(getattr(kind, field) for kind in KINDS))
+    assert len(said) == len(set(said))
+
+
+def test_kinds_say_failures_in_the_words_that_all_share():
+    """What `failed` does follows from them."""
+    words = {word for kind in KINDS for word in kind.failures.values()}
+    assert words <= set(get_args(Failure))
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (OSError("Forbidden: no such right"), "denied"),
+        (FileNotFoundError("a"), "absent"),
+        (FileExistsError("a"), "exists"),
+        (PermissionError("a"), "denied"),
+        (OSError(28, "No space left on device"), "full"),
+        (RuntimeError("a"), None),
+    ],
+)
+def test_an_error_says_one_word(error, word):
+    """Also where it is what the only request of a create was answered."""
+    assert failure_of(error) == word
+    only = OnlyRequestError()
+    only.__cause__ = error
+    assert failure_of(only) == word

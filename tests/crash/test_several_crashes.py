@@ -165,6 +165,7 @@ def test_anybody_finishes_after_every_crash(order):
     assert outcomes[False] > 10
 
 
+@pytest.mark.nightly
 def test_a_takeover_after_every_crash():
     """S48, S50: at once, without waiting; then the job is done again where it was not."""
     outcomes = Counter()
@@ -183,6 +184,7 @@ def test_a_takeover_after_every_crash():
     assert outcomes[False] > 10
 
 
+@pytest.mark.nightly
 def test_every_crash_of_who_finishes():
     """C15: a finisher dies as well, at each of its calls, and the next one goes on."""
 
@@ -239,7 +241,13 @@ def test_every_crash_of_a_visible_abort():
     assert left.keys() == {0, 1}, left
 
 
-@pytest.mark.parametrize("takes_over", [True, False], ids=["takeover", "timeout"])
+@pytest.mark.parametrize(
+    "takes_over",
+    [
+        pytest.param(True, id="takeover"),
+        pytest.param(False, id="timeout", marks=pytest.mark.nightly),
+    ],
+)
 def test_every_crash_of_a_visible_one(takes_over):
     """S51, C17: all of it or nothing, beside what others append."""
     outcomes = Counter()

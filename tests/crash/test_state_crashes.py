@@ -51,7 +51,7 @@ def is_done(s, log):
     return any(s.positions.get(log.id, {}).values())
 
 
-@pytest.mark.parametrize("disk", ["kept", "lost"])
+@pytest.mark.parametrize("disk", [pytest.param("kept", marks=pytest.mark.nightly), "lost"])
 def test_every_crash_leaves_all_or_nothing(tmp_path, disk):
     """S48, S49, S54: state and positions agree, whatever is left of the disk; the next store does
     what is left to do, once.

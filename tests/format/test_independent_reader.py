@@ -478,7 +478,7 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(st.lists(OPERATIONS, max_size=14))
 def test_any_history(operations):
     """Whatever happens to a log, both readers find the same."""

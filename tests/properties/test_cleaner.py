@@ -297,7 +297,7 @@ def delete(log, share):
     log.delete_records({p: int(end * share) for p, end in log.end_offsets().items()})
 
 
-@settings(max_examples=120)
+@settings(max_examples=6 * settings().max_examples // 5)
 @given(st.lists(OPERATIONS, min_size=4, max_size=24))
 def test_cleaning_is_legal(operations):
     """S1-S4, S10, S11, S20-S23, S27: at every moment, whatever happens in whatever order."""
@@ -310,7 +310,7 @@ def test_cleaning_is_legal(operations):
         discard(world.store)
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(st.lists(APPENDS, min_size=1, max_size=8), st.integers(1, 4), st.integers(0, 60))
 def test_reading_from_anywhere(batches, entries, offset):
     """S1, S2: after cleaning a reader from any offset sees a suffix, and the right final values."""
@@ -331,7 +331,7 @@ def test_reading_from_anywhere(batches, entries, offset):
         discard(world.store)
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings().max_examples // 5)
 @given(st.lists(APPENDS, min_size=2, max_size=8))
 def test_any_size_of_map_leads_to_the_same(batches):
     """S20: with a map of one key, pass after pass ends where one pass with a large map does."""

@@ -105,7 +105,7 @@ def read_back(store, made):
     return pa.Table.from_batches(read_pieces(store, pieces, columns=READ))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(st.data())
 def test_copied_and_encoded_are_the_same(data):
     """Records, statistics, checksums of pages and of the footer, key index (S26, S31)."""
@@ -306,7 +306,7 @@ def test_row_groups_of_a_fresh_object_of_several_partitions():
 PLAIN = [(b"k%d" % i, b"v" * 20, None, 1000 * i, 5 + 2 * i, None) for i in range(12)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(st.data())
 def test_a_forged_footer_is_decoded_or_copied_whole(data):
     """With a field of another kind or value, or one that nobody knows: what is made of it is an

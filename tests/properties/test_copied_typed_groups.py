@@ -117,7 +117,7 @@ def read(store, schema, chunks):
     return pa.Table.from_batches(read_pieces(store, pieces, columns=READ)).combine_chunks()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=4 * settings().max_examples // 5, deadline=None)
 @given(st.data())
 def test_copied_and_encoded_are_the_same(data):
     """Records, their sizes, tombstones, key index, checksums (S26, S31, S61): of what is large
@@ -162,7 +162,7 @@ def test_what_is_of_an_earlier_schema_is_decoded():
     discard(store)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 2, deadline=None)
 @given(st.data())
 def test_a_forged_footer_is_decoded_or_copied_whole(data):
     """With a field of another kind or value, or one that nobody knows: what is made of it is an
@@ -184,7 +184,7 @@ def test_a_forged_footer_is_decoded_or_copied_whole(data):
         discard(store)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=2 * settings().max_examples // 5, deadline=None)
 @given(typed_rows(), st.integers(2, 4))
 def test_what_is_encoded_in_parts_is_the_same(typed, encoders):
     """Row groups, records, key index and checksums, but for where pages lie (S26)."""

@@ -26,7 +26,7 @@ from clog_testing.model import rows_in
 
 SLOW = settings(
     deadline=None,
-    max_examples=150,
+    max_examples=3 * settings().max_examples // 2,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 VALUES = st.recursive(
@@ -144,7 +144,7 @@ def document(kind, body, encoding="json", **header):
 
 @pytest.mark.parametrize("kind", ["commit", "snapshot", "page", "block", "log"])
 @given(data=st.data())
-@settings(SLOW, max_examples=50)
+@settings(SLOW, max_examples=settings().max_examples // 2)
 def test_a_document_with_one_wrong_value(good, kind, data):
     """Sealed with the right hash: of another type, out of range, out of the root, or missing."""
     store = copy_of(good)

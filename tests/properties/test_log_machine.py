@@ -274,11 +274,13 @@ class TypedLogMachine(LogMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=40,
+    max_examples=2 * settings().max_examples // 5,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 TestLog = LogMachine.TestCase
-TypedLogMachine.TestCase.settings = settings(LogMachine.TestCase.settings, max_examples=15)
+TypedLogMachine.TestCase.settings = settings(
+    LogMachine.TestCase.settings, max_examples=3 * settings().max_examples // 20
+)
 TestTypedLog = TypedLogMachine.TestCase

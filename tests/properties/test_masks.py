@@ -184,7 +184,10 @@ def view(store, manifest, starts, entries):
     return found
 
 
-@settings(max_examples=80, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(
+    max_examples=4 * settings().max_examples // 5,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
 @given(
     st.booleans().flatmap(
         lambda nulls: st.tuples(
@@ -236,7 +239,7 @@ def rows_of(store, mask):
     return [(r["key"], r["value"], round(r["timestamp"].timestamp() * 1000)) for r in rows]
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(
     st.lists(operations(nulls=False), min_size=1, max_size=14),
     st.sampled_from([1, 3, 1000]),
@@ -307,7 +310,7 @@ UNDECIDED = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(st.lists(UNDECIDED, min_size=1, max_size=16))
 def test_masks_beside_transactions(history):
     """S51, S52: at every version the table by masks is that by keys; what is undecided is not

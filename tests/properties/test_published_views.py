@@ -29,7 +29,7 @@ polars = pytest.importorskip("polars")
 pytest.importorskip("fastavro")
 pyiceberg = pytest.importorskip("pyiceberg.table")
 
-HISTORIES = int(os.environ.get("HISTORIES", "60"))
+HISTORIES = int(os.environ.get("HISTORIES", settings().max_examples * 3 // 5))
 PARTITIONS = 2
 CONFIG = {
     "min.cleanable.dirty.ratio": "0",

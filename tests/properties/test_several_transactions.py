@@ -227,7 +227,10 @@ def hidden(log) -> set[str]:
 
 
 LOAD = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=2 * settings().max_examples // 5,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 STEPS = st.lists(STEP, min_size=5, max_size=30)
 
@@ -258,7 +261,9 @@ def test_planted_bugs_are_noticed(bug, monkeypatch):
     """Each takes one safeguard out, and some order of events shows it."""
     bug(monkeypatch)
 
-    @settings(LOAD, max_examples=150, phases=[Phase.generate], database=None)
+    @settings(
+        LOAD, max_examples=3 * settings().max_examples // 2, phases=[Phase.generate], database=None
+    )
     @given(steps=STEPS)
     def run(steps):
         world = World()

@@ -99,7 +99,7 @@ KEEPING = st.one_of(
 ANY = st.one_of(KEEPING, KEEPING, st.tuples(st.just("delete"), st.floats(0, 1)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(
     st.lists(ANY, min_size=1, max_size=16),
     st.sampled_from([1, 2, 3, 5, 1000]),
@@ -123,7 +123,7 @@ def test_the_view_is_the_models(operations, entries, tasks):
         discard(world.store)
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(st.lists(ANY, min_size=1, max_size=16))
 def test_the_view_is_what_masks_leave_of_the_objects(operations):
     """At every version, whatever the cleaner has done by then or since: the rows that any
@@ -155,7 +155,7 @@ def shown_rows(store, mask):
     return [(r["key"], r["value"], round(r["timestamp"].timestamp() * 1000)) for r in rows]
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(st.lists(KEEPING, max_size=8), st.lists(KEEPING, min_size=1, max_size=10))
 def test_a_view_and_what_follows_it(before, after):
     """S2: reading on from the view's offsets meets every record after it, none twice; and the two
@@ -192,7 +192,7 @@ def test_a_view_and_what_follows_it(before, after):
         discard(world.store)
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(st.lists(ANY, min_size=1, max_size=12), st.sampled_from([1, 3, 1000]), st.data())
 def test_any_columns(operations, entries, data):
     """Columns that are not asked for are left out, and the rows are the same."""
@@ -222,7 +222,7 @@ def test_any_columns(operations, entries, data):
         discard(world.store)
 
 
-@settings(max_examples=60)
+@settings(max_examples=3 * settings().max_examples // 5)
 @given(
     st.lists(ANY, min_size=1, max_size=12),
     st.sampled_from([1, 3, 1000]),
@@ -255,7 +255,7 @@ def test_changes_are_the_last_records_since(operations, entries, shares):
         discard(world.store)
 
 
-@settings(max_examples=30)
+@settings(max_examples=3 * settings().max_examples // 10)
 @given(st.lists(st.one_of(ANY, st.tuples(st.just("refresh"), st.booleans())), max_size=16))
 def test_a_state_table_is_the_model(tmp_path_factory, operations):
     """S41: after any refresh, whatever it slept through and whether it was opened again."""

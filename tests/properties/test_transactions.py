@@ -266,7 +266,7 @@ def as_dicts(given):
 
 
 TransactionMachine.TestCase.settings = settings(
-    max_examples=12,
+    max_examples=3 * settings().max_examples // 25,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

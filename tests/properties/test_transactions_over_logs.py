@@ -199,7 +199,11 @@ def run(steps) -> None:
     job.settle()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=3 * settings().max_examples // 10,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(steps=STEPS)
 def test_tables_are_what_the_transactions_wrote(steps):
     """S48, S50, S53: all logs or none, nothing early, nothing lost, and nothing waits for ever."""
@@ -231,7 +235,7 @@ def test_planted_bugs_are_found(bug, monkeypatch):
     bug(monkeypatch)
 
     @settings(
-        max_examples=400,
+        max_examples=4 * settings().max_examples,
         deadline=None,
         derandomize=True,
         database=None,

@@ -130,7 +130,7 @@ OPERATIONS = st.one_of(
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(st.lists(OPERATIONS, min_size=1, max_size=14))
 def test_a_typed_log_is_what_one_of_bytes_is(kind, operations):
     """S61, S62: tables, changes, look-ups and offsets, whatever was cleaned and evolved; and every

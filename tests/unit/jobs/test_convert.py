@@ -183,6 +183,7 @@ def opened(store, seed):
     ]
 
 
+@pytest.mark.nightly
 def test_a_copy_that_is_killed_goes_on(monkeypatch):
     """At each of its requests: every record is in the target or among the dead letters, once, and
     in order.

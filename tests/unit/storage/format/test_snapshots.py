@@ -60,7 +60,7 @@ def test_a_manifest_comes_back(history):
     assert saved(new_store(), manifest) == manifest
 
 
-@settings(max_examples=40)
+@settings(max_examples=2 * settings().max_examples // 5)
 @given(histories(edits_max=16))
 def test_a_manifest_comes_back_from_pages(history):
     """Whatever is paged out is brought in again, in order."""

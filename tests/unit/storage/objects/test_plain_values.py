@@ -41,7 +41,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("kind", CASES, ids=str)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 5, deadline=None)
 @given(data=st.data())
 def test_an_array_is_what_arrow_makes(kind, data):
     """Or there is none, and Arrow is asked: never another value, nor one that Arrow refuses."""

@@ -1,30 +1,26 @@
-"""A stream beside a table that is fresh in each micro-batch: joins with what is true now.
+"""What users of Spark call beside ``format("clog")``.
 
-Spark plans a table that a stream is joined with once, when the query starts; it then shows that
-version until the query ends. In ``foreachBatch`` the table is read anew for each batch, at the
-newest version then, and stays at it for all that is done with the batch. A batch that runs again
-may see a newer version than it saw the first time.
+*A stream beside a table* (`beside_table`). Spark plans a table that a stream is joined with once,
+when the query starts; it then shows that version until the query ends. In ``foreachBatch`` the
+table is read anew for each batch, at the newest version then, and stays at it for all that is done
+with the batch. A batch that runs again may see a newer version than it saw the first time.
 
-The table and the log as DataFrames read by Spark's own scan (`native`).
+*Reads by Spark's own scan* (`read_table`, `read_log`) are in `native`.
 
-What the options of a batch read leave out: Spark's own ``explain`` knows nothing of it.
+*What the options of a batch read leave out* (`explain`): Spark's own ``explain`` knows nothing of
+it. Nothing here decides anything: a read gives the same rows whatever was pruned.
 
-Nothing here decides anything: a read gives the same rows whatever was pruned.
+*How far a streaming query is behind* (`lag`). A Python source cannot report metrics of its own, but
+the progress holds the offsets: the difference is what Spark's Kafka source calls
+``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest`` and ``avgOffsetsBehindLatest``.
 
-How far a streaming query is behind its logs, from Spark's progress.
-
-A Python source cannot report metrics of its own, but the progress holds the offsets: the
-difference is what Spark's Kafka source calls ``minOffsetsBehindLatest``,
-``maxOffsetsBehindLatest`` and ``avgOffsetsBehindLatest``.
-
-A table and what happens to it afterwards: the snapshot and the stream that follows it.
-
-Both are given one version of the log: the snapshot shows it (``asOfVersion``), the stream starts
-after it (``sinceVersion``). So each record is in exactly one of them, whatever is appended or
-cleaned before they run, and a tombstone that was removed in between is noticed (S41). The version
-must stay readable until both have run for the first time: it does for ``file.delete.delay.ms``, a
-day by default. Both are given the log's id as well (``logId``), since a version means nothing in a
-log that was made in its place (S47).
+*A table and what happens to it afterwards* (`snapshot_and_stream`). Both are given one version of
+the log: the snapshot shows it (``asOfVersion``), the stream starts after it (``sinceVersion``). So
+each record is in exactly one of them, whatever is appended or cleaned before they run, and a
+tombstone that was removed in between is noticed (S41). The version must stay readable until both
+have run for the first time: it does for ``file.delete.delay.ms``, a day by default. Both are given
+the log's id as well (``logId``), since a version means nothing in a log that was made in its place
+(S47).
 """
 
 import json

@@ -1,17 +1,4 @@
-"""Who holds the id of a store: this one, another, or, while it is a standby, this one not yet.
-
-A store's changes as records of its log, and these as rows of its file.
-
-Each change is one record, in the order of the keys, in the partition of its key. The records of a
-partition get offsets one after the other, so what the commit answers, a range for each partition,
-tells the offset of each: nothing is read back.
-
-A store as a named reader of the logs from which its changes come (S64).
-
-What the logs are told decides nothing: the positions are committed with the state. So what cannot
-be told fails no commit, and is a warning.
-
-`StateStore`: keyed state that is read and written, and whose changelog is the log (S54).
+"""`StateStore`: keyed state that is read and written, and whose changelog is the log (S54).
 
 Each store has an id, and one holder at a time: a transaction id of the log (COMMIT.md §9). Its file
 is that of a state table, and shows what is committed; what is not yet is in memory (`cache`),
@@ -27,6 +14,14 @@ F3. Commit: one deferred transaction, with a record for each key that changed an
 F4. Enter: the records, at the offsets that they got, go into the file (V6), those of many commits
     together (V7). Crash: the next F1 reads them from the log; so does the next look-up, where the
     file could not be written.
+
+Each change is one record, in the order of the keys, in the partition of its key. The records of a
+partition get offsets one after the other, so what the commit answers, a range for each partition,
+tells the offset of each: nothing is read back.
+
+A store may be a named reader of the logs from which its changes come (S64). What these are told
+decides nothing, as the positions are committed with the state; so what cannot be told fails no
+commit, and is a warning.
 
 A standby has done no more than open the file: it follows the log, until it takes the id up. Who
 decides that is not here: of two that do so at once one fences the other.

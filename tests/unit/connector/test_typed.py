@@ -120,7 +120,7 @@ def test_only_the_fields_that_are_named_are_read(url, log, view, monkeypatch):
         asked.append(set(columns))
         return read_pieces(store, pieces, columns=columns)
 
-    monkeypatch.setattr("clog.storage.read.scan.read_pieces", seen)
+    monkeypatch.setattr("clog.connector.read.task_read.read_pieces", seen)
     monkeypatch.setattr("clog.storage.read.table.read_pieces", seen)
     found = rows(url, view=view, columns="VALUE.place.city,value.n")
     assert found[0] == {"value": {"place": {"city": "Riga"}, "n": 1}}

@@ -6,20 +6,21 @@ about 10,000.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from clog.connector.read.losses import Losses
 from clog.connector.read.plan import LogPartition, TablePartition, pieces_of
 from clog.connector.schema import arrow_schema, canonical, stored_columns
+from clog.storage.commit.versions import file_missing
 from clog.storage.errors import ClogError, CorruptionError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
-    from clog.storage.read.scan import ReadPiece
-    from clog.storage.read.table import TablePlan
-    from clog.storage.store.contract import Store
+from clog.storage.numpy_arrays import of_bytes, repeated_text, to_arrow, to_numpy
+from clog.storage.read.scan import ReadPiece, read_pieces
+from clog.storage.read.table import TablePlan, small_view_batches, table_batches
+from clog.storage.store.contract import Store
+from clog.storage.types.columns import as_type
 
 GATHER_ROWS = 8192
 """Batches are put together until they have so many rows."""
@@ -33,16 +34,14 @@ CREATE_TIME, LOG_APPEND_TIME = 0, 1
 """Kafka's numbers in ``timestampType``."""
 
 
-def log_batches(partition: LogPartition, schema: "StructType") -> Iterator["pa.RecordBatch"]:
+def log_batches(partition: LogPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Returns batches of the partition's records, in the columns of ``schema``."""
     as_spark = _Converter(schema, partition.location.name, partition.pieces)
     records = _records(partition, _with_key(as_spark.needed, partition.keys))
     return _gathered(map(as_spark, _of_keys(records, partition.keys)))
 
 
-def table_slice_batches(
-    partition: TablePartition, schema: "StructType"
-) -> Iterator["pa.RecordBatch"]:
+def table_slice_batches(partition: TablePartition, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Returns batches of slices of a view, in the columns of ``schema``."""
     plans, keys, table = partition.plans, partition.keys, partition.table
     pieces = [piece for plan in plans for piece in (*plan.clean, *plan.dirty)]
@@ -55,10 +54,8 @@ def table_slice_batches(
     return _gathered(batches)
 
 
-def _of_plans(partition: TablePartition, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
+def _of_plans(partition: TablePartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields the views' records: together where partitions are small, else one after the other."""
-    from clog.storage.read.table import small_view_batches, table_batches
-
     store = partition.location.store_of(partition.log_id)
     try:
         plans = [_searched(store, plan, partition.keys) for plan in partition.plans]
@@ -71,13 +68,13 @@ def _of_plans(partition: TablePartition, columns: Sequence[str]) -> Iterator["pa
         raise _missing(partition.plans[0].version, store, e) from e
 
 
-def _searched(store: "Store", plan: "TablePlan", keys: Sequence[bytes] | None) -> "TablePlan":
+def _searched(store: Store, plan: TablePlan, keys: Sequence[bytes] | None) -> TablePlan:
     parts = (plan.clean, plan.dirty, plan.later)
     clean, dirty, later = (_pieces(store, pieces, keys, plan.seed) for pieces in parts)
     return replace(plan, clean=clean, dirty=dirty, later=later)
 
 
-def _are_small(plans: Sequence["TablePlan"]) -> bool:
+def _are_small(plans: Sequence[TablePlan]) -> bool:
     """Returns whether memory may hold all rows of these views."""
     pieces = [piece for plan in plans for piece in (*plan.clean, *plan.dirty)]
     rows = sum(piece.rows for piece in pieces)
@@ -90,8 +87,8 @@ def _with_key(columns: list[str], keys: Sequence[bytes] | None) -> list[str]:
 
 
 def _pieces(
-    store: "Store", pieces: Sequence["ReadPiece"], keys: Sequence[bytes] | None, seed: int
-) -> tuple["ReadPiece", ...]:
+    store: Store, pieces: Sequence[ReadPiece], keys: Sequence[bytes] | None, seed: int
+) -> tuple[ReadPiece, ...]:
     if keys is None:
         return tuple(pieces)
     from clog.storage.read.lookup import pieces_of_keys
@@ -100,20 +97,17 @@ def _pieces(
 
 
 def _of_keys(
-    batches: Iterable["pa.RecordBatch"], keys: Sequence[bytes] | None
-) -> Iterable["pa.RecordBatch"]:
+    batches: Iterable[pa.RecordBatch], keys: Sequence[bytes] | None
+) -> Iterable[pa.RecordBatch]:
     if keys is None:
         return batches
-    from clog.storage.numpy_arrays import of_bytes
     from clog.storage.read.lookup import of_keys
 
     wanted = of_bytes(keys)
     return (found for batch in batches if (found := of_keys(batch, wanted)).num_rows)
 
 
-def _missing(version: int, store: "Store", gone: FileNotFoundError) -> ClogError:
-    from clog.storage.commit.versions import file_missing
-
+def _missing(version: int, store: Store, gone: FileNotFoundError) -> ClogError:
     remedy = (
         "load() again, or create the temporary view USING clog anew: both keep the version of their"
         " first action"
@@ -121,9 +115,7 @@ def _missing(version: int, store: "Store", gone: FileNotFoundError) -> ClogError
     return file_missing(store, version, gone, remedy=remedy)
 
 
-def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
-    from clog.storage.read.scan import read_pieces
-
+def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     store = partition.location.store_of(partition.log_id)
     pieces: Sequence[ReadPiece] = partition.pieces
     if not partition.follow:
@@ -156,7 +148,7 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator["pa.Re
 
 
 def _planned_anew(
-    partition: LogPartition, pieces: Sequence["ReadPiece"], following: Mapping[int, int]
+    partition: LogPartition, pieces: Sequence[ReadPiece], following: Mapping[int, int]
 ) -> LogPartition | None:
     """Plans the rest of the pieces anew, from the newest version: offsets are stable, only their
     objects changed. None where the log is gone with its records, and another stands there.
@@ -185,82 +177,46 @@ def _planned_anew(
 
 
 class _Converter:
-    """Makes Spark's columns from storage's.
+    """Makes Spark's columns from storage's, of which it needs `needed`."""
 
-    Attributes:
-        needed: the columns to read from storage.
-    """
-
-    def __init__(self, schema: "StructType", topic: str, pieces: Sequence["ReadPiece"]) -> None:
+    def __init__(self, schema: StructType, topic: str, pieces: Sequence[ReadPiece]) -> None:
         self._given = arrow_schema(schema)
         self._schema = arrow_schema(canonical(schema))
         self._topic = topic
-        names = self._schema.names
         self.needed = stored_columns(canonical(schema))
-        self._log_append = _log_append_ranges(pieces)
-        mixed = self._log_append is None and "timestampType" in names
-        for name in ("partition", "offset") if mixed else ():
-            if name not in self.needed:
-                self.needed.append(name)
-        self._ranges = _Ranges(pieces) if mixed else None
+        kinds = {piece.append_time_ms >= 0 for piece in pieces}
+        self._kind = LOG_APPEND_TIME if kinds == {True} else CREATE_TIME
+        self._append_times: list[tuple[int, int, int]] = []
+        if len(kinds) > 1 and "timestampType" in self._schema.names:
+            # The log's `message.timestamp.type` was changed: offsets tell which have which.
+            self._append_times = [
+                (piece.partition, piece.start, piece.end)
+                for piece in pieces
+                if piece.append_time_ms >= 0
+            ]
+            self.needed += [name for name in ("partition", "offset") if name not in self.needed]
 
-    def __call__(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
-        import pyarrow as pa
-
-        from clog.storage.numpy_arrays import repeated_text
-        from clog.storage.types.columns import as_type
-
-        rows = batch.num_rows
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays = []
         for field in self._schema:
             if field.name == "topic":
-                arrays.append(repeated_text(self._topic, rows))
+                arrays.append(repeated_text(self._topic, batch.num_rows))
             elif field.name == "timestampType":
                 arrays.append(self._timestamp_types(batch))
             else:
                 arrays.append(as_type(batch.column(field.name), field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._given)
 
-    def _timestamp_types(self, batch: "pa.RecordBatch") -> "pa.Array":
-        import numpy as np
-
-        from clog.storage.numpy_arrays import to_arrow
-
-        if self._ranges is None:
-            kind = LOG_APPEND_TIME if self._log_append else CREATE_TIME
-            return to_arrow(np.full(batch.num_rows, kind, np.int32))
-        return self._ranges.timestamp_types(batch)
-
-
-def _log_append_ranges(pieces: Sequence["ReadPiece"]) -> bool | None:
-    """Tells whether all pieces have LogAppendTime, or none has; None when they differ."""
-    kinds = {piece.append_time_ms >= 0 for piece in pieces}
-    return None if len(kinds) > 1 else kinds == {True}
-
-
-class _Ranges:
-    """Which offsets have LogAppendTime, for a log whose ``message.timestamp.type`` was changed."""
-
-    def __init__(self, pieces: Iterable["ReadPiece"]) -> None:
-        self._append_times: dict[int, list[tuple[int, int]]] = {}
-        for piece in pieces:
-            if piece.append_time_ms >= 0:
-                self._append_times.setdefault(piece.partition, []).append((piece.start, piece.end))
-
-    def timestamp_types(self, batch: "pa.RecordBatch") -> "pa.Array":
-        import numpy as np
-
-        from clog.storage.numpy_arrays import to_arrow, to_numpy
-
-        offsets, partitions = (to_numpy(batch.column(name)) for name in ("offset", "partition"))
-        kinds = np.full(batch.num_rows, CREATE_TIME, np.int32)
-        for p, ranges in self._append_times.items():
-            for start, end in ranges:
+    def _timestamp_types(self, batch: pa.RecordBatch) -> pa.Array:
+        kinds = np.full(batch.num_rows, self._kind, np.int32)
+        if self._append_times:
+            offsets, partitions = (to_numpy(batch.column(n)) for n in ("offset", "partition"))
+            for p, start, end in self._append_times:
                 kinds[(partitions == p) & (offsets >= start) & (offsets < end)] = LOG_APPEND_TIME
         return to_arrow(kinds)
 
 
-def _gathered(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -274,9 +230,7 @@ def _gathered(batches: Iterable["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]
         yield _one(held)
 
 
-def _one(batches: list["pa.RecordBatch"]) -> "pa.RecordBatch":
-    import pyarrow as pa
-
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     table = pa.Table.from_batches(batches).combine_chunks()

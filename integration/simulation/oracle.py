@@ -41,7 +41,7 @@ from clog.storage.commit.tip import read_block
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format import documents
 from clog.storage.format.codec import NONE
-from clog.storage.format.commits import Head, edit_of, read_commit, with_columns
+from clog.storage.format.commits import Head, _partitions_of, edit_of, read_commit, with_columns
 from clog.storage.format.manifest import Manifest, apply, first_manifest, read_snapshot
 from clog.storage.format.transactions import ABORTED, PositionsAt
 from clog.storage.format.writers import WriterPages
@@ -385,7 +385,8 @@ class Oracle:
     def _see(self, version: int, before: Manifest | None, edit, ended: set[int]) -> None:
         columns, after = self.manifest.head.partitions, self.manifest
         old = self.seen.get(version - 1)
-        touched = edit.partitions() | ended
+        parts = [given for part, given in edit.parts() if part.names]
+        touched = ended.union(*map(_partitions_of, parts))
         rows = tuple(
             self._rows(p) if old is None or p in touched else old.rows[p]
             for p in range(after.head.log.partitions)

@@ -43,7 +43,7 @@ from clog.cleaner.selection import Candidate
 from clog.cleaner.threads import NAP_MS, CleanerThreads, StoppedError, Throttle, nap
 from clog.storage import Log
 from clog.storage.env import Clock, SystemClock, enough_memory
-from clog.storage.errors import InvalidInputError
+from clog.storage.errors import InvalidInputError, NotFoundError
 
 logger = logging.getLogger(__name__)
 
@@ -257,8 +257,12 @@ class Cleaner:
             mine.log_round.rest.succeeded()
             return
         mine.log_round.failed(mine.failure)
-        url = mine.log_round.log.url
-        logger.error("a round over %s failed; it will be retried", url, exc_info=mine.failure)
+        is_gone = isinstance(mine.failure, NotFoundError)  # Words say all of it.
+        logger.error(
+            "a round over %s failed; it will be retried%s",
+            *(mine.log_round.log.url, f": {mine.failure}" if is_gone else ""),
+            exc_info=None if is_gone else mine.failure,
+        )
 
     def _waits_ms(self, log_round: LogRound) -> int:
         """Returns how long it is until a log's next round."""

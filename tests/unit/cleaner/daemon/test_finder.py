@@ -225,8 +225,9 @@ def test_the_cleaner_takes_what_is_found(tmp_path, finder, clock):
 
 
 def test_a_found_log_that_is_deleted(tmp_path, finder, clock, caplog):
-    """It is dropped within a minute, said once; what failed until then is no reason to be ill any
-    more. One that was given stays, and a new log in the place of the first is found."""
+    """It is dropped within a minute, said once, and the round that meets it says so in a line, not
+    with a traceback; what failed until then is no reason to be ill any more. One that was given
+    stays, and a new log in the place of the first is found."""
     given, found = (Log.create(str(tmp_path / d), 1, clock=ManualClock()) for d in ("a", "b/c"))
     find = finder(given.url, below=[str(tmp_path / "b")])
     changes = []
@@ -246,6 +247,9 @@ def test_a_found_log_that_is_deleted(tmp_path, finder, clock, caplog):
     assert {log.url for log in changes[0].logs} == {given.url, found.url}
     assert [list(change.gone) for change in changes[1:]] == [[], [found.url], [], []]
     assert caplog.text.count("was deleted") == 1
+    assert "Traceback" not in caplog.text
+    for url in (given.url, found.url):
+        assert f"a round over {url} failed; it will be retried: no log at {url}" in caplog.text
     assert set(cleaner.monitor.logs()) == set(find.stores) == {given.url}
     again = Log.create(found.url, 1, clock=ManualClock())
     clock.advance(DISCOVER_MS)

@@ -25,6 +25,7 @@ from environments import AbsentError, jars_of, python_of
 from histories import history, rows_of
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage import Log, ManualClock, SystemClock
 from clog.storage.diagnostics.verify import verify_log
@@ -241,7 +242,7 @@ class _Copy:
         logger = logging.getLogger("clog")
         logger.addHandler(said)
         try:
-            sweep_orphans(self.log.handle, now_ms=self.log.handle.clock.now_ms())
+            sweep_orphans(Work(self.log.handle, self.log.handle.clock.now_ms()))
         finally:
             logger.removeHandler(said)
         folders = Counter(path.partition("/")[0][:5] for path in strays)

@@ -8,6 +8,7 @@ from report import Result
 from world import LOGS, World
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.storage import Log
 from clog.storage.config.log_config import LogConfig
@@ -39,8 +40,8 @@ def sweep(log: Log) -> int:
     # The stamp of orphans is the newest version at most: the floor must be above it.
     log.alter({"max.message.bytes": 1_000_000})
     now_ms = handle.clock.now_ms()
-    released = sweep_released(handle, now_ms=now_ms)
-    orphans = sweep_orphans(handle, now_ms=handle.clock.now_ms() + 1, age_ms=0)
+    released = sweep_released(Work(handle, now_ms))
+    orphans = sweep_orphans(Work(handle, handle.clock.now_ms() + 1), age_ms=0)
     return len(released.objects) + len(orphans.objects)
 
 

@@ -20,6 +20,7 @@ from soaked import APPENDING, LOGS, SOAK
 from stage import Stage, options, play
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.storage.format import documents
 
@@ -171,8 +172,8 @@ class Soak(Stage):
             found.append("the table is not what was sent")
         for name in LOGS:
             handle = soaked.opened(self.world, name).handle
-            sweep_released(handle, now_ms=handle.clock.now_ms())
-            sweep_orphans(handle, now_ms=handle.clock.now_ms() + 1, age_ms=0)
+            sweep_released(Work(handle, handle.clock.now_ms()))
+            sweep_orphans(Work(handle, handle.clock.now_ms() + 1), age_ms=0)
         return found + soaked.problems(self.world, is_local=self.is_local)
 
     def _facts(self) -> list[str]:

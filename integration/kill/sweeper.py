@@ -15,6 +15,7 @@ switch.arm()
 
 from world import LOGS, World  # noqa: E402
 
+from clog.cleaner.duties import Work  # noqa: E402
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released  # noqa: E402
 
 
@@ -28,9 +29,9 @@ def main() -> None:
             handle.refresh()
             now_ms = handle.clock.now_ms()
             if what in ("released", "both"):
-                sweep_released(handle, now_ms=now_ms)
+                sweep_released(Work(handle, now_ms))
             if what in ("orphans", "both"):
-                sweep_orphans(handle, now_ms=now_ms, age_ms=age_ms)
+                sweep_orphans(Work(handle, now_ms), age_ms=age_ms)
         time.sleep(0.2)
 
 

@@ -4,6 +4,7 @@ from actors import Actor
 from records import PARTITIONS
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.cleaner.duties.layout import coalesce, trim
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
@@ -57,8 +58,8 @@ class Coalescer(Keeper):
         handle = self.log.handle
         handle.refresh()
         now_ms = self.clock.now_ms()
-        coalesce(handle, handle.store, now_ms=now_ms, force=self.world.roll(2) == 0)
-        trim(handle, handle.store)
+        coalesce(Work(handle, now_ms), force=self.world.roll(2) == 0)
+        trim(Work(handle, 0))
 
 
 class Sweeper(Keeper):
@@ -74,9 +75,9 @@ def sweep(handle) -> None:
     """Deletes what is due, of every kind."""
     handle.refresh()
     now_ms = handle.clock.now_ms()
-    sweep_released(handle, now_ms=now_ms)
-    sweep_orphans(handle, now_ms=now_ms)
-    close_blocks(handle, now_ms=now_ms)
+    sweep_released(Work(handle, now_ms))
+    sweep_orphans(Work(handle, now_ms))
+    close_blocks(Work(handle, now_ms))
 
 
 class Operator(Actor):

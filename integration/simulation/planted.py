@@ -79,7 +79,8 @@ def abort_deletes(patch: Patch) -> None:
 def delete_before_commit(patch: Patch) -> None:
     """Released objects go before `oldest_readable` is raised (W5 before W4)."""
 
-    def sweep(handle, *, now_ms, **_):
+    def sweep(work, **_):
+        handle, now_ms = work.handle, work.now_ms
         manifest = handle.manifest()
         config = storage.config.log_config.LogConfig.from_overrides(manifest.head.config)
         due = cleaner.duties.sweep.due_objects(manifest, config, now_ms=now_ms)
@@ -120,7 +121,7 @@ def map_end_off_by_one(patch: Patch) -> None:
 def changed_sources_ignored(patch: Patch) -> None:
     """A pass, or a coalescing, commits though others changed its sources."""
     patch(cleaner.passes.run_pass, "_has_same_rows", lambda *_: True)
-    patch(cleaner.duties.layout, "_is_as_planned", lambda *_: True)
+    patch(cleaner.duties.layout.Run, "is_there", lambda *_: True)
 
 
 def checkpoint_moves(patch: Patch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage import ClogError, Log, StateTable
 from clog.storage.format import documents
@@ -101,7 +102,7 @@ def clean(url, options, _):
 
 def sweep(url, options, _):
     log = Log.open(url, storage_options=options)
-    swept = sweep_orphans(log.handle, now_ms=log.handle.clock.now_ms(), age_ms=0)
+    swept = sweep_orphans(Work(log.handle, log.handle.clock.now_ms()), age_ms=0)
     assert len(swept.objects) == 1
 
 

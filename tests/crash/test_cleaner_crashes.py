@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce, trim
 from clog.cleaner.duties.retention import apply_retention, seal_idle
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
@@ -175,32 +176,32 @@ def clean_gathering(log):
 def clean_coalescing_first(log):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clog.cleaner.duties.layout.GATHERED_BYTES_MAX", 0)
-        patch.setattr("clog.cleaner.log_round.is_worth_coalescing", bool)
+        patch.setattr("clog.cleaner.duties.layout.is_worth_coalescing", bool)
         clean_gathering(log)
 
 
 def seal(log):
-    seal_idle(log.handle, now_ms=log.handle.clock.now_ms())
+    seal_idle(Work(log.handle, log.handle.clock.now_ms()))
 
 
 def retain(log):
-    apply_retention(log.handle, now_ms=log.handle.clock.now_ms())
+    apply_retention(Work(log.handle, log.handle.clock.now_ms()))
 
 
 def trim_it(log):
-    trim(log.handle, log.handle.store)
+    trim(Work(log.handle, 0))
 
 
 def coalesce_it(log):
-    coalesce(log.handle, log.handle.store, now_ms=log.handle.clock.now_ms(), force=True)
+    coalesce(Work(log.handle, log.handle.clock.now_ms()), force=True)
 
 
 def sweep_replaced(log):
-    sweep_released(log.handle, now_ms=log.handle.clock.now_ms())
+    sweep_released(Work(log.handle, log.handle.clock.now_ms()))
 
 
 def sweep_the_rest(log):
-    sweep_orphans(log.handle, now_ms=log.handle.clock.now_ms())
+    sweep_orphans(Work(log.handle, log.handle.clock.now_ms()))
 
 
 SCENARIOS = {
@@ -362,8 +363,8 @@ def check(run, before, expected, act, now_ms):
     log = open_at(run.store, later_ms, seed=62)
     put(log, "last=1")
     log.handle.clock.advance(LATER_MS)
-    sweep_released(log.handle, now_ms=log.handle.clock.now_ms())
-    sweep_orphans(log.handle, now_ms=log.handle.clock.now_ms())
+    sweep_released(Work(log.handle, log.handle.clock.now_ms()))
+    sweep_orphans(Work(log.handle, log.handle.clock.now_ms()))
     needed = set(check_log(run.store, every_version=False).files())
     assert {found.path for found in inside(run.store).list("data/")} == needed, run
 

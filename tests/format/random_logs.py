@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from agreement import agree
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce
 from clog.storage import Log, ManualClock, NotFoundError
 from clog.storage.administration import keep_row_texts, reset_times
@@ -253,7 +254,7 @@ class RandomLog:
     def coalesce(self) -> None:
         handle = self.log.handle
         handle.refresh()
-        coalesce(handle, handle.store, now_ms=self.clock.now_ms(), force=True)
+        coalesce(Work(handle, self.clock.now_ms()), force=True)
 
     def reset(self) -> None:
         ahead = ManualClock(self.clock.now_ms() + 30 * DAY_MS)

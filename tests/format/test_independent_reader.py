@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce
 from clog.storage import Log, ManualClock
 from clog.storage.administration import reset_times
@@ -405,7 +406,7 @@ def test_row_groups_that_were_copied(root, monkeypatch):
     for n in range(4):
         log.append(rows(*"abcdefghijklmnopq" * 2, None, key=f"{n}-"))
     log.append([{"key": "h", "value": "1", "headers": [("x", b"y")]}])
-    coalesce(log.handle, log.handle.store, now_ms=log.handle.clock.now_ms(), force=True)
+    coalesce(Work(log.handle, log.handle.clock.now_ms()), force=True)
     state = agree(root, log)
     assert any(copied)
     assert any(o["index"] for o in state["objects"].values())

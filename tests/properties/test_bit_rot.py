@@ -8,6 +8,7 @@ bytes and by steps between.
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.storage import ClogError, Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
@@ -55,7 +56,7 @@ def rotten(small_limits):
         patch.setattr("clog.storage.format.commits.INLINE_EDIT_BYTES_MAX", 10)
         log.append([{"key": "z", "value": "large", "timestamp": 1}])
     clock.advance(2 * DAY_MS)
-    close_blocks(log.handle, now_ms=clock.now_ms())
+    close_blocks(Work(log.handle, clock.now_ms()))
     assert verify_log(store).findings == ()
     yield store, rows_in(log.read()), needed(store, log)
     discard(store)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner, threads
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans
 from clog.cleaner.passes import offset_map, rewriter
 from clog.cleaner.passes.offset_map import SLOT_BYTES
@@ -290,7 +291,7 @@ def perform(world, name, argument):
         case "alter":
             log.alter(argument)
         case "sweep":
-            sweep_orphans(world.another().handle, now_ms=world.clock.now_ms(), age_ms=2000)
+            sweep_orphans(Work(world.another().handle, world.clock.now_ms()), age_ms=2000)
 
 
 def delete(log, share):

@@ -12,6 +12,7 @@ from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner, masks
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce
 from clog.cleaner.masks import keep_masks, offsets_of
 from clog.storage import Log, ManualClock
@@ -74,7 +75,7 @@ class World:
                 Cleaner(self.opened()).run_once(force=True)
             case "coalesce":
                 handle = self.opened().handle
-                coalesce(handle, handle.store, now_ms=self.clock.now_ms(), force=True)
+                coalesce(Work(handle, self.clock.now_ms()), force=True)
             case "mask":
                 masked(self.opened(), argument)
             case "late":
@@ -104,7 +105,7 @@ class World:
         elif what == "clean":
             Cleaner(Log(handle)).run_once(force=True)
         else:
-            coalesce(handle, handle.store, now_ms=self.clock.now_ms(), force=True)
+            coalesce(Work(handle, self.clock.now_ms()), force=True)
 
     def expected(self):
         tables = [self.model.table(p) for p in range(PARTITIONS)]

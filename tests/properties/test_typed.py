@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce
 from clog.storage import Log, ManualClock, StateTable
 from clog.storage.diagnostics.verify import verify_log
@@ -79,7 +80,7 @@ class Twins:
             case "coalesce":
                 for log in self.logs:
                     handle, now_ms = log.handle, self.clock.now_ms()
-                    coalesce(handle, handle.store, now_ms=now_ms, force=True)
+                    coalesce(Work(handle, now_ms), force=True)
             case "evolve":
                 self.fields += 1
                 typed.evolve(add={f"value.f{self.fields}": pa.int64()})

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from clog.cleaner.cleaner import Cleaner, FoundLogs
     from clog.cleaner.duties.retention import Expired, MaintenanceResult
     from clog.cleaner.log_round import CleanerSettings
-    from clog.cleaner.passes.stats import PassResult, PassStats
+    from clog.cleaner.selection import PassResult, PassStats
 
 __all__ = [
     "Cleaner",
@@ -29,8 +29,8 @@ _MODULES = {
     "Expired": "duties.retention",
     "FoundLogs": "cleaner",
     "MaintenanceResult": "duties.retention",
-    "PassResult": "passes.stats",
-    "PassStats": "passes.stats",
+    "PassResult": "selection",
+    "PassStats": "selection",
 }
 
 

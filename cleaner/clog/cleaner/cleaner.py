@@ -36,11 +36,16 @@ from clog.cleaner.duties.layout import Room
 from clog.cleaner.duties.retention import BACKOFF_MS, MaintenanceResult
 from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.monitor import Monitor
-from clog.cleaner.passes.offset_map import MORE_MEMORY, check_share
 from clog.cleaner.passes.run_pass import PassProgress
-from clog.cleaner.passes.stats import PassResult
-from clog.cleaner.selection import Candidate
-from clog.cleaner.threads import NAP_MS, CleanerThreads, StoppedError, Throttle, nap
+from clog.cleaner.selection import Candidate, PassResult
+from clog.cleaner.threads import (
+    MORE_MEMORY,
+    NAP_MS,
+    CleanerThreads,
+    StoppedError,
+    Throttle,
+    nap,
+)
 from clog.storage import Log
 from clog.storage.env import Clock, SystemClock, enough_memory
 from clog.storage.errors import InvalidInputError, NotFoundError
@@ -151,7 +156,7 @@ class Cleaner:
         self._given_clock = clock
         self._clock = clock or (given[0].handle.clock if given else SystemClock())
         self._threads = CleanerThreads(threads, dedupe_buffer_bytes // threads)
-        check_share(self._threads.map_bytes)
+        self._threads.check_share()
         self._throttle = Throttle(io_bytes_per_second, self._clock, self._stops)
         self._room = self._gathering_room()
         self.backoff_ms = backoff_ms
@@ -283,7 +288,7 @@ class Cleaner:
 
         def maintain() -> None:
             log, done = mine.log_round.log, step()
-            self.monitor.maintained(log.url, done)
+            self.monitor.counted(log.url, mine.log_round.take_counts())
             if done and self._on_maintained is not None:
                 self._on_maintained(log, done)
             self._watch(mine.log_round)
@@ -380,7 +385,8 @@ class Cleaner:
         return True
 
     def _finish(self, log_round: LogRound) -> None:
-        self.monitor.rewrote(log_round.log.url, log_round.end())
+        log_round.end()
+        self.monitor.counted(log_round.log.url, log_round.take_counts())
         self._watch(log_round)
 
     @contextmanager

@@ -1,4 +1,5 @@
-"""One log, looked after round by round: its share of what `cleaner.Cleaner` does.
+"""One log, looked after round by round: its share of what `cleaner.Cleaner` does; and what its next
+round would do.
 
 `begin`, then `candidates`, each of them by `clean`, then `end`. None of it is lost when the
 next fails; a log that failed waits before it is tried again, longer each time, and at random, so
@@ -8,18 +9,16 @@ place of is opened anew for the next round (S47).
 Where two cleaners work on one log, the one that finds its sources changed lets the partition rest:
 it wastes one group, not one after the other.
 
-*Publishing* (S63). A format is due ``table.publish.interval.ms`` after it was looked at last, and
-at once when a log start offset has risen: no view shows for longer what was deleted. One that
-somebody published by hand is brought up to date each ``file.delete.delay.ms``, or it would hold
-back the sweep for ever. What is not published, whoever refuses it, is told and counted, holds
-nothing else up, and is tried again. A view that cannot follow is withdrawn, rather than show what
-was deleted:
+A round is a list of duties (`duties.Duty`), before its passes and after them: the rows that
+`LogRound` makes. A new duty is a row there.
 
-- at once where a log start offset has risen and it is refused for good;
-- where it has not shown for ``delete.retention.ms`` what the log has: so long does a deleted key
-  stay in the log itself, at least;
-- where a pin is ``file.delete.delay.ms`` old and nobody came for its version of a view that shows
-  nothing.
+*A dry run* (`plan_round`) asks the same duties what is due, and writes nothing, not even a probe of
+the clocks. Everything but the passes is exact: each step is applied to the manifest in memory, and
+the next one looks at what it made. Passes are shown as they are planned: which range is mapped,
+which segments are looked at. What dies in them is known only when their keys are read, and so is
+what is coalesced, freed of dead rows and released after them; these are said as of before the
+passes. What is gathered (`layout`) is part of the passes, and said with them alone. Merges are
+those before and after coalescing, which leaves a chunk for every ``object.bytes`` of a run.
 """
 
 import logging
@@ -28,225 +27,98 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
+from clog.cleaner.duties import Duty, Work
 from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.cleaner.duties.layout import (
     Gathered,
     Room,
     Run,
+    Sharing,
+    candidate_runs,
     coalesce,
+    due_coalescing,
+    due_merges,
+    due_purges,
+    due_sharing,
+    due_trims,
     gather,
-    gatherable,
     is_due,
-    is_worth_coalescing,
     merge_segments,
+    mergeable,
+    merging,
+    parts_of,
     purge_dead_rows,
-    size_bytes_of,
     trim,
 )
+from clog.cleaner.duties.publishing import Publishing
 from clog.cleaner.duties.retention import (
     BACKOFF_MS,
     PASSING_TROUBLE,
+    Cut,
     Expired,
     MaintenanceResult,
     apply_retention,
-    expired,
+    cutting,
+    due_cuts,
+    idle_partitions,
     is_resting,
     seal_idle,
+    sealing,
     set_uncleanable,
 )
 from clog.cleaner.duties.sweep import (
     SweepSchedule,
     WatchedClock,
+    due_released,
     sweep_orphans,
     sweep_released,
     with_room,
 )
 from clog.cleaner.masks import keep_masks
+from clog.cleaner.passes.judge import JudgedChunk, JudgedSegment
 from clog.cleaner.passes.offset_map import KeyHasher
+from clog.cleaner.passes.rewriter import RewritePolicy, grouped
 from clog.cleaner.passes.run_pass import PassProgress, PassTools, run_pass
-from clog.cleaner.passes.stats import PassResult
-from clog.cleaner.selection import Candidate, Choosing, PassPlan, Stretch, candidate
+from clog.cleaner.selection import (
+    Candidate,
+    Choosing,
+    PassPlan,
+    PassResult,
+    Stretch,
+    candidate,
+    candidates,
+    held_in,
+)
 from clog.cleaner.threads import CleanerThreads, MeteredStore, StoppedError, Throttle
 from clog.storage import Log, Reader
 from clog.storage.commit.committer import keep_reserve
 from clog.storage.commit.handle import Handle
-from clog.storage.config.log_config import LogConfig, fitting_defaults, with_defaults
+from clog.storage.config.log_config import (
+    NO_DEFAULTS,
+    LogConfig,
+    fitting_defaults,
+    with_defaults,
+)
 from clog.storage.env import Clock
 from clog.storage.errors import (
     ClogError,
-    CommitConflictError,
-    CommitStateUnknownError,
     CorruptionError,
-    InvalidInputError,
     LogReplacedError,
     StoreUnavailableError,
     VersionExpiredError,
 )
 from clog.storage.format import documents
+from clog.storage.format.chunks import Segment
+from clog.storage.format.log_info import DEAD_ROWS, READER_HOLDS, SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest
-from clog.storage.publications.publish import Publications
 from clog.storage.read.lookup import KeyIndexCache
-from clog.storage.readers import NO_HOLDS, read_holds
-from clog.storage.store.contract import StoreRefusedError
+from clog.storage.readers import NO_HOLDS, Holds, read_holds
 from clog.storage.transactions.several import finish_all
-from clog.storage.views import FORMATS
 
 logger = logging.getLogger(__name__)
-_T = TypeVar("_T")
-
-_FOR_GOOD = (CorruptionError, FileNotFoundError, InvalidInputError, StoreRefusedError)
-"""Refusals that the next try meets again, until somebody does something."""
-_REFUSALS = (
-    *_FOR_GOOD,
-    CommitConflictError,
-    CommitStateUnknownError,
-    StoreUnavailableError,
-    VersionExpiredError,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What a look after views did: versions ``made``, views ``withdrawn``, and how many formats
-    were ``refused``.
-    """
-
-    made: int = 0
-    withdrawn: int = 0
-    refused: int = 0
-
-    def __add__(self, other: "Published") -> "Published":
-        """Returns the sums."""
-        return Published(
-            self.made + other.made,
-            self.withdrawn + other.withdrawn,
-            self.refused + other.refused,
-        )
-
-
-class Publishing:
-    """The views of one log, kept up. Not safe for threads.
-
-    Attributes:
-        lags_ms: by format, for how long the view has not shown what the log has, at most.
-    """
-
-    def __init__(self, handle: Handle, defaults: Mapping[str, str]) -> None:
-        self._handle = handle
-        self._publications = Publications(handle, defaults)
-        self._tried_ms: dict[str, int] = {}
-        self._starts: dict[str, list[int]] = {}
-        self._told: dict[tuple[str, str], str] = {}
-        self.lags_ms: dict[str, int] = {}
-
-    def publish_due(self, config: LogConfig, *, now_ms: int) -> Published:
-        """Publishes what is due, by monotonic time, and returns what that did."""
-        pins, done = self._handle.tip.head.pins, Published()
-        starts, wanted = list(self._handle.tip.head.partitions.start), config.published_formats
-        for name in wanted:
-            interval_ms = config.table_publish_interval_ms
-            if (
-                _is_due(self._tried_ms.get(name), now_ms, interval_ms)
-                or self._starts.get(name) != starts
-            ):
-                self._tried_ms[name] = now_ms
-                done += self._brought_up(name, config)
-        for name in [name for name in pins if name in FORMATS and name not in wanted]:
-            delay_ms = config.file_delete_delay_ms
-            pinned_ms = self._handle.clock.now_ms() - pins[name][-1].time_ms
-            is_old = pinned_ms >= delay_ms and _is_due(self._tried_ms.get(name), now_ms, delay_ms)
-            if is_old:
-                self._tried_ms[name] = now_ms
-            if is_old or self._starts.get(name) != starts:
-                done += self._brought_up(name, config, by_hand=True, is_old=is_old)
-        for name in pins.keys() & set(FORMATS):
-            done += self._attempt(name, "freed of its pins", self._release)[0]
-        self._measure(wanted, now_ms)
-        return done
-
-    def _brought_up(
-        self, name: str, config: LogConfig, *, by_hand: bool = False, is_old: bool = True
-    ) -> Published:
-        """Publishes a view, and withdraws it where it is refused and that is due; one ``by_hand``
-        only where it ``is_old``, or shows what was deleted.
-        """
-        starts = list(self._handle.tip.head.partitions.start)
-
-        def published(name: str) -> Published:
-            if by_hand:
-                seen = self._publications.look(name)
-                if not is_old and not self._publications.shows_deleted(name):
-                    return Published()
-                if not seen.is_there or seen.withdrawn_ms is not None:
-                    return self._withdraw(name)  # Nothing of it is there but its pin.
-            return Published(made=self._publications.publish(name).published)
-
-        done, why = self._attempt(name, "published", published)
-        if why is not None and self._must_go(name, config, why):
-            done += self._attempt(name, "withdrawn", self._withdraw)[0]
-        if why is None or not self._publications.shows_deleted(name):
-            self._starts[name] = starts
-        return done
-
-    def _must_go(self, name: str, config: LogConfig, why: Exception) -> bool:
-        """Tells whether a view that was refused is to be withdrawn, as it is by now: others may
-        have published it.
-        """
-        try:
-            seen, now_ms = self._publications.look(name), self._handle.clock.now_ms()
-        except _REFUSALS:
-            return False  # Told already; nor could it be withdrawn.
-        if seen.is_foreign:
-            return False
-        if seen.source is None:
-            pins = self._handle.tip.head.pins.get(name, ())
-            is_awaited = bool(pins) and pins[-1].view > seen.newest
-            return is_awaited and now_ms - pins[-1].time_ms >= config.file_delete_delay_ms
-        if isinstance(why, _FOR_GOOD) and self._publications.shows_deleted(name):
-            return True
-        since_ms = now_ms - config.delete_retention_ms
-        return self._publications.is_behind_since(name, since_ms)
-
-    def _withdraw(self, name: str) -> Published:
-        done = self._publications.withdraw(name)
-        if done.withdrawn:
-            logger.warning(
-                "the %s view of %s could not follow the log, and is withdrawn: it shows nothing"
-                " until the log is published again",
-                *(name, self._handle.store.url),
-            )
-        return Published(withdrawn=done.withdrawn)
-
-    def _release(self, name: str) -> Published:
-        self._publications.release(name)
-        return Published()
-
-    def _attempt(
-        self, name: str, what: str, step: Callable[[str], Published]
-    ) -> tuple[Published, Exception | None]:
-        """Does a step; one that is refused is told, once, and counted, and holds nothing else
-        up.
-        """
-        url = self._handle.store.url
-        try:
-            done = step(name)
-        except _REFUSALS as e:
-            if self._told.get((name, what)) != str(e):
-                logger.warning("%s is not %s as %s: %s; it is tried again", url, what, name, e)
-            self._told[name, what] = str(e)
-            return Published(refused=1), e
-        self._told.pop((name, what), None)
-        return done, None
-
-    def _measure(self, wanted: list[str], now_ms: int) -> None:
-        self.lags_ms = {}
-        for name in wanted:
-            is_refused = (name, "published") in self._told
-            is_behind = is_refused or not self._publications.is_current(name)
-            self.lags_ms[name] = now_ms - self._tried_ms[name] if is_behind else 0
-
 
 REST_MS_MAX = 300_000
 """A log that keeps failing is tried again at least this often; so is a partition on which somebody
@@ -326,6 +198,8 @@ class LogRound:
         self._room = room
         self.rest = Rest()
         self.due_ms = clock.monotonic_ms()
+        self._lock = threading.Lock()
+        self._counts = Counter[str]()
         self._throttle = throttle
         self._settings = settings
         self._damage: list[Exception] = []
@@ -336,40 +210,114 @@ class LogRound:
         self._handle = log.handle
         self._is_replaced = False
         self._wall = WatchedClock(log.handle, self.clock)
-        self._sweeps = SweepSchedule()
-        self._publishing = Publishing(log.handle, self._settings.defaults)
-        self._blocks_checked_ms: int | None = None
-        self._retention_checked_ms: int | None = None
-        self._readers_seen_ms: int | None = None
+        self._publishing: Publishing | None = None
+        self._done_ms: dict[str, int] = {}
         self._holds = NO_HOLDS
-        self._holds_seen_ms: int | None = None
         self._readers: Sequence[Reader] = ()
         self._partition_rest: dict[int, Rest] = {}
         self._choosing = Choosing()
         self._chosen: Sequence[Candidate] = ()
         self._gathering = threading.Lock()
         self._gathered: Gathered | None = None
-        self._gathered_bytes = 0
-        self._coalesced_first = 0
+        self._shared = Sharing()
         self._left_out: set[str] = set()
-        seed = log.handle.tip.head.log.key_seed
-        self._indexes = KeyIndexCache(self._store(), seed=seed, cache_bytes=_INDEX_BYTES)
+        self._indexes: KeyIndexCache | None = None
         self._stuck: set[str] = set()
+        self._maintaining, self._ending = self._duties()
+
+    def _duties(self) -> tuple[Sequence[Duty], Sequence[Duty]]:
+        """Returns what a round does before its passes (R1, R2), and after them (R4, R5)."""
+        # Chunks become one within a segment only, and small ones few enough to merge once more.
+        merges = Duty("merge", due_merges, merge_segments)
+        before = (
+            Duty("finish", lambda work: work.head.unended, self._finish_transactions, asked=True),
+            Duty(
+                *("seal", idle_partitions, seal_idle),
+                counts=lambda sealed: {"segments_sealed": len(sealed)},
+            ),
+            Duty(
+                *("retention", due_cuts, apply_retention),
+                counts=_cut_counts,
+                every_ms=self._settings.retention_check_ms,
+            ),
+            Duty("trim", due_trims, trim, reads_records=True),
+            # Then a publication reads no keys.
+            Duty(
+                *("mask", lambda work: work.head.pins and _has_masks(work), self._keep_masks),
+                asked=True,
+                reads_records=True,
+            ),
+            Duty("publish", self._has_views, self._publish, counts=Counter, asked=True),
+        )
+        after = (
+            Duty("sweep", due_released, _release),
+            Duty(
+                *("purge", due_purges, purge_dead_rows),
+                counts=partial(_rows, "records_materialised"),
+                reads_records=True,
+            ),
+            merges,
+            Duty(
+                *("coalesce", due_coalescing, coalesce),
+                counts=partial(_rows, "records_coalesced"),
+                reads_records=True,
+            ),
+            merges,
+            Duty(
+                *("mask", _has_masks, self._keep_masks),
+                counts=lambda rows: {"records_masked": rows},
+                asked=True,
+                reads_records=True,
+            ),
+            Duty("snapshot", run=lambda work: work.handle.take_owed_snapshot()),
+            Duty("blocks", _has_block, close_blocks, every_ms=_BLOCKS_CHECK_MS, asked=True),
+            Duty("orphans", SweepSchedule().is_due, sweep_orphans, asked=True),
+            Duty("reserve", run=_keep_reserve),
+        )
+        return before, after
+
+    def _do(self, duties: Sequence[Duty], work: Work) -> dict[str, Any]:
+        """Does duties; returns what each that was run did, by name."""
+        done: dict[str, Any] = {}
+        for duty in duties:
+            if not self._is_time(duty.name, duty.every_ms) or (duty.asked and not duty.due(work)):
+                continue
+            try:
+                did = done[duty.name] = duty.run(work)
+            except CorruptionError as e:
+                if not duty.reads_records:
+                    raise
+                self._damage.append(e)
+            else:
+                self._done_ms[duty.name] = self.clock.monotonic_ms()
+                with self._lock:
+                    self._counts.update(duty.counts(did))
+        return done
+
+    def take_counts(self) -> Counter[str]:
+        """Returns the counts of what duties did since they were taken last."""
+        with self._lock:
+            taken, self._counts = self._counts, Counter()
+        return taken
+
+    def _is_time(self, what: str, interval_ms: int) -> bool:
+        """Tells whether something was done so long ago, or never."""
+        done_ms = self._done_ms.get(what)
+        return done_ms is None or self.clock.monotonic_ms() - done_ms >= interval_ms
+
+    def _work(self, now_ms: int) -> Work:
+        store = MeteredStore(self._handle.store, self._throttle)
+        return Work(self._handle, now_ms, store, self._settings.defaults)
 
     def now_ms(self) -> int:
-        """Returns the time by which something is decided (`WatchedClock.now_ms`).
-
-        Raises:
-            ClockSkewError: this machine's clock and the store's differ too much.
-        """
+        """Returns the time by which something is decided (`WatchedClock.now_ms`)."""
         return self._wall.now_ms()
 
     def begin(self) -> MaintenanceResult:
         """Begins a round: R1 and R2."""
         self._damage.clear()
         if self._is_replaced:
-            handle = self._handle
-            self._begin_with(Log(handle.opened_anew()))
+            self._begin_with(Log(self._handle.opened_anew()))
         done = self.maintain()
         self._tell_of_defaults()
         return done
@@ -379,31 +327,25 @@ class LogRound:
         applies retention (S31-S35), trims (S37), and publishes the table where that is due (S63).
         Where the disk is full, makes room first (`sweep`).
         """
-        return self._with_room(self._maintained)
+        return with_room(self._work(self.clock.now_ms()), self._maintained)
 
     def _maintained(self) -> MaintenanceResult:
         self._handle.refresh()
-        now_ms, since_ms = self.now_ms(), self.clock.monotonic_ms()
-        self._finish_transactions()
-        sealed = seal_idle(self._handle, now_ms=now_ms, defaults=self._settings.defaults)
-        gone: Sequence[Expired] = ()
-        if _is_due(self._retention_checked_ms, since_ms, self._settings.retention_check_ms):
-            gone = expired(
-                apply_retention(self._handle, now_ms=now_ms, defaults=self._settings.defaults)
-            )
-            self._retention_checked_ms = since_ms
-        self._rewritten(lambda: trim(self._handle, self._store()))
-        config = with_defaults(self._handle.tip.head.config, self._settings.defaults)
-        if self._handle.tip.head.pins:
-            self._masked()  # Then a publication reads no keys.
-        views = self._publishing.publish_due(config, now_ms=since_ms)
-        return MaintenanceResult(sealed, gone, views.made, views.withdrawn, views.refused)
+        done = self._do(self._maintaining, self._work(self.now_ms()))
+        views, cuts = done.get("publish", Counter()), done.get("retention", ())
+        return MaintenanceResult(
+            sealed=done["seal"],
+            expired=[c.expired for c in cuts],
+            published=views["publications"],
+            withdrawn=views["views_withdrawn"],
+            refused=views["publications_refused"],
+        )
 
     def readers(self) -> Sequence[Reader]:
         """Returns the named readers, at most ``watch_readers_ms`` old, where they are watched."""
-        every_ms, now_ms = self._settings.watch_readers_ms, self.clock.monotonic_ms()
-        if every_ms and _is_due(self._readers_seen_ms, now_ms, every_ms):
-            self._readers_seen_ms = now_ms
+        every_ms = self._settings.watch_readers_ms
+        if every_ms and self._is_time("readers", every_ms):
+            self._done_ms["readers"] = self.clock.monotonic_ms()
             try:
                 self._readers = self.log.readers()
             except (ClogError, OSError) as e:
@@ -413,7 +355,7 @@ class LogRound:
     @property
     def lags_ms(self) -> Mapping[str, int]:
         """By format, for how long a published view has not shown what the log has."""
-        return dict(self._publishing.lags_ms)
+        return {} if self._publishing is None else dict(self._publishing.lags_ms)
 
     def candidates(self, *, force: bool) -> list[Candidate]:
         """Returns what may be cleaned now; without ``force`` not what failed lately."""
@@ -421,7 +363,9 @@ class LogRound:
             return []
         now_ms, manifest = self.now_ms(), self._handle.manifest()
         config = self.config(manifest)
-        self._see_holds(config, now_ms)
+        if self._is_time("holds", _HOLDS_SEEN_MS):
+            self._holds = _holds(self._handle, config, now_ms)
+            self._done_ms["holds"] = self.clock.monotonic_ms()
         found = self._choosing.candidates(
             manifest, config, now_ms=now_ms, force=force, holds=self._holds
         )
@@ -436,31 +380,23 @@ class LogRound:
         way. Once a round; other threads wait.
         """
         with self._gathering:
-            if self._gathered is None:
-                self._gathered = Gathered()
-                self._gathered = self._gather(self._chosen)
+            if self._gathered is not None:
+                return
+            self._gathered = Gathered()
+            work = self._work(self.clock.now_ms())
+            self._shared = due_sharing(work, self._chosen, self._room)
+            if self._shared.gathered:
+                self._gathered = gather(work, self._shared.gathered)
+            elif self._shared.coalesces_first:
+                self._do([duty for duty in self._ending if duty.name == "coalesce"], work)
 
     def after_passes(self) -> None:
         """Forgets what was gathered."""
         with self._gathering:
             self._gathered = None
             if self._room is not None:
-                self._room.give_back(self._gathered_bytes)
-            self._gathered_bytes = 0
-
-    def _gather(self, chosen: Sequence[Candidate]) -> Gathered:
-        handle, store, now_ms = self._handle, self._store(), self.clock.now_ms()
-        manifest = handle.manifest()
-        runs = gatherable(manifest, chosen)
-        if not is_due(handle, runs, now_ms=now_ms):
-            return Gathered()
-        size_bytes = size_bytes_of(runs)
-        if self._room is not None and self._room.take(size_bytes):
-            self._gathered_bytes = size_bytes
-            return gather(handle, store, manifest, runs)
-        if is_worth_coalescing(runs):
-            self._coalesced_first += self._rewritten(lambda: coalesce(handle, store, now_ms=now_ms))
-        return Gathered()
+                self._room.give_back(self._shared.size_bytes)
+            self._shared = Sharing()
 
     def plan(
         self, partition: int, *, force: bool, stretch: Stretch | None = None
@@ -472,7 +408,7 @@ class LogRound:
         manifest = self._handle.manifest()
         now_ms = self.now_ms()  # After the look: no horizon counts from before its record.
         config = self.config(manifest)
-        holds = read_holds(self._handle, config, now_ms=now_ms)
+        holds = _holds(self._handle, config, now_ms)
         found = candidate(manifest, config, partition, now_ms=now_ms, force=force, holds=holds)
         if found is None:
             return None
@@ -482,7 +418,7 @@ class LogRound:
                 "partition %d of %s: first dirty offset %d is outside the log; starting at %d",
                 *(partition, self.log.url, recorded, start),
             )
-        held = holds.of_partition(partition, now_ms=now_ms)
+        held = held_in(holds, partition, now_ms=now_ms)
         return PassPlan(manifest, found, config, now_ms, held, stretch)
 
     def clean(
@@ -496,11 +432,6 @@ class LogRound:
     ) -> PassResult | None:
         """Does one pass; None where there is no reason for it any more, or it failed and the
         partition is uncleanable (S28). The end of one over a ``stretch`` is its caller's to tell.
-
-        Raises:
-            StoreUnavailableError, CommitConflictError, CommitStateUnknownError: the store or other
-                writers were in the way, which says nothing about the partition.
-            LogReplacedError, NotFoundError: the log was deleted meanwhile.
         """
         handle = self._handle
         plan = self.plan(partition, force=force, stretch=stretch)
@@ -557,75 +488,36 @@ class LogRound:
             mine = self._partition_rest.setdefault(result.partition, Rest())
             mine.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
 
-    def end(self) -> Counter[str]:
+    def end(self) -> None:
         """Does R4 and R5: deletes what is dead (S27), rewrites what has held dead rows for long
         (S46), coalesces, merges and keeps masks up; once a day closes blocks of old commits and
-        looks for what never lived. Returns how many records were rewritten, and why.
-
-        Raises:
-            CorruptionError: a step of the round found it; all else is done.
+        looks for what never lived.
         """
-        handle, now_ms, defaults = self._handle, self.now_ms(), self._settings.defaults
-        store = self._store()
-        self._with_room(self.sweep_released)
-        counts = Counter(
-            records_materialised=self._rewritten(
-                lambda: purge_dead_rows(handle, store, now_ms=now_ms, defaults=defaults)
-            ),
-            records_coalesced=self._coalesced_first,
-        )
-        self._coalesced_first = 0
-        # Chunks become one within a segment only, and small ones few enough to merge once more.
-        merge_segments(handle, defaults=defaults)
-        counts["records_coalesced"] += self._rewritten(
-            lambda: coalesce(handle, store, now_ms=now_ms)
-        )
-        merge_segments(handle, defaults=defaults)
-        counts["records_masked"] = self._masked()
-        handle.take_owed_snapshot()
-        self._close_blocks(now_ms, store)
-        if self._sweeps.is_due(handle, now_ms=now_ms):
-            sweep_orphans(handle, now_ms=now_ms, store=store)
-        with suppress(StoreUnavailableError):  # The next round tries again.
-            keep_reserve(handle.store, data_bytes=sum(handle.manifest().files().values()))
+        self._do(self._ending, self._work(self.now_ms()))
         if self._damage:
             raise self._damage[0]
-        return counts
 
     def sweep_released(self) -> None:
         """Deletes what was replaced longer than ``file.delete.delay.ms`` ago (S27)."""
-        now_ms, defaults = self.clock.now_ms(), self._settings.defaults
-        sweep_released(self._handle, now_ms=now_ms, defaults=defaults, store=self._store())
+        sweep_released(self._work(self.clock.now_ms()))
 
-    def _close_blocks(self, now_ms: int, store: MeteredStore) -> None:
-        since_ms = self.clock.monotonic_ms()
-        has_any = self._handle.tip.version >= documents.BLOCK_VERSIONS
-        if has_any and _is_due(self._blocks_checked_ms, since_ms, _BLOCKS_CHECK_MS):
-            close_blocks(self._handle, now_ms=now_ms, defaults=self._settings.defaults, store=store)
-            self._blocks_checked_ms = since_ms
+    def _has_views(self, work: Work) -> bool:
+        """Tells whether a view is published, or was."""
+        is_published = work.config.published_formats or work.head.pins
+        return bool(is_published) or self._publishing is not None
 
-    def _with_room(self, step: Callable[[], _T]) -> _T:
-        defaults = self._settings.defaults
-        return with_room(self._handle, step, store=self._store(), defaults=defaults)
+    def _publish(self, work: Work) -> Counter[str]:
+        if self._publishing is None:
+            self._publishing = Publishing(work.handle, self.clock, work.defaults)
+        return self._publishing.run(work)
 
-    def _rewritten(self, step: Callable[[], Sequence[Run]]) -> int:
-        """Does a step that rewrites, and returns how many records it rewrote. Damage holds nothing
-        else up, and is reported at the end of the round (S28).
-        """
-        try:
-            return sum(run.live_rows for run in step())
-        except CorruptionError as e:
-            self._damage.append(e)
-            return 0
-
-    def _masked(self) -> int:
+    def _keep_masks(self, work: Work) -> int:
         """Keeps the masks up; returns how many records were judged."""
-        try:
-            return keep_masks(self._handle, self._indexes)
-        except CorruptionError as e:
-            self._damage.append(e)
-        except VersionExpiredError:
-            pass  # The next round plans from a newer one.
+        if self._indexes is None:
+            seed = work.head.log.key_seed
+            self._indexes = KeyIndexCache(work.store, seed=seed, cache_bytes=_INDEX_BYTES)
+        with suppress(VersionExpiredError):  # The next round plans from a newer one.
+            return keep_masks(work.handle, self._indexes)
         return 0
 
     def config(self, manifest: Manifest) -> LogConfig:
@@ -642,23 +534,17 @@ class LogRound:
         else:
             self.rest.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
 
-    def _finish_transactions(self) -> None:
+    def _finish_transactions(self, work: Work) -> None:
         """Ends what others left (S50), and tells of each transaction that nothing will end, once.
         No request where there is none.
         """
-        waiting = finish_all(self._handle)
+        waiting = finish_all(work.handle)
         stuck = {f"{w.info.id!r}, epoch {w.info.epoch}: {w.reason}" for w in waiting if w.is_stuck}
         for text in sorted(stuck - self._stuck):
             logger.warning(
                 "readers of %s stop before an undecided transaction, id %s", self.log.url, text
             )
         self._stuck = stuck
-
-    def _see_holds(self, config: LogConfig, now_ms: int) -> None:
-        since_ms = self.clock.monotonic_ms()
-        if _is_due(self._holds_seen_ms, since_ms, _HOLDS_SEEN_MS):
-            self._holds = read_holds(self._handle, config, now_ms=now_ms)
-            self._holds_seen_ms = since_ms
 
     def _tell_of_defaults(self) -> None:
         """Logs which of the cleaner's defaults contradict the log's configs, when that changes."""
@@ -672,9 +558,6 @@ class LogRound:
             )
         self._left_out = left_out
 
-    def _store(self) -> MeteredStore:
-        return MeteredStore(self._handle.store, self._throttle)
-
     def _rests(self, manifest: Manifest, partition: int) -> bool:
         mine = self._partition_rest.get(partition)
         if mine is not None and self.clock.monotonic_ms() < mine.until_ms:
@@ -682,5 +565,216 @@ class LogRound:
         return is_resting(manifest, partition, now_ms=self.clock.now_ms())
 
 
-def _is_due(last_ms: int | None, now_ms: int, interval_ms: int) -> bool:
-    return last_ms is None or now_ms - last_ms >= interval_ms
+def _release(work: Work) -> None:
+    with_room(work, partial(sweep_released, work))
+
+
+def _rows(name: str, runs: Sequence[Run]) -> dict[str, int]:
+    return {name: sum(run.live_rows for run in runs)}
+
+
+def _cut_counts(cuts: Sequence[Cut]) -> dict[str, int]:
+    return {
+        "retention_records": sum(c.records for c in cuts),
+        "retention_bytes": sum(c.size_bytes for c in cuts),
+    }
+
+
+def _has_masks(work: Work) -> bool:
+    return SUPERSEDED_ROWS in work.head.log.features
+
+
+def _has_block(work: Work) -> bool:
+    return work.handle.tip.version >= documents.BLOCK_VERSIONS
+
+
+def _keep_reserve(work: Work) -> None:
+    with suppress(StoreUnavailableError):  # The next round tries again.
+        keep_reserve(work.handle.store, data_bytes=sum(work.manifest.files().values()))
+
+
+def _holds(handle: Handle, config: LogConfig, now_ms: int) -> Holds:
+    may_hold = READER_HOLDS in handle.tip.head.log.features
+    return read_holds(handle, config, now_ms=now_ms) if may_hold else NO_HOLDS
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRewrite:
+    """Chunks that are read and written anew, less what lies below the log start."""
+
+    partition: int
+    base_offset: int
+    next_offset: int
+    chunks: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPass:
+    """A pass: it maps the keys of ``map_records``, and looks at the keys of ``segments`` of so many
+    records and bytes; at most that much is written again. By their bytes of now
+    ``segments_merged`` are left of them; fewer, as their bytes after cleaning count (S25).
+    ``records_marked`` of these segments are dead already. Of chunks of ``markable_records`` the
+    pass only marks what dies, where it is little: the others it rewrites.
+    """
+
+    partition: int
+    reason: str
+    dirty_ratio: float
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    map_records: int
+    segments: int
+    segments_merged: int
+    records: int
+    size_bytes: int
+    records_marked: int
+    markable_records: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMerge:
+    """Neighbouring segments become one, without any reading or writing of their chunks."""
+
+    partition: int
+    base_offset: int
+    next_offset: int
+    segments: int
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRound:
+    """All of a round. ``materialised`` is rewritten without its dead rows (S46); ``deleted`` are
+    paths of objects. ``resting`` are partitions that would have a pass, but for one that failed
+    lately (S28). ``coalesced_first`` is coalesced before the passes, ``coalesced`` after them.
+    """
+
+    sealed: Sequence[int]
+    cuts: Sequence[Expired]
+    trims: Sequence[PlannedRewrite]
+    coalesced_first: Sequence[PlannedRewrite]
+    passes: Sequence[PlannedPass]
+    resting: Sequence[int]
+    materialised: Sequence[PlannedRewrite]
+    coalesced: Sequence[PlannedRewrite]
+    merged: Sequence[PlannedMerge]
+    deleted: Sequence[str]
+    deleted_bytes: int
+
+
+def plan_round(
+    handle: Handle,
+    *,
+    now_ms: int,
+    force: bool = False,
+    compaction: bool = True,
+    defaults: Mapping[str, str] = NO_DEFAULTS,
+) -> PlannedRound:
+    """Plans the next round, from the newest version; costs the requests of opening it.
+    ``compaction`` and ``defaults`` are the process's (S45).
+    """
+    handle.refresh()
+    work = Work(handle, now_ms, None, defaults, planned=handle.manifest())
+    if sealed := idle_partitions(work):
+        work = work.after(sealing(work, sealed))
+    if cuts := due_cuts(work):
+        work = work.after(cutting(work, cuts))
+    eligible, resting = _eligible(work, force=force, compaction=compaction)
+    merges = due_merges(work)
+    merged = work.after(merging(work, merges)) if merges else work
+    first, runs = _coalesced(merged, eligible)
+    merges += mergeable(merged.manifest, work.config, _chunks_after(runs, work.config))
+    policy = RewritePolicy(work.config, DEAD_ROWS in work.head.log.features.read, now_ms)
+    deleted = due_released(work)
+    return PlannedRound(
+        sealed=sealed,
+        cuts=[c.expired for c in cuts],
+        trims=[_rewrite(run) for run in due_trims(work)],
+        coalesced_first=[_rewrite(run) for run in first],
+        passes=[_pass(work.manifest, c, policy) for c in eligible],
+        resting=resting,
+        materialised=[_rewrite(run) for run in due_purges(work)],
+        coalesced=[_rewrite(run) for run in runs],
+        merged=[_merge(*merge) for merge in merges],
+        deleted=[r.path for r in deleted],
+        deleted_bytes=sum(r.size_bytes for r in deleted),
+    )
+
+
+def _coalesced(work: Work, eligible: Sequence[Candidate]) -> tuple[list[Run], list[Run]]:
+    """Returns what is coalesced before the passes, and after them."""
+    shared, runs = due_sharing(work, eligible, Room()), candidate_runs(work.manifest)
+    if shared.coalesces_first:
+        return runs, []
+    gathered = {c.identity for run in shared.gathered for c in run.chunks}
+    runs = parts_of(runs, lambda c: c.identity not in gathered) if gathered else runs
+    return [], runs if is_due(work, runs) else []
+
+
+def _eligible(work: Work, *, force: bool, compaction: bool) -> tuple[list[Candidate], list[int]]:
+    """Returns what would have a pass, and the partitions that would but rest."""
+    if not (compaction or force):
+        return [], []
+    config, now_ms, manifest = work.config, work.now_ms, work.manifest
+    holds = _holds(work.handle, config, now_ms)
+    found = candidates(manifest, config, now_ms=now_ms, force=force, holds=holds)
+    if force:  # An operator need not wait.
+        return found, []
+    resting = {c.partition for c in found if is_resting(manifest, c.partition, now_ms=now_ms)}
+    return [c for c in found if c.partition not in resting], sorted(resting)
+
+
+def _rewrite(run: Run) -> PlannedRewrite:
+    return PlannedRewrite(
+        partition=run.partition,
+        base_offset=run.base,
+        next_offset=run.next,
+        chunks=len(run.chunks),
+        records=sum(c.rows for c in run.chunks),
+        size_bytes=run.size_bytes,
+    )
+
+
+def _chunks_after(coalesced: Sequence[Run], config: LogConfig) -> Callable[[Segment], int]:
+    """Returns how many chunks a segment has when these are coalesced."""
+    fewer = {
+        run.chunks[0].identity: len(run.chunks) - -(-run.size_bytes // config.object_bytes)
+        for run in coalesced
+    }
+    return lambda s: len(s.chunks) - sum(fewer.get(c.identity, 0) for c in s.chunks)
+
+
+def _merge(p: int, segments: Sequence[Segment]) -> PlannedMerge:
+    return PlannedMerge(
+        partition=p,
+        base_offset=segments[0].base,
+        next_offset=segments[-1].next,
+        segments=len(segments),
+        records=sum(s.rows for s in segments),
+        size_bytes=sum(s.size_bytes for s in segments),
+    )
+
+
+def _pass(manifest: Manifest, chosen: Candidate, policy: RewritePolicy) -> PlannedPass:
+    b = chosen.bounds
+    sealed = [s for s in manifest.segments[b.partition][:-1] if s.next <= b.first_uncleanable]
+    unread = (JudgedSegment(s, tuple(map(JudgedChunk, s.chunks))) for s in sealed)
+    return PlannedPass(
+        partition=b.partition,
+        reason=chosen.reason.value,
+        dirty_ratio=b.dirty_ratio,
+        first_dirty_offset=b.first_dirty,
+        first_uncleanable_offset=b.first_uncleanable,
+        map_records=sum(s.rows for s in sealed if s.next > b.first_dirty),
+        segments=len(sealed),
+        segments_merged=len(list(grouped(unread, policy.config, covered=b.first_uncleanable))),
+        records=sum(s.rows for s in sealed),
+        size_bytes=sum(s.size_bytes for s in sealed),
+        records_marked=sum(s.dead_rows for s in sealed),
+        markable_records=sum(
+            c.live_rows for s in sealed for c in s.chunks if policy.may_mark_in(c)
+        ),
+    )

@@ -99,9 +99,7 @@ class MaskCarrier:
     _made: dict[tuple[Chunk, tuple[Chunk, ...]], ChunkMask] = field(default_factory=dict)
 
     def with_masks(self, edit: Edit, now: Manifest) -> Edit:
-        """Returns the edit with the masks of its new chunks."""
-        if not now.covered:
-            return edit
+        """Returns the edit with the masks of its new chunks, in a log that has some."""
         schema = now.head.log.schema
         marks = [
             MaskMark(r.partition, *chunk.identity, self._carried(chunk, sources, schema))
@@ -255,10 +253,6 @@ def keep_masks(handle: Handle, indexes: KeyIndexCache) -> int:
     """Brings the masks of a log up to its newest version, in one commit or several; returns how
     many records were judged. Nothing is asked of the store where there is nothing new, or the log
     has no masks. ``indexes`` are of the handle's store, perhaps metered.
-
-    Raises:
-        CorruptionError: an object is damaged, or gone though the log needs it.
-        VersionExpiredError: others replaced and swept an object meanwhile.
     """
     judged = 0
     if SUPERSEDED_ROWS not in handle.tip.head.log.features:

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 
-from clog.cleaner.duties.retention import MaintenanceResult
 from clog.cleaner.passes.run_pass import PassProgress
-from clog.cleaner.passes.stats import PassResult
-from clog.cleaner.selection import Candidate, overdue_ms
+from clog.cleaner.selection import Candidate, PassResult, overdue_ms
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock, Shared
 from clog.storage.format.manifest import Manifest
@@ -135,7 +133,7 @@ class Monitor(Shared):
         compacted = range(manifest.head.log.partitions if config.compact else 0)
         partitions = [_state(manifest, p, config, now_ms) for p in compacted]
         delay_ms = config.file_delete_delay_ms
-        kept = kept_for_views(manifest, delay_ms, now_ms=now_ms)
+        kept = kept_for_views(manifest, delay_ms, now_ms=now_ms) if manifest.head.pins else {}
         began = [e.started_ms for e in manifest.head.unended if e.first]
         with self._lock:
             before = self._logs.get(url, LogState())
@@ -177,22 +175,8 @@ class Monitor(Shared):
         with self._lock:
             self._logs.pop(url, None)
 
-    def rewrote(self, url: str, counts: Counter[str]) -> None:
-        """Notes what was rewritten outside of passes."""
-        with self._lock:
-            before = self._logs.get(url, LogState())
-            self._logs[url] = replace(before, totals=before.totals + counts)
-
-    def maintained(self, url: str, done: MaintenanceResult) -> None:
-        """Notes what sealing and retention did."""
-        counts = Counter(
-            segments_sealed=len(done.sealed),
-            publications=done.published,
-            publications_refused=done.refused,
-            views_withdrawn=done.withdrawn,
-            retention_records=sum(e.records for e in done.expired),
-            retention_bytes=sum(e.size_bytes for e in done.expired),
-        )
+    def counted(self, url: str, counts: Counter[str]) -> None:
+        """Notes what was done besides passes."""
         with self._lock:
             before = self._logs.get(url, LogState())
             self._logs[url] = replace(before, totals=before.totals + counts)

@@ -37,7 +37,8 @@ DOUBT_MS_MAX = 9 * 86_400_000
 With the default of ``dead.rows.delay.ms``, 7 days, their chunk is rewritten before.
 """
 
-
+_SMALL_SHARE = 8
+"""A chunk of less than one of so many parts of ``object.bytes`` is small."""
 JUDGED_MS = 5_000
 """A deadline is measured in minutes at least."""
 
@@ -157,7 +158,7 @@ def candidate(
         return None
     b = cleanable_bounds(manifest, partition, config, now_ms=now_ms)
     delay_ms = overdue_ms(manifest, b, config, now_ms=now_ms)
-    held = holds.of_partition(partition, now_ms=now_ms)
+    held = held_in(holds, partition, now_ms=now_ms)
     expired, wait_ms = expired_tombstones(manifest, b, held, now_ms=now_ms)
     is_long = wait_ms > TOMBSTONE_WAIT_MS_MAX
     if force and (b.cleanable_bytes or expired):
@@ -171,6 +172,11 @@ def candidate(
     else:
         return None
     return Candidate(partition, b, reason, max(delay_ms, wait_ms - TOMBSTONE_WAIT_MS_MAX, 0))
+
+
+def held_in(holds: Holds, partition: int, *, now_ms: int) -> HeldTombstones:
+    """Returns which tombstones of a partition readers hold now."""
+    return NOTHING_HELD if holds is NO_HOLDS else holds.of_partition(partition, now_ms=now_ms)
 
 
 def overdue_ms(manifest: Manifest, b: CleanableBounds, config: LogConfig, *, now_ms: int) -> int:
@@ -229,6 +235,23 @@ def earliest_horizon_ms(chunk: Chunk) -> int:
     """
     horizons = (max(ms, 0) for ms in (chunk.horizon_min, chunk.horizon) if ms != NONE)
     return min(horizons, default=NONE)
+
+
+def is_purge_due(chunk: Chunk, config: LogConfig, *, now_ms: int) -> bool:
+    """Tells whether the chunk's dead rows have waited long enough for their bytes to go."""
+    return chunk.dead is not None and now_ms - chunk.dead.since_ms >= config.dead_rows_delay_ms
+
+
+def is_shared(chunk: Chunk) -> bool:
+    """Tells whether the object holds other rows, too: then it lives as long as any of its
+    chunks.
+    """
+    return chunk.rows != chunk.object.rows
+
+
+def is_loose(chunk: Chunk, config: LogConfig) -> bool:
+    """Tells whether the chunk shares its object, or is small: below 1/8 of ``object.bytes``."""
+    return is_shared(chunk) or chunk.size_bytes < config.object_bytes // _SMALL_SHARE
 
 
 def _are_worthwhile(manifest: Manifest, b: CleanableBounds, expired: int) -> bool:
@@ -291,3 +314,111 @@ class PassPlan:
         found = [s for s in self.manifest.segments[self.partition][:-1] if s.next <= self.dirty[1]]
         mine = self.stretch
         return found if mine is None else [s for s in found if mine.start <= s.base < mine.end]
+
+
+@dataclass(slots=True)
+class PassStats:
+    """Counts of one pass over one partition. Sizes are record bytes.
+
+    The records of the chunks that were replaced are all accounted for, and checked before each
+    commit (`passes.rewriter`)::
+
+        records_read = records_written + records_superseded + tombstones_expired
+                     + records_without_key + records_trimmed
+
+    Attributes:
+        maps: how many offset maps the pass filled; more than one where its keys did not fit.
+        map_records: records read to fill them.
+        map_entries: keys in them.
+        map_utilization: how full the fullest was, from 0 to 1.
+        records_read: live records of the chunks that were replaced.
+        records_superseded: those that a later record of their key replaced.
+        tombstones_expired: those past their delete horizon.
+        tombstones_stamped: tombstones that got their delete horizon.
+        records_without_key: dropped, as compaction needs keys.
+        records_trimmed: those below the log start offset.
+        records_written: those that stay.
+        records_marked: records that died in chunks that stay, and are in none of the sums: a bitmap
+            hides them, and their bytes go later.
+        segments_before: segments that the pass looked at.
+        segments_after: what is left of them.
+        size_bytes_before: of these segments.
+        size_bytes_after: of what is left of them.
+        bytes_read: fetched from the store.
+        bytes_written: sent to the store.
+        groups_committed: groups of segments whose outcome was committed.
+        chunks_untouched: left alone by their key indexes, without reading their keys.
+        index_ms: time to fill the maps, and to find what all but the last of them found dead.
+        clean_ms: time of all that came after.
+    """
+
+    maps: int = 0
+    map_records: int = 0
+    map_entries: int = 0
+    map_utilization: float = 0.0
+    records_read: int = 0
+    records_superseded: int = 0
+    tombstones_expired: int = 0
+    tombstones_stamped: int = 0
+    records_without_key: int = 0
+    records_trimmed: int = 0
+    records_written: int = 0
+    records_marked: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+    size_bytes_before: int = 0
+    size_bytes_after: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    groups_committed: int = 0
+    chunks_untouched: int = 0
+    index_ms: int = 0
+    clean_ms: int = 0
+
+    def add_records(self, other: "PassStats") -> None:
+        """Adds the counts of records of ``other``, those of a group that was committed."""
+        for name in _OF_RECORDS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def records_removed(self) -> int:
+        """What the pass removed, for whatever reason."""
+        return (
+            self.records_superseded
+            + self.tombstones_expired
+            + self.records_without_key
+            + self.records_trimmed
+        )
+
+
+_OF_RECORDS = (
+    "records_read",
+    "records_superseded",
+    "tombstones_expired",
+    "tombstones_stamped",
+    "records_without_key",
+    "records_trimmed",
+    "records_written",
+    "records_marked",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """One pass over one partition.
+
+    Attributes:
+        partition: which one.
+        first_dirty_offset: where the dirty part began.
+        next_dirty_offset: where it begins now: what lies between the two became clean. Equal in a
+            pass for tombstones alone, and in one that is not complete.
+        stats: what it read, dropped and wrote.
+        complete: False if it stopped because its sources had changed or the cleaner was stopped.
+            What it had committed stays.
+    """
+
+    partition: int
+    first_dirty_offset: int
+    next_dirty_offset: int
+    stats: PassStats
+    complete: bool = True

@@ -26,16 +26,51 @@ from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
-from clog.storage.env import Clock
+import numpy as np
+
+from clog.storage.env import Clock, enough_memory
+from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import Store, StoredObject, WrappingStore, begin_in_thread
 
 AHEAD_BYTES = 128 << 20
 WORTH_BYTES = 1 << 20
 """What moves less is not worth a thread."""
+MORE_MEMORY = (
+    "give the cleaner more, or decrease log.cleaner.dedupe.buffer.size or log.cleaner.threads"
+)
+"""What helps where there is too little."""
+SLOT_BYTES = 24
+"""An entry of an offset map."""
+# The home slot is computed in 64 bits: 32 of the hash times the number of slots.
+_SLOTS_MAX = (1 << 32) - 1
 
 _T = TypeVar("_T")
 Call = tuple[Callable[[], _T], int]
 """What is to be done, and the bytes that it holds until its result is taken."""
+
+
+def map_slots(memory_bytes: int, load_factor: float = 0.9) -> int:
+    """Returns how many slots an offset map of so much memory has (S18)."""
+    # Below 1 at least one slot stays empty; it ends the search for a hash below all others.
+    if not 0.0 < load_factor < 1.0:
+        raise InvalidInputError(
+            f"log.cleaner.io.buffer.load.factor={load_factor} is outside (0, 1); "
+            "use the default 0.9"
+        )
+    slots = memory_bytes // SLOT_BYTES
+    if (capacity := int(slots * load_factor)) < 1:
+        raise InvalidInputError(
+            f"an offset map of {memory_bytes} bytes holds {capacity} entries of "
+            f"{SLOT_BYTES} bytes at load factor {load_factor}, at least 1 is needed; "
+            "increase log.cleaner.dedupe.buffer.size or decrease log.cleaner.threads"
+        )
+    if slots > _SLOTS_MAX:
+        raise InvalidInputError(
+            f"an offset map of {memory_bytes} bytes has {slots} slots, at most {_SLOTS_MAX} "
+            "can be addressed; decrease log.cleaner.dedupe.buffer.size or increase "
+            "log.cleaner.threads"
+        )
+    return slots
 
 
 class CleanerThreads:
@@ -54,6 +89,13 @@ class CleanerThreads:
         self._free = count
         self._passes_waiting = 0
         self._bytes_left = (count - 1) * AHEAD_BYTES
+
+    def check_share(self) -> None:
+        """Raises InvalidInputError where a thread's share of memory holds no key (S18), and
+        OutOfMemoryError where there is not as much.
+        """
+        with enough_memory(f"a map of {self.map_bytes} bytes", MORE_MEMORY):
+            np.zeros(map_slots(self.map_bytes) * SLOT_BYTES, dtype=np.uint8)
 
     @contextmanager
     def of_a_pass(self) -> Iterator[None]:
@@ -263,11 +305,7 @@ class Throttle:
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> None:
-        """Accounts for so many bytes; sleeps when they came too early.
-
-        Raises:
-            StoppedError: the cleaner is to stop.
-        """
+        """Accounts for so many bytes; sleeps when they came too early."""
         self.moved_ms = self._clock.monotonic_ms()
         if self._rate is not None:
             self._wait(size_bytes, self._rate)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from clog.cleaner import MaintenanceResult, PassResult
-    from clog.cleaner.dry_run import PlannedPass, PlannedRewrite, PlannedRound
+    from clog.cleaner.log_round import PlannedPass, PlannedRewrite, PlannedRound
     from clog.cleaner.monitor import Activity, LogState, Monitor
     from clog.storage import Log
 
@@ -99,7 +99,7 @@ def clean(
     clog clean ./orders --roll --force   # all there is
     clog clean ./orders --force --dry-run
     """
-    from clog.cleaner.dry_run import plan_round
+    from clog.cleaner.log_round import plan_round
 
     if dry_run and roll:
         raise typer.BadParameter("--roll changes the log, --dry-run must not; leave one out")
@@ -173,12 +173,12 @@ def sweep(url: str = URL, *, dry_run: bool = DRY_DELETE, given: Given) -> None:
     clog sweep ./orders --dry-run
     clog sweep ./orders
     """
+    from clog.cleaner.duties import Work
     from clog.cleaner.duties.commit_blocks import close_blocks
     from clog.cleaner.duties.sweep import Swept, sweep_orphans, sweep_released, with_room
 
     log = given.open(url)
-    handle = log.handle
-    now_ms = handle.clock.now_ms()
+    work = Work(log.handle, log.handle.clock.now_ms())
     steps: dict[str, Callable[..., Swept]] = {
         "replaced": sweep_released,
         "never committed": sweep_orphans,
@@ -186,9 +186,7 @@ def sweep(url: str = URL, *, dry_run: bool = DRY_DELETE, given: Given) -> None:
     }
     with tracking("deleting") as track:
         swept = {
-            name: with_room(
-                handle, partial(step, handle, now_ms=now_ms, dry_run=dry_run, track=track)
-            )
+            name: with_room(work, partial(step, work, dry_run=dry_run, track=track))
             for name, step in steps.items()
         }
     verb = "would delete" if dry_run else "deleted"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from clog.cleaner import Cleaner, MaintenanceResult, PassResult
     from clog.cleaner.daemon.broker_config import BrokerConfig, Finder
     from clog.cleaner.daemon.metrics import MonitorServer
-    from clog.cleaner.dry_run import PlannedRound
+    from clog.cleaner.log_round import PlannedRound
     from clog.storage import Log
 
 _ENVIRONMENT = "CLOG_CLEANER_CONFIG"
@@ -316,7 +316,7 @@ def _server(address: str, daemon: "Cleaner", finder: "Finder", named: _Named) ->
 
 def _dry_run(logs: "Iterable[Log]", settings: "BrokerConfig", teller: "_Teller") -> Code | None:
     """Tells what would be done over each log, and which cannot be read."""
-    from clog.cleaner.dry_run import plan_round
+    from clog.cleaner.log_round import plan_round
     from clog.storage.errors import ClogError
 
     failed: list[str] = []

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.cleaner.log_round import CleanerSettings, LogRound
@@ -97,20 +98,20 @@ def test_a_sweep_costs_listings_and_what_it_deletes(dirty, clock):
     objects, store, log = dirty
     Cleaner(log).run_once(force=True)
     clock.advance(2 * DAY_MS)
-    released = cost(store, lambda: sweep_released(log.handle, now_ms=clock.now_ms()))
+    released = cost(store, lambda: sweep_released(Work(log.handle, clock.now_ms())))
     assert released.pop("delete") == objects
     assert released.pop("get") <= 1 + ADMINISTRATION  # which log stands there, after so long
     assert released.pop("create") <= 3  # with a snapshot
     assert released.pop("put", 0) <= 2
     assert not released
-    orphans = cost(store, lambda: sweep_orphans(log.handle, now_ms=clock.now_ms()))
+    orphans = cost(store, lambda: sweep_orphans(Work(log.handle, clock.now_ms())))
     assert orphans.pop("list") == 9
     assert orphans.pop("get") <= math.log2(objects) + ADMINISTRATION
     assert orphans.pop("create") == 1
     assert orphans.pop("put", 0) <= 1
     assert not orphans
-    assert cost(store, lambda: sweep_released(log.handle, now_ms=clock.now_ms())) == {}
-    assert cost(store, lambda: close_blocks(log.handle, now_ms=clock.now_ms())) == {"get": 2}
+    assert cost(store, lambda: sweep_released(Work(log.handle, clock.now_ms()))) == {}
+    assert cost(store, lambda: close_blocks(Work(log.handle, clock.now_ms()))) == {"get": 2}
 
 
 def test_a_pass_over_many_objects_far_away_waits_for_few_of_them(make_log, open_log, put, store):

@@ -3,9 +3,9 @@
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.dry_run import plan_round
 from clog.cleaner.duties.layout import SEGMENTS_MIN, WAIT_MS_MAX
 from clog.cleaner.duties.retention import BACKOFF_MS
+from clog.cleaner.log_round import plan_round
 from clog.cli.clean import plan_lines
 from clog_testing.counting import CountingStore
 from clog_testing.crash import inside

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner, CleanerSettings
-from clog.cleaner.dry_run import plan_round
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.cleaner.duties.sweep import sweep_released
+from clog.cleaner.log_round import plan_round
 from clog.storage import InvalidInputError, NotFoundError
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format import documents
@@ -236,11 +237,11 @@ def test_s64_a_version_waits_for_a_reader_that_holds_it(make_log, put, clock):
     log, version = replaced(make_log, put, clock)
     clock.advance(20 * HOUR_MS)
     assert plan_round(log.handle, now_ms=clock.now_ms()).deleted == []
-    assert sweep_released(log.handle, now_ms=clock.now_ms()).objects == ()
+    assert sweep_released(Work(log.handle, clock.now_ms())).objects == ()
     assert log.table(at=version).to_arrow().num_rows == 1
     clock.advance(4 * HOUR_MS)
     planned = plan_round(log.handle, now_ms=clock.now_ms()).deleted
-    assert sweep_released(log.handle, now_ms=clock.now_ms()).objects == tuple(planned) != ()
+    assert sweep_released(Work(log.handle, clock.now_ms())).objects == tuple(planned) != ()
 
 
 def test_s64_no_version_is_held_beyond_the_bound(make_log, put, clock):
@@ -251,7 +252,7 @@ def test_s64_no_version_is_held_beyond_the_bound(make_log, put, clock):
         clock.advance(HOUR_MS)
         spoil(log, {})
     assert reader.position == {0: 0}
-    assert sweep_released(log.handle, now_ms=clock.now_ms()).objects
+    assert sweep_released(Work(log.handle, clock.now_ms())).objects
 
 
 def test_s64_a_block_of_commits_is_not_closed_over_a_hold(make_log, put, clock, monkeypatch):
@@ -263,10 +264,10 @@ def test_s64_a_block_of_commits_is_not_closed_over_a_hold(make_log, put, clock, 
     for i in range(24):
         put(log, f"a={i % 10}")
     clock.advance(2 * DAY_MS)
-    assert close_blocks(log.handle, now_ms=clock.now_ms()).objects == ()
+    assert close_blocks(Work(log.handle, clock.now_ms())).objects == ()
     assert log.handle.tip.head.oldest_readable == 0
     clock.advance(DAY_MS)
-    assert len(close_blocks(log.handle, now_ms=clock.now_ms()).objects) == 24
+    assert len(close_blocks(Work(log.handle, clock.now_ms())).objects) == 24
 
 
 def test_s64_what_holds_cost(make_log, open_log, put, store, clock):
@@ -289,8 +290,8 @@ def test_s64_what_holds_cost(make_log, open_log, put, store, clock):
     assert requests == {"list": 1, "get": 2}
     assert (hold.name, hold.until_ms) == ("late", clock.now_ms() + DAY_MS)
     with counting.count() as requests:
-        assert not sweep_released(log.handle, now_ms=clock.now_ms()).objects
-        assert not close_blocks(log.handle, now_ms=clock.now_ms()).objects
+        assert not sweep_released(Work(log.handle, clock.now_ms())).objects
+        assert not close_blocks(Work(log.handle, clock.now_ms())).objects
     assert "list" not in requests  # Nothing is due, whoever holds.
     clock.advance(DAY_MS)
     with counting.count() as requests:

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner, masks
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce
 from clog.cleaner.masks import keep_masks, offsets_of
 from clog.storage import Log
@@ -187,7 +188,7 @@ def test_coalescing_carries_masks_over(log, monkeypatch):
         put(log, **{"k": str(i), f"k{i}": None if i % 3 else "v"})
     keep(log)
     before = bits_of(log), bits_of(log, "tombstones")
-    coalesce(log.handle, log.handle.store, now_ms=0, force=True)
+    coalesce(Work(log.handle, 0), force=True)
     assert len(list(log.handle.manifest().chunks())) == 1
     assert (bits_of(log), bits_of(log, "tombstones")) == before
     assert keep(log) == 0
@@ -203,7 +204,7 @@ def test_a_chunk_made_of_covered_and_new_ones_is_new(log):
     keep(log)
     for i in range(9):
         put(log, b=str(i))
-    coalesce(log.handle, log.handle.store, now_ms=0, force=True)
+    coalesce(Work(log.handle, 0), force=True)
     manifest = log.handle.manifest()
     assert [c.mask is None for _, c in manifest.chunks()] == [False, True]
     assert keep(log) == 11
@@ -378,7 +379,7 @@ def test_planted_bugs_are_found(log, monkeypatch, bug):
             monkeypatch.setattr(masks, "_covered", lambda *_: iter(()))
         else:
             monkeypatch.setattr(masks, "offsets_of", lambda _, c, _schema: np.arange(c.rows))
-        coalesce(log.handle, log.handle.store, now_ms=0, force=True)
+        coalesce(Work(log.handle, 0), force=True)
         assert len(list(log.handle.manifest().chunks())) == 1
     found = verify_log(log.handle.standing.root).findings
     assert bool(found) == (bug != "mask lost")

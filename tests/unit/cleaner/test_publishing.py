@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage import InvalidInputError, Log
 from clog.storage.env import SeededIds
@@ -283,7 +284,7 @@ def test_what_refused_writers_left_is_told(make_log, store, clock, caplog, left)
     log.publish("delta")
     store.put(left, b"left")
     with caplog.at_level(logging.WARNING):
-        sweep_orphans(log.handle, now_ms=clock.now_ms())
+        sweep_orphans(Work(log.handle, clock.now_ms()))
     assert "1 files of 4 bytes that another writer" in caplog.text
     assert store.get(left) == b"left"
 
@@ -297,6 +298,6 @@ def test_a_view_that_cannot_be_read_does_not_stop_the_sweep(make_log, store, clo
     store.put("metadata/v1.metadata.json", b"{")
     clock.advance(30 * 86_400_000)
     with caplog.at_level(logging.WARNING):
-        sweep_orphans(log.handle, now_ms=clock.now_ms())
+        sweep_orphans(Work(log.handle, clock.now_ms()))
     assert "files of the iceberg view" in caplog.text
     assert [f for f in store.list("_clog/") if "/views/iceberg/" in f.path]

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from clog.cleaner import Cleaner, MaintenanceResult
 from clog.cleaner.daemon import broker_config, metrics
-from clog.cleaner.passes.stats import PassResult, PassStats
+from clog.cleaner.selection import PassResult, PassStats
 from clog.cli.clean import maintenance_lines, view
 from clog.storage import Log, ManualClock, StoreUnavailableError, SystemClock
 from clog.storage import env as clock_module

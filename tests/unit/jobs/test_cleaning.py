@@ -10,7 +10,7 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.cleaner.daemon.metrics import ailments
-from clog.cleaner.duties import sweep
+from clog.cleaner.duties import Work, sweep
 from clog.cleaner.duties.layout import Run, relayout
 from clog.jobs import clean_with_spark, cleaning
 from clog.storage import (
@@ -272,7 +272,7 @@ def coalesce_all(url):
     handle = Log.open(url).handle
     manifest = handle.manifest()
     runs = [Run(0, s.chunks, 0) for s in manifest.segments[0][:-1]]
-    assert len(relayout(handle, handle.store, manifest, runs, operation="coalesce")) == len(runs)
+    assert len(relayout(Work(handle, 0, planned=manifest), runs, operation="coalesce")) == len(runs)
 
 
 def test_what_was_coalesced_meanwhile(url, clean_by):

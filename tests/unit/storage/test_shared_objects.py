@@ -18,9 +18,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from clog.cleaner.duties.retention import MaintenanceResult
 from clog.cleaner.monitor import Monitor
-from clog.cleaner.passes.stats import PassResult, PassStats
+from clog.cleaner.selection import PassResult, PassStats
 from clog.storage import Log, NotFoundError, StateStore, StateTable, Table
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
@@ -394,8 +393,7 @@ OF_A_MONITOR = {
     "round_ended": lambda monitor, me, n: monitor.round_ended("one", None),
     "watched": watched,
     "forget": lambda monitor, me, n: monitor.forget(f"other{me}"),
-    "rewrote": lambda monitor, me, n: monitor.rewrote("one", Counter(records_coalesced=1)),
-    "maintained": lambda monitor, me, n: monitor.maintained("one", MaintenanceResult([me])),
+    "counted": lambda monitor, me, n: monitor.counted("one", Counter(records_coalesced=1)),
     "passed": lambda monitor, me, n: monitor.passed("one", PassResult(0, 0, 0, PassStats())),
 }
 
@@ -408,8 +406,7 @@ def test_a_monitor(log, name):
     together(lambda me, n: OF_A_MONITOR[name](monitor, me, n))
     counted = {
         "round_ended": "rounds",
-        "rewrote": "records_coalesced",
-        "maintained": "segments_sealed",
+        "counted": "records_coalesced",
         "passed": "passes",
     }
     if name in counted:

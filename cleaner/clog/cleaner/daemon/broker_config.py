@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon.metrics import RequestMeter
@@ -62,32 +63,36 @@ OF_THE_CLEANER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A config of the process: its type, its default, what it does."""
+    """A config of the process: its field in `BrokerConfig`, its type, its default, what it does."""
 
+    field: str
     kind: Kind
     default: Value | None
     doc: str
 
 
+_TRUE, _FALSE = "true", "false"
 SETTINGS: Mapping[str, Setting] = {
     "log.cleaner.enable": Setting(
-        Choice(("true", "false")), "true", "whether logs are compacted; retention goes on without"
+        *("compaction", Choice((_TRUE, _FALSE)), _TRUE),
+        "whether logs are compacted; retention goes on without",
     ),
-    "log.cleaner.threads": Setting(Integer(1, 1024), 1, "partitions cleaned at once"),
+    "log.cleaner.threads": Setting("threads", Integer(1, 1024), 1, "partitions cleaned at once"),
     "log.cleaner.dedupe.buffer.size": Setting(
-        Integer(1), 128 << 20, "bytes of all offset maps together"
+        "dedupe_buffer_bytes", Integer(1), 128 << 20, "bytes of all offset maps together"
     ),
     "log.cleaner.io.max.bytes.per.second": Setting(
-        Positive(), None, "bytes read and written a second, at most"
+        "io_bytes_per_second", Positive(), None, "bytes read and written a second, at most"
     ),
     "log.cleaner.backoff.ms": Setting(
-        Integer(0), 15_000, "ms of sleep when there was nothing to clean"
+        "backoff_ms", Integer(0), 15_000, "ms of sleep when there was nothing to clean"
     ),
     "log.retention.check.interval.ms": Setting(
-        Integer(1), 300_000, "ms between looks at retention"
+        "retention_check_ms", Integer(1), 300_000, "ms between looks at retention"
     ),
     "log.cleaner.hash.algorithm": Setting(
-        Choice(ALGORITHMS), "xxh3_128", "hash of keys; Kafka's is always MD5"
+        *("hash_algorithm", Choice(ALGORITHMS), "xxh3_128"),
+        "hash of keys; Kafka's is always MD5",
     ),
 }
 POINTLESS: Mapping[str, str] = {
@@ -118,18 +123,14 @@ def broker_config(given: Mapping[str, object]) -> BrokerConfig:
 
     Where several name one thing, as ``log.retention.ms``, ``.minutes`` and ``.hours`` do, the
     finest unit wins, as in Kafka.
-
-    Raises:
-        InvalidInputError: a name that is none (the nearest is named), or that does not belong to a
-            daemon; a value out of range; defaults that contradict each other.
     """
-    values = {name: setting.default for name, setting in SETTINGS.items()}
+    values: dict[str, Any] = {setting.field: setting.default for setting in SETTINGS.values()}
     defaults: dict[str, str] = {}
     ranks: dict[str, int] = {}
     for name, value in given.items():
         if name in SETTINGS:
             setting = SETTINGS[name]
-            values[name] = parse_value(name, setting.kind, value, doc=setting.doc)
+            values[setting.field] = parse_value(name, setting.kind, value, doc=setting.doc)
         elif name in BROKER_NAMES and (ours := BROKER_NAMES[name][0]) in OF_THE_CLEANER:
             rank = list(DEFINITIONS[ours].broker).index(name)
             parsed = _in_our_unit(name, value)
@@ -141,16 +142,8 @@ def broker_config(given: Mapping[str, object]) -> BrokerConfig:
         LogConfig.from_overrides(defaults)
     except InvalidInputError as e:
         raise InvalidInputError(f"the daemon's defaults contradict each other: {e}") from None
-    return BrokerConfig(
-        compaction=values["log.cleaner.enable"] == "true",
-        threads=_integer(values["log.cleaner.threads"]),
-        dedupe_buffer_bytes=_integer(values["log.cleaner.dedupe.buffer.size"]),
-        io_bytes_per_second=_number(values["log.cleaner.io.max.bytes.per.second"]),
-        backoff_ms=_integer(values["log.cleaner.backoff.ms"]),
-        retention_check_ms=_integer(values["log.retention.check.interval.ms"]),
-        hash_algorithm=str(values["log.cleaner.hash.algorithm"]),
-        defaults=defaults,
-    )
+    is_compacted = values.pop("compaction") == _TRUE
+    return BrokerConfig(compaction=is_compacted, defaults=defaults, **values)
 
 
 def _in_our_unit(name: str, value: object) -> str:
@@ -189,16 +182,6 @@ def _refused(name: str) -> str:
     if meant is not None:
         return f'unknown config "{name}"; did you mean {meant}?'
     return f'unknown config "{name}"; valid names are {", ".join(sorted(valid))}'
-
-
-def _integer(value: object) -> int:
-    assert isinstance(value, int)
-    return value
-
-
-def _number(value: object) -> float | None:
-    assert value is None or isinstance(value, float)
-    return value
 
 
 logger = logging.getLogger(__name__)
@@ -289,12 +272,6 @@ class Finder:
         """Looks for the first time; the next call returns these logs, too. A log that was given and
         cannot be read is an error, and so is an option that is wrong, and a store that is away,
         unless ``patient``. Each store is asked within ``asking``, which gets the URL.
-
-        Raises:
-            NotFoundError: no log at a URL that was given.
-            InvalidInputError: a URL or an option that is wrong.
-            StoreUnavailableError: the filesystem failed.
-            CorruptionError, UnsupportedFormatError: a log that was given is damaged, or too new.
         """
         for tried in self._all_due():
             with asking(tried.url):

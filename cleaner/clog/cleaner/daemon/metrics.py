@@ -27,6 +27,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from platform import python_version
@@ -42,8 +43,9 @@ from starlette.routing import Mount, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clog.cleaner.cleaner import Cleaner
-from clog.cleaner.monitor import Activity, LogState
-from clog.cleaner.passes.stats import PassResult
+from clog.cleaner.monitor import Activity, LogState, PartitionState
+from clog.cleaner.selection import PassStats
+from clog.storage import Reader
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 from clog.storage.store.contract import Store, StoredObject, WrappingStore, coalesce
 
@@ -185,33 +187,259 @@ def _itself(store: Store) -> Store:
 
 PREFIX = "clog_cleaner_"
 
-COUNTERS = {
-    "rounds": "rounds over the log",
-    "failed_rounds": "of these, rounds that failed",
-    "passes": "passes that ended",
-    "map_records": "records read to fill offset maps",
-    "records_read": "records of chunks that were replaced",
-    "records_written": "of these, records that stayed",
-    "records_superseded": "records removed for a later one of their key",
-    "records_marked": "records that passes made invisible, their bytes go later",
-    "records_materialised": "records rewritten so that the bytes of marked ones go",
-    "records_coalesced": "records rewritten from small objects into big ones",
-    "publications": "versions of published views made",
-    "publications_refused": "tries to bring published views up to date that failed",
-    "views_withdrawn": "published views that could not follow, and show nothing since",
-    "segments_sealed": "active segments sealed because nobody had written to them for long",
-    "retention_records": "records of whole segments that retention or the log start removed",
-    "retention_bytes": "record bytes of these",
-    "tombstones_expired": "tombstones removed after their delete horizon",
-    "records_without_key": "invalid records: those without a key, removed",
-    "records_trimmed": "records below the log start offset that passes met: most go before, unread",
-    "bytes_read": "bytes that passes read from the store",
-    "bytes_written": "bytes that passes wrote to the store",
-    "size_bytes_before": "record bytes of cleaned segments, before",
-    "size_bytes_after": "the same after: the difference is the size reduction",
-}
-"""Sums by log -> what they count."""
-_SECONDS = {"index_ms": "seconds to fill maps", "clean_ms": "seconds to clean after that"}
+_Samples = Iterable[tuple[tuple[str, ...], float]]
+"""Values, each with those of its labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What metrics are taken from: the cleaner, its logs as they are now, and their stores."""
+
+    cleaner: Cleaner
+    logs: Mapping[str, LogState]
+    stores: Mapping[str, RequestMeter]
+
+    @property
+    def opened(self) -> list[tuple[str, LogState]]:
+        """The logs of which anything is known: of others a 0 would look well."""
+        return [(url, state) for url, state in self.logs.items() if state.opened]
+
+    @property
+    def partitions(self) -> list[PartitionState]:
+        return [p for state in self.logs.values() for p in state.partitions]
+
+    @property
+    def last(self) -> list[PassStats]:
+        """Of the last pass of each log."""
+        return [state.last_pass.stats for state in self.logs.values() if state.last_pass]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A metric: what it is called, what it says, how it is taken, and by which labels; without any
+    it is one number.
+    """
+
+    name: str
+    doc: str
+    take: Callable[[_Seen], float | _Samples]
+    labels: tuple[str, ...] = ()
+    kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily
+    prefix: str = PREFIX
+
+    def family(self, seen: _Seen) -> Metric:
+        made = self.kind(self.prefix + self.name, self.doc, labels=self.labels)
+        found = self.take(seen)
+        for labels, value in [((), found)] if isinstance(found, int | float) else found:
+            made.add_metric(labels, value)
+        return made
+
+
+def _of_opened(name: str, doc: str, take: Callable[[LogState], float]) -> _Row:
+    return _Row(name, doc, lambda seen: [((u,), take(s)) for u, s in seen.opened], ("log",))
+
+
+def _of_views(name: str, doc: str, take: Callable[[LogState], Iterable[tuple[str, float]]]) -> _Row:
+    def by_format(seen: _Seen) -> _Samples:
+        return (((url, f), value) for url, s in seen.logs.items() for f, value in take(s))
+
+    return _Row(name, doc, by_format, ("log", "format"))
+
+
+def _of_readers(
+    name: str,
+    doc: str,
+    take: Callable[[Reader, int], Mapping[str, float | None]],
+    by: tuple[str, ...] = (),
+) -> _Row:
+    """Returns a row of named readers; ``take`` gets the time, and names what is left by another
+    label, if there is one.
+    """
+
+    def by_reader(seen: _Seen) -> _Samples:
+        now_ms = seen.cleaner.monitor.clock.now_ms()
+        for url, state in seen.logs.items():
+            for reader in state.readers:
+                for which, value in take(reader, now_ms).items():
+                    if value is not None:
+                        yield (url, reader.name, *([which] if by else [])), value
+
+    return _Row(name, doc, by_reader, ("log", "reader", *by), prefix="clog_reader_")
+
+
+def _sum(name: str, doc: str, unit: float = 1) -> _Row:
+    """Returns a row that sums up by log; what is counted in ms is told in seconds."""
+
+    def by_log(seen: _Seen) -> _Samples:
+        return (((url,), state.totals[name] / unit) for url, state in seen.logs.items())
+
+    told = name if unit == 1 else f"{name.removesuffix('_ms')}_seconds"
+    return _Row(told, doc, by_log, ("log",), CounterMetricFamily)
+
+
+def _of_stores(name: str, doc: str, take: Callable[[RequestMeter], Counter[str]]) -> _Row:
+    def by_operation(seen: _Seen) -> _Samples:
+        for url, store in list(seen.stores.items()):
+            for operation, value in list(take(store).items()):
+                yield (url, operation), value
+
+    labels = ("log", "operation")
+    return _Row(name, doc, by_operation, labels, CounterMetricFamily, prefix="clog_store_")
+
+
+def _recopy(seen: _Seen) -> float:
+    read = sum(stats.bytes_read for stats in seen.last)
+    return sum(stats.bytes_written for stats in seen.last) / max(read, 1)
+
+
+def _build(_: _Seen) -> _Samples:
+    yield (version("pyspark-clog"), python_version(), version("pyarrow")), 1
+
+
+def _uncleanable(state: LogState) -> list[PartitionState]:
+    return [p for p in state.partitions if p.uncleanable is not None]
+
+
+def _since_run(seen: _Seen) -> float:
+    monitor = seen.cleaner.monitor
+    return (monitor.clock.monotonic_ms() - monitor.round_ms) / 1000
+
+
+_METRICS: Sequence[_Row] = (
+    _Row(
+        *("max_dirty_ratio", "dirty ratio of the dirtiest partition"),
+        lambda seen: max((p.dirty_ratio for p in seen.partitions), default=0.0),
+    ),
+    _Row("recopy_ratio", "bytes written of bytes read, last passes", _recopy),
+    _Row(
+        *("max_clean_time_seconds", "longest of the last passes"),
+        lambda seen: max((s.index_ms + s.clean_ms for s in seen.last), default=0) / 1000,
+    ),
+    _Row(
+        *("max_compaction_delay_seconds", "longest past its deadline"),
+        lambda seen: max((p.delay_ms for p in seen.partitions), default=0) / 1000,
+    ),
+    _Row(
+        *("max_buffer_utilization_ratio", "fullest map, last passes"),
+        lambda seen: max((s.map_utilization for s in seen.last), default=0.0),
+    ),
+    _of_opened(
+        *("uncleanable_partitions_count", "partitions whose pass failed"),
+        lambda state: len(_uncleanable(state)),
+    ),
+    _of_opened(
+        *("uncleanable_bytes", "cleanable bytes of these"),
+        lambda state: sum(p.cleanable_bytes for p in _uncleanable(state)),
+    ),
+    _Row(
+        *("dirty_ratio", "dirty ratio"),
+        lambda seen: (
+            ((url, str(p.partition)), p.dirty_ratio)
+            for url, state in seen.opened
+            for p in state.partitions
+        ),
+        ("log", "partition"),
+    ),
+    _of_opened(
+        *("undecided_transactions_count", "those that hold readers back"),
+        lambda state: state.undecided,
+    ),
+    _Row("time_since_last_run_seconds", "since a round began or ended", _since_run),
+    _Row("passes_running", "passes under way", lambda s: len(s.cleaner.monitor.activities())),
+    _Row("healthy", "1 when /healthz says so", lambda seen: int(not ailments(seen.cleaner))),
+    _Row("ready", "1 when /readyz says so", lambda seen: int(not neglects(seen.cleaner))),
+    _Row(
+        *("dead_thread_count", "threads in whose pass nothing moves for long"),
+        lambda seen: len(hanging(seen.cleaner)),
+    ),
+    _Row(
+        *("log_opened", "0: it cannot be opened, so nothing is done for it"),
+        lambda seen: (((url,), int(state.opened)) for url, state in seen.logs.items()),
+        ("log",),
+    ),
+    _Row(
+        *("unopened_logs_count", "logs that cannot be opened"),
+        lambda seen: len(seen.logs) - len(seen.opened),
+    ),
+    _Row(
+        *("unlisted_folders_count", "folders that cannot be listed"),
+        lambda seen: len(seen.cleaner.monitor.unlisted() or ()),
+    ),
+    _Row("build_info", "what runs", _build, ("version", "python", "pyarrow"), prefix="clog_"),
+    _of_views(
+        "publish_lag_seconds",
+        "for how long a published view has not shown what the log has, at most",
+        lambda state: ((f, ms / 1000) for f, ms in state.lags_ms.items()),
+    ),
+    _of_views(
+        "publish_kept_bytes",
+        "objects that are kept for a published view alone, past their time",
+        lambda state: ((f, kept.size_bytes) for f, kept in state.kept.items()),
+    ),
+    _of_views(
+        "publish_overdue_seconds",
+        "for how long the first of these; it grows where the view does not move on",
+        lambda state: ((f, kept.overdue_ms / 1000) for f, kept in state.kept.items()),
+    ),
+    _of_readers(
+        *("lag_records", "records it has not read"), lambda reader, _: {"": reader.lag_records}
+    ),
+    _of_readers(*("lag_bytes", "bytes of these"), lambda reader, _: {"": reader.lag_bytes}),
+    _of_readers(
+        *("lag_seconds", "since the first of these"), lambda reader, _: {"": reader.lag_ms / 1000}
+    ),
+    _of_readers(
+        "overtaken_in_seconds",
+        "until retention, the removal of a tombstone or version expiry overtakes it; 0: it has",
+        lambda reader, _: {
+            by: None if left_ms is None else left_ms / 1000
+            for by, left_ms in (
+                ("retention", reader.until_retention_ms),
+                ("tombstone", reader.until_tombstone_ms),
+                ("version", reader.until_version_ms),
+            )
+        },
+        ("by",),
+    ),
+    _of_readers(
+        *("held_seconds", "for how long the cleaner still waits for it"),
+        lambda reader, now_ms: {
+            "": max(0, reader.held_until_ms - now_ms) / 1000 if reader.held_until_ms else None
+        },
+    ),
+    _sum("rounds", "rounds over the log"),
+    _sum("failed_rounds", "of these, rounds that failed"),
+    _sum("passes", "passes that ended"),
+    _sum("map_records", "records read to fill offset maps"),
+    _sum("records_read", "records of chunks that were replaced"),
+    _sum("records_written", "of these, records that stayed"),
+    _sum("records_superseded", "records removed for a later one of their key"),
+    _sum("records_marked", "records that passes made invisible, their bytes go later"),
+    _sum("records_materialised", "records rewritten so that the bytes of marked ones go"),
+    _sum("records_coalesced", "records rewritten from small objects into big ones"),
+    _sum("publications", "versions of published views made"),
+    _sum("publications_refused", "tries to bring published views up to date that failed"),
+    _sum("views_withdrawn", "published views that could not follow, and show nothing since"),
+    _sum("segments_sealed", "active segments sealed because nobody had written to them for long"),
+    _sum("retention_records", "records of whole segments that retention or the log start removed"),
+    _sum("retention_bytes", "record bytes of these"),
+    _sum("tombstones_expired", "tombstones removed after their delete horizon"),
+    _sum("records_without_key", "invalid records: those without a key, removed"),
+    _sum(
+        "records_trimmed",
+        "records below the log start offset that passes met: most go before, unread",
+    ),
+    _sum("bytes_read", "bytes that passes read from the store"),
+    _sum("bytes_written", "bytes that passes wrote to the store"),
+    _sum("size_bytes_before", "record bytes of cleaned segments, before"),
+    _sum("size_bytes_after", "the same after: the difference is the size reduction"),
+    _sum("index_ms", "seconds to fill maps", 1000),
+    _sum("clean_ms", "seconds to clean after that", 1000),
+    _of_stores("requests", "requests by kind", lambda store: store.requests),
+    _of_stores("failures", "of these, failed", lambda store: store.failures),
+    _of_stores("bytes", "bytes by kind", lambda store: store.bytes_moved),
+)
+"""All metrics, a row each, in the order in which they are shown."""
 
 
 class CleanerCollector(Collector):
@@ -222,22 +450,8 @@ class CleanerCollector(Collector):
         self._stores = stores
 
     def collect(self) -> Iterator[Metric]:
-        logs = self._cleaner.monitor.logs()
-        yield from _kafkas(logs)
-        monitor = self._cleaner.monitor
-        since_ms = monitor.clock.monotonic_ms() - monitor.round_ms
-        yield _gauge("time_since_last_run_seconds", "since a round began or ended", since_ms / 1000)
-        yield _gauge("passes_running", "passes under way", len(monitor.activities()))
-        yield _gauge("healthy", "1 when /healthz says so", int(not ailments(self._cleaner)))
-        yield _gauge("ready", "1 when /readyz says so", int(not neglects(self._cleaner)))
-        hung = len(hanging(self._cleaner))
-        yield _gauge("dead_thread_count", "threads in whose pass nothing moves for long", hung)
-        yield from _left_out(logs, monitor.unlisted() or {})
-        yield _build_info()
-        yield from _lags(logs)
-        yield from _readers(logs, monitor.clock.now_ms())
-        yield from _sums(logs)
-        yield from _requests(self._stores)
+        seen = _Seen(self._cleaner, self._cleaner.monitor.logs(), self._stores)
+        return (row.family(seen) for row in _METRICS)
 
 
 def registry(cleaner: Cleaner, stores: Mapping[str, RequestMeter]) -> CollectorRegistry:
@@ -245,165 +459,6 @@ def registry(cleaner: Cleaner, stores: Mapping[str, RequestMeter]) -> CollectorR
     made = CollectorRegistry(auto_describe=False)
     made.register(CleanerCollector(cleaner, stores))
     return made
-
-
-def _build_info() -> Metric:
-    labels = {
-        "version": version("pyspark-clog"),
-        "python": python_version(),
-        "pyarrow": version("pyarrow"),
-    }
-    family = GaugeMetricFamily("clog_build_info", "what runs", labels=list(labels))
-    family.add_metric(list(labels.values()), 1)
-    return family
-
-
-def _kafkas(logs: Mapping[str, LogState]) -> Iterator[Metric]:
-    """Yields the metrics that Kafka has."""
-    last = [state.last_pass for state in logs.values() if state.last_pass is not None]
-    partitions = [p for state in logs.values() for p in state.partitions]
-    dirtiest = max((p.dirty_ratio for p in partitions), default=0.0)
-    yield _gauge("max_dirty_ratio", "dirty ratio of the dirtiest partition", dirtiest)
-    yield _gauge("recopy_ratio", "bytes written of bytes read, last passes", _recopy(last))
-    longest_ms = max((r.stats.index_ms + r.stats.clean_ms for r in last), default=0)
-    yield _gauge("max_clean_time_seconds", "longest of the last passes", longest_ms / 1000)
-    delay_ms = max((p.delay_ms for p in partitions), default=0)
-    yield _gauge("max_compaction_delay_seconds", "longest past its deadline", delay_ms / 1000)
-    fullest = max((r.stats.map_utilization for r in last), default=0.0)
-    yield _gauge("max_buffer_utilization_ratio", "fullest map, last passes", fullest)
-    count = GaugeMetricFamily(
-        PREFIX + "uncleanable_partitions_count", "partitions whose pass failed", labels=["log"]
-    )
-    size = GaugeMetricFamily(
-        PREFIX + "uncleanable_bytes", "cleanable bytes of these", labels=["log"]
-    )
-    ratio = GaugeMetricFamily(PREFIX + "dirty_ratio", "dirty ratio", labels=["log", "partition"])
-    undecided = GaugeMetricFamily(
-        PREFIX + "undecided_transactions_count",
-        "those that hold readers back",
-        labels=["log"],
-    )
-    for url, state in logs.items():
-        if not state.opened:
-            continue  # Nobody knows: a 0 would look well.
-        undecided.add_metric([url], state.undecided)
-        uncleanable = [p for p in state.partitions if p.uncleanable is not None]
-        count.add_metric([url], len(uncleanable))
-        size.add_metric([url], sum(p.cleanable_bytes for p in uncleanable))
-        for p in state.partitions:
-            ratio.add_metric([url, str(p.partition)], p.dirty_ratio)
-    yield from (count, size, ratio, undecided)
-
-
-def _left_out(logs: Mapping[str, LogState], unlisted: Mapping[str, str]) -> Iterator[Metric]:
-    """Yields what should be looked after, and is not."""
-    opened = GaugeMetricFamily(
-        PREFIX + "log_opened", "0: it cannot be opened, so nothing is done for it", labels=["log"]
-    )
-    for url, state in logs.items():
-        opened.add_metric([url], int(state.opened))
-    yield opened
-    unopened = sum(not state.opened for state in logs.values())
-    yield _gauge("unopened_logs_count", "logs that cannot be opened", unopened)
-    yield _gauge("unlisted_folders_count", "folders that cannot be listed", len(unlisted))
-
-
-def _readers(logs: Mapping[str, LogState], now_ms: int) -> Iterator[Metric]:
-    """Yields how far named readers are behind, and what is about to overtake them (S64)."""
-    labels = ["log", "reader"]
-    records = GaugeMetricFamily("clog_reader_lag_records", "records it has not read", labels=labels)
-    size = GaugeMetricFamily("clog_reader_lag_bytes", "bytes of these", labels=labels)
-    time = GaugeMetricFamily("clog_reader_lag_seconds", "since the first of these", labels=labels)
-    until = GaugeMetricFamily(
-        "clog_reader_overtaken_in_seconds",
-        "until retention, the removal of a tombstone or version expiry overtakes it; 0: it has",
-        labels=[*labels, "by"],
-    )
-    held = GaugeMetricFamily(
-        "clog_reader_held_seconds", "for how long the cleaner still waits for it", labels=labels
-    )
-    for url, state in logs.items():
-        for reader in state.readers:
-            at = [url, reader.name]
-            if reader.held_until_ms:
-                held.add_metric(at, max(0, reader.held_until_ms - now_ms) / 1000)
-            records.add_metric(at, reader.lag_records)
-            size.add_metric(at, reader.lag_bytes)
-            time.add_metric(at, reader.lag_ms / 1000)
-            for by, left_ms in (
-                ("retention", reader.until_retention_ms),
-                ("tombstone", reader.until_tombstone_ms),
-                ("version", reader.until_version_ms),
-            ):
-                if left_ms is not None:
-                    until.add_metric([*at, by], left_ms / 1000)
-    yield from (records, size, time, until, held)
-
-
-def _lags(logs: Mapping[str, LogState]) -> Iterator[Metric]:
-    lag = GaugeMetricFamily(
-        PREFIX + "publish_lag_seconds",
-        "for how long a published view has not shown what the log has, at most",
-        labels=["log", "format"],
-    )
-    kept = GaugeMetricFamily(
-        PREFIX + "publish_kept_bytes",
-        "objects that are kept for a published view alone, past their time",
-        labels=["log", "format"],
-    )
-    overdue = GaugeMetricFamily(
-        PREFIX + "publish_overdue_seconds",
-        "for how long the first of these; it grows where the view does not move on",
-        labels=["log", "format"],
-    )
-    for url, state in logs.items():
-        for name, lag_ms in state.lags_ms.items():
-            lag.add_metric([url, name], lag_ms / 1000)
-        for name, view in state.kept.items():
-            kept.add_metric([url, name], view.size_bytes)
-            overdue.add_metric([url, name], view.overdue_ms / 1000)
-    yield from (lag, kept, overdue)
-
-
-def _sums(logs: Mapping[str, LogState]) -> Iterator[Metric]:
-    for name, doc in COUNTERS.items():
-        family = CounterMetricFamily(PREFIX + name, doc, labels=["log"])
-        for url, state in logs.items():
-            family.add_metric([url], state.totals[name])
-        yield family
-    for name, doc in _SECONDS.items():
-        family = CounterMetricFamily(
-            f"{PREFIX}{name.removesuffix('_ms')}_seconds", doc, labels=["log"]
-        )
-        for url, state in logs.items():
-            family.add_metric([url], state.totals[name] / 1000)
-        yield family
-
-
-def _requests(stores: Mapping[str, RequestMeter]) -> Iterator[Metric]:
-    labels = ["log", "operation"]
-    requests = CounterMetricFamily("clog_store_requests", "requests by kind", labels=labels)
-    failures = CounterMetricFamily("clog_store_failures", "of these, failed", labels=labels)
-    moved = CounterMetricFamily("clog_store_bytes", "bytes by kind", labels=labels)
-    for url, store in list(stores.items()):
-        for family, counter in (
-            (requests, store.requests),
-            (failures, store.failures),
-            (moved, store.bytes_moved),
-        ):
-            for operation, value in list(counter.items()):
-                family.add_metric([url, operation], value)
-    yield from (requests, failures, moved)
-
-
-def _recopy(last: Iterable[PassResult]) -> float:
-    results = list(last)
-    read = sum(r.stats.bytes_read for r in results)
-    return sum(r.stats.bytes_written for r in results) / max(read, 1)
-
-
-def _gauge(name: str, doc: str, value: float) -> Metric:
-    return GaugeMetricFamily(PREFIX + name, doc, value=value)
 
 
 PATIENCE_S = 30.0
@@ -420,9 +475,6 @@ class MonitorServer:
         metrics: what ``/metrics`` shows; None: it is absent.
         page: what is shown at ``/``, where the address is a loopback one.
         notices: what somebody has to look at, though the process is well.
-
-    Raises:
-        InvalidInputError: no such address, or it is taken.
     """
 
     def __init__(
@@ -465,9 +517,6 @@ class MonitorServer:
 def listening(address: str) -> socket.socket:
     """Returns a socket that listens at ``HOST:PORT`` or, on this host alone, at ``PORT``: who
     connects before a server runs waits for it.
-
-    Raises:
-        InvalidInputError: no such address, or it is taken.
     """
     host, _, port = address.rpartition(":")
     try:

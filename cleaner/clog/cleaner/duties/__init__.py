@@ -1,1 +1,104 @@
-"""What a round does besides passes, a module each: retention, layout, the sweep, old commits."""
+"""What a round does besides passes: duties, a module or a function each.
+
+A *duty* (`Duty`) is a row of a round (`log_round`): what is `due`, looked up in a `Work` alone, and
+what does it. A round asks by doing: `run` asks `due` of the very version that it changes, within
+its commit (`commit_due`). A dry run asks `due` alone, each time of what the duties before would
+leave (`Work.after`). So there is one plan, whoever asks.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.handle import Handle
+from clog.storage.config.log_config import LogConfig, with_defaults
+from clog.storage.format.commits import Commit, Edit, Head
+from clog.storage.format.manifest import Manifest, apply
+from clog.storage.store.contract import Store
+
+_Plan = TypeVar("_Plan")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A log as a duty looks at it, and what it works with.
+
+    Args:
+        handle: the log.
+        now_ms: the wall clock's time.
+        given_store: the handle's own store, metered; None: as it is.
+        defaults: configs by the process (S45).
+        planned: what the log is looked up in: in a dry run, what it would be; None: the tip.
+        through: what was committed after this version waits; None: nothing does.
+    """
+
+    handle: Handle
+    now_ms: int
+    given_store: Store | None = None
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    planned: Manifest | None = None
+    through: int | None = None
+
+    @property
+    def store(self) -> Store:
+        return self.handle.store if self.given_store is None else self.given_store
+
+    @property
+    def head(self) -> Head:
+        return self.handle.tip.head if self.planned is None else self.planned.head
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.handle.manifest() if self.planned is None else self.planned
+
+    @property
+    def config(self) -> LogConfig:
+        """What holds for the log: its own configs, then the cleaner's defaults (S42, S45)."""
+        return with_defaults(self.head.config, self.defaults)
+
+    def after(self, edit: Edit) -> "Work":
+        """Returns the work as an edit would leave it; raises CorruptionError if it does not fit."""
+        manifest = self.manifest
+        time_ms = max(self.now_ms, manifest.time_ms)
+        return replace(self, planned=apply(manifest, edit, commit_id="", time_ms=time_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """A duty of a round.
+
+    Args:
+        due: what is due, looked up in the log as it is or would be; nothing where that is empty.
+        run: does what is due, until nothing is; returns what it did.
+        counts: of that, what is added to the log's totals.
+        every_ms: at least so long between two runs.
+        asked: `run` asks nothing: who runs it asks `due` first.
+        reads_records: damage of these holds no other duty up, and is told at the round's end (S28).
+    """
+
+    name: str
+    due: Callable[[Work], Any] = lambda _: True
+    run: Callable[[Work], Any] = lambda _: None
+    counts: Callable[[Any], Mapping[str, int]] = lambda _: {}
+    every_ms: int = 0
+    asked: bool = False
+    reads_records: bool = False
+
+
+def commit_due(
+    work: Work,
+    operation: str,
+    due: Callable[[Work], _Plan],
+    edit: Callable[[Work, _Plan], Edit],
+) -> _Plan | None:
+    """Commits what is due at the tip, if anything is; returns it."""
+    found: _Plan | None = None
+
+    def prepare(_tip: Commit, _ms: int) -> Edit | NothingToCommit:
+        nonlocal found
+        found = due(work)
+        return edit(work, found) if found else NothingToCommit()
+
+    work.handle.commit(prepare, operation=operation)
+    return found

@@ -18,11 +18,10 @@ G3. The commits of all closed blocks are deleted in the order of their versions,
 Snapshots go with the sweep (`duties.sweep`). A block's file is never deleted.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import (
     ORPHAN_AGE_MS,
     Swept,
@@ -34,51 +33,34 @@ from clog.cleaner.duties.sweep import (
 from clog.storage.commit.committer import is_comparable
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import block_body, first_open_version, read_block
-from clog.storage.config.log_config import NO_DEFAULTS, with_defaults
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.commits import Commit, lowest_pinned, read_commit
 from clog.storage.format.manifest import read_named_snapshot, unpage
-from clog.storage.readers import Holds, read_holds
+from clog.storage.readers import read_holds
 from clog.storage.store.contract import Store
 
 
 def close_blocks(
-    handle: Handle,
-    *,
-    now_ms: int,
-    age_ms: int = ORPHAN_AGE_MS,
-    dry_run: bool = False,
-    defaults: Mapping[str, str] = NO_DEFAULTS,
-    store: Store | None = None,
-    track: Track = iter,
+    work: Work, *, age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False, track: Track = iter
 ) -> Swept:
-    """Closes the blocks that are due, and deletes the commits of all that are closed. ``defaults``
-    are the process's (S45); ``store`` is the handle's own, perhaps metered.
+    """Closes the blocks that are due, and deletes the commits of all that are closed.
 
     Costs up to 3 GET where no block was closed and none is due; else a GET for every second commit
     of a block, the snapshot with its pages, a PUT, perhaps a commit, and a LIST of the commits.
-
-    Raises:
-        ClockSkewError: this machine's clock and the store's differ too much.
-        CorruptionError: the snapshot cannot be read: nothing was deleted.
     """
+    handle, store = work.handle, work.store
     if is_comparable(handle.clock):
-        check_clock(handle, now_ms=now_ms, dry_run=dry_run)
-    tip, store = handle.refresh(), store or handle.store
-    config = with_defaults(tip.head.config, defaults)
-    holds = cache(lambda: read_holds(handle, config, now_ms=now_ms))
-    times = _Times(now_ms, now_ms - age_ms, config.file_delete_delay_ms)
+        check_clock(handle, now_ms=work.now_ms, dry_run=dry_run)
+    tip = handle.refresh()
     with handle.standing.unless_gone():
-        first = end = first_open_version(store)
-    while _is_due(handle, store, end, holds, times):
-        end += documents.BLOCK_VERSIONS
+        first = first_open_version(store)
+    end = _due_end(work, first, young_ms=work.now_ms - age_ms)
     if end > first and not _has_snapshot(handle, tip):
         end = first  # Others were faster, by days: the next run closes what is left.
     if end > first and not dry_run:
         readable = documents.block_of(raise_oldest(handle, end))  # B0; a view may need some.
-        end = max(first, min(end, readable))
-        end = _close_all(store, first, end)
+        end = _close_all(store, first, max(first, min(end, readable)))
     if end == 0:
         return Swept((), 0)
     old = sorted(
@@ -92,39 +74,34 @@ def close_blocks(
     if not dry_run:
         for path in track([found.path for found in old]):
             store.delete(path)  # B2
-    return Swept(tuple(o.path for o in old), sum(o.size_bytes for o in old))
+    return Swept.of(old)
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    now_ms: int
-    young_ms: int
-    delay_ms: int
-
-
-def _is_due(
-    handle: Handle, store: Store, first: int, holds: Callable[[], Holds], times: _Times
-) -> bool:
-    """Does G1, but for reading the snapshot: tells whether the commits are older than
-    ``young_ms``, and were replaced ``delay_ms`` ago, and no reader holds one of them (S64), which
-    is asked last.
+def _due_end(work: Work, first: int, *, young_ms: int) -> int:
+    """Does G1 from the first open block on, but for reading the snapshot; returns where what may be
+    closed ends. Whether a reader holds a version (S64) is asked last.
     """
-    end, tip = first + documents.BLOCK_VERSIONS, handle.tip
-    snapshot = tip.head.snapshot
-    if snapshot is None or snapshot.version < end - 1 or tip.version < end:
-        return False
-    pinned = lowest_pinned(tip.head.pins)
-    if pinned is not None and pinned < end:
-        return False
-    last_ms, next_ms = (written_ms(handle, store, v) for v in (end - 1, end))
-    if last_ms is None or next_ms is None:
-        return False  # Another cleaner is closing it.
-    if last_ms >= times.young_ms:
-        return False
-    due_ms = next_ms + times.delay_ms
-    return tip.head.oldest_readable >= end or (
-        due_ms < times.now_ms and not holds().keeps_version(end, due_ms, now_ms=times.now_ms)
-    )
+    config, now_ms = work.config, work.now_ms
+    holds = cache(lambda: read_holds(work.handle, config, now_ms=now_ms))
+
+    def is_due(end: int) -> bool:
+        tip = work.handle.tip
+        snapshot, pinned = tip.head.snapshot, lowest_pinned(tip.head.pins)
+        if snapshot is None or snapshot.version < end - 1 or tip.version < end:
+            return False
+        if pinned is not None and pinned < end:
+            return False
+        last_ms, next_ms = (written_ms(work.handle, work.store, v) for v in (end - 1, end))
+        if last_ms is None or next_ms is None or last_ms >= young_ms:
+            return False  # Where one is gone another cleaner is closing the block.
+        due_ms = next_ms + config.file_delete_delay_ms
+        return tip.head.oldest_readable >= end or (
+            due_ms < now_ms and not holds().keeps_version(end, due_ms, now_ms=now_ms)
+        )
+
+    while is_due(first + documents.BLOCK_VERSIONS):
+        first += documents.BLOCK_VERSIONS
+    return first
 
 
 def _has_snapshot(handle: Handle, tip: Commit) -> bool:

@@ -61,18 +61,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from operator import itemgetter
+from typing import TypeAlias
 
 import pyarrow as pa
 
+from clog.cleaner.duties import Work, commit_due
 from clog.cleaner.masks import MaskCarrier
-from clog.cleaner.passes.rewriter import Extent, is_loose, is_purge_due, is_shared, neighbours
+from clog.cleaner.passes.rewriter import Extent, neighbours
 from clog.cleaner.passes.run_pass import objects_may_be_gone, tried
-from clog.cleaner.selection import Candidate, PassPlan
+from clog.cleaner.selection import Candidate, PassPlan, is_loose, is_purge_due, is_shared
 from clog.storage.commit.committer import NothingToCommit
-from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import file_missing
-from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
+from clog.storage.config.definitions import Compression
+from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError, VersionExpiredError
 from clog.storage.format.chunks import Chunk, Replacement, Segment
 from clog.storage.format.codec import NONE
@@ -86,7 +89,8 @@ from clog.storage.store.contract import Store, WrappingStore, ahead
 
 ROUND_BYTES_MAX = 256 << 20
 
-_Found = tuple[int, int, pa.RecordBatch | CopiedGroup]
+_Part: TypeAlias = pa.RecordBatch | CopiedGroup
+_Found = tuple[int, int, _Part]
 """Partition, first offset, rows."""
 
 
@@ -96,7 +100,7 @@ class Run:
 
     partition: int
     chunks: tuple[Chunk, ...]
-    low: int
+    low: int = 0
 
     @property
     def base(self) -> int:
@@ -111,6 +115,10 @@ class Run:
         return sum(c.live_rows for c in self.chunks)
 
     @property
+    def size_bytes(self) -> int:
+        return sum(c.size_bytes for c in self.chunks)
+
+    @property
     def becomes_itself(self) -> bool:
         """Whether rewriting changes nothing: a chunk alone in its object, of which all stays."""
         c = self.chunks[0]
@@ -122,31 +130,35 @@ class Run:
         """The chunks of which something stays."""
         return [c for c in self.chunks if c.next > self.low and not c.aborted]
 
+    def is_there(self, now: Manifest) -> bool:
+        """Tells whether its chunks are there, exactly as they were but for their masks."""
+        there = [
+            c
+            for s in now.segments[self.partition]
+            if s.base < self.next and s.next > self.base
+            for c in s.chunks
+            if self.base <= c.base < self.next
+        ]
+        same = map(Chunk.is_but_for_its_mask, self.chunks, there)
+        return len(there) == len(self.chunks) and all(same)
 
-def _relayout_all(
-    handle: Handle, store: Store, due: Callable[[Manifest], list[Run]], *, operation: str
-) -> list[Run]:
-    """Rewrites what is due until nothing is; returns the runs that were replaced. ``store`` is the
-    handle's own, perhaps metered.
 
-    Raises:
-        CorruptionError: as `relayout`.
-    """
+def _relaid(work: Work, due: Callable[[Work], list[Run]], operation: str) -> list[Run]:
+    """Rewrites what is due until nothing is; returns the runs that were replaced."""
     done: list[Run] = []
+    through = work.manifest.version
     while True:
-        manifest = handle.manifest()
-        runs = due(manifest)
-        if not runs:
-            return done
-        replaced = relayout(handle, store, manifest, runs, operation=operation)
+        seen = replace(work, planned=work.manifest, through=through)
+        runs = [run for run in bounded(due(seen)) if not run.becomes_itself]
+        replaced = relayout(seen, runs, operation=operation) if runs else []
         done.extend(replaced)
-        if len(replaced) < len(runs):
+        if not runs or len(replaced) < len(runs):
             return done  # Somebody else works on the same chunks; the next round sees what is left.
 
 
 def bounded(runs: Sequence[Run]) -> list[Run]:
     """Returns the parts of the runs that lie in objects of `ROUND_BYTES_MAX` of records together,
-    or in two: run by run, that with the oldest records first. Pure.
+    or in two: run by run, that with the oldest records first.
     """
     size_bytes: Counter[str] = Counter()
     for run in runs:
@@ -166,95 +178,91 @@ def bounded(runs: Sequence[Run]) -> list[Run]:
 
 
 def parts_of(runs: Sequence[Run], is_wanted: Callable[[Chunk], bool]) -> list[Run]:
-    """Returns what is left of the runs where only some of their chunks are wanted. Pure."""
+    """Returns what is left of the runs where only some of their chunks are wanted."""
     return [
-        Run(r.partition, part, r.low)
-        for r in runs
-        for part in runs_of(r.chunks, [is_wanted(c) for c in r.chunks])
+        Run(r.partition, part, r.low) for r in runs for part in neighbours_of(r.chunks, is_wanted)
     ]
 
 
-def runs_of(chunks: Sequence[Chunk], wanted: Sequence[bool]) -> Iterator[tuple[Chunk, ...]]:
-    """Returns the runs of neighbours that are wanted. Pure."""
-    run: list[Chunk] = []
-    for chunk, is_wanted in zip(chunks, wanted, strict=True):
-        if is_wanted:
-            run.append(chunk)
-        elif run:
-            yield tuple(run)
-            run = []
-    if run:
-        yield tuple(run)
+def neighbours_of(
+    chunks: Sequence[Chunk], is_wanted: Callable[[Chunk], bool]
+) -> Iterator[tuple[Chunk, ...]]:
+    """Yields the runs of neighbours that are wanted."""
+    return (tuple(run) for wanted, run in groupby(chunks, is_wanted) if wanted)
 
 
-def relayout(
-    handle: Handle, store: Store, manifest: Manifest, runs: Sequence[Run], *, operation: str
-) -> list[Run]:
-    """Rewrites the runs, planned from ``manifest``, and commits; returns those it replaced.
-
-    Raises:
-        CorruptionError: of what cannot be read, after the others are committed.
-    """
-    made, broken = rewritten(handle, store, manifest, runs, to=store)
+def relayout(work: Work, runs: Sequence[Run], *, operation: str) -> list[Run]:
+    """Rewrites the runs, planned from ``work.manifest``, and commits; returns those it replaced."""
+    handle, planned = work.handle, work.manifest
+    made, broken = _rewritten(work, planned, runs, to=work.store)
     done: list[Run] = []
-    carrier = MaskCarrier(store, manifest.version, handle.ids.new_id)
+    carrier = MaskCarrier(work.store, planned.version, handle.ids.new_id)
 
     def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         now = handle.manifest()
-        late = objects_may_be_gone(manifest, tip)
-        there = [(run, r) for run, r in made if not late and _is_as_planned(run, now)]
+        late = objects_may_be_gone(planned, tip)
+        there = [(run, r) for run, r in made if not late and run.is_there(now)]
         done[:] = [run for run, _ in there]
         if not there:
             return NothingToCommit()
-        edit = carrier.with_masks(Edit(replace=tuple(r for _, r in there)), now)
-        return tried(edit, now, time_ms=time_ms)
+        return tried(Edit(replace=tuple(r for _, r in there)), now, carrier, time_ms=time_ms)
 
     handle.commit(prepare, operation=operation)
-    for error in _still_broken(handle, broken):
+    for error in _still_broken(work, broken):
         raise error
     return done
 
 
-def rewritten(
-    handle: Handle, store: Store, manifest: Manifest, runs: Sequence[Run], *, to: Store
+def _rewritten(
+    work: Work, manifest: Manifest, runs: Sequence[Run], *, to: Store
 ) -> tuple[list[tuple[Run, Replacement]], dict[str, Exception]]:
     """Does E1 and E2: reads the runs, planned from ``manifest``, and writes their rows to the store
     ``to``. Returns each run with what is to take its place, and by path what cannot be read.
     """
-    batches, broken = _read(store, runs, manifest)
+    config = LogConfig.from_overrides(manifest.head.config)
+    batches, broken = _read(work.store, runs, manifest, config.compression)
     whole = parts_of(runs, lambda c: c.object.path not in broken)
     made: list[tuple[Run, Replacement]] = []
     for run, rows in zip(whole, _by_run(whole, batches), strict=True):
-        if (miscounted := _miscounted(store, run, rows)) is not None:
+        if (miscounted := _miscounted(work.store, run, rows)) is not None:
             broken[run.chunks[0].object.path] = miscounted
         elif not (broken and run.becomes_itself):  # It is left of a run that is damaged.
-            made.append((run, _replacement(run, _write(handle, to, run, rows, manifest))))
+            objects = write_rewritten(
+                to,
+                rows,
+                partition=run.partition,
+                stamp=manifest.version,
+                key_seed=manifest.head.log.key_seed,
+                schema=manifest.head.log.schema,
+                new_id=work.handle.ids.new_id,
+                compression=config.compression,
+                object_bytes=config.object_bytes,
+            )
+            made.append((run, _replacement(run, objects)))
     return made, broken
 
 
-def _still_broken(handle: Handle, broken: Mapping[str, Exception]) -> list[Exception]:
-    """Returns what is wrong with objects that the newest version needs: others may have replaced,
+def _still_broken(work: Work, broken: Mapping[str, Exception]) -> Iterator[Exception]:
+    """Yields what is wrong with objects that the newest version needs: others may have replaced,
     and swept, what was read here.
     """
     if not broken:
-        return []
+        return
+    handle = work.handle
     handle.refresh()
     needed = handle.manifest().files()
-    errors = [error for path, error in broken.items() if path in needed]
-    told = (
-        file_missing(handle.store, handle.tip.version, error)
-        if isinstance(error, FileNotFoundError)
-        else error
-        for error in errors
-    )
-    return [error for error in told if not isinstance(error, VersionExpiredError)]
+    for path, found in broken.items():
+        error = found
+        if path in needed and isinstance(found, FileNotFoundError):
+            error = file_missing(handle.store, handle.tip.version, found)
+        if path in needed and not isinstance(error, VersionExpiredError):
+            yield error
 
 
 def _read(
-    store: Store, runs: Sequence[Run], manifest: Manifest
+    store: Store, runs: Sequence[Run], manifest: Manifest, compression: Compression
 ) -> tuple[list[_Found], dict[str, Exception]]:
     """Returns the rows of all runs, and the objects that cannot be read; each is read once."""
-    compression = LogConfig.from_overrides(manifest.head.config).compression
     key_seed, schema = manifest.head.log.key_seed, manifest.head.log.schema
     by_object: dict[str, list[tuple[Run, Chunk]]] = defaultdict(list)
     for run in runs:
@@ -286,9 +294,9 @@ def _read(
 
 
 def _parts_or_error(
-    read: Callable[[Sequence[Wanted]], Iterator[pa.RecordBatch | CopiedGroup]],
+    read: Callable[[Sequence[Wanted]], Iterator[_Part]],
     wanted: Sequence[Wanted],
-) -> list[pa.RecordBatch | CopiedGroup] | Exception:
+) -> list[_Part] | Exception:
     """Returns what is to be had of an object, or why it cannot be read."""
     try:
         return list(read(wanted))
@@ -296,23 +304,21 @@ def _parts_or_error(
         return e
 
 
-def _located(part: pa.RecordBatch | CopiedGroup) -> _Found:
+def _located(part: _Part) -> _Found:
     if isinstance(part, CopiedGroup):
         return part.stats.partition, part.stats.first_offset, part
     p, first = (part.column(name)[0].as_py() for name in ("partition", "offset"))
     return p, first, part.drop_columns(["partition"])
 
 
-def _by_run(
-    runs: Sequence[Run], batches: list[_Found]
-) -> Iterator[list[pa.RecordBatch | CopiedGroup]]:
+def _by_run(runs: Sequence[Run], batches: list[_Found]) -> Iterator[list[_Part]]:
     """Yields the rows of each run, in offset order. Empties the list."""
     bases: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for i, run in enumerate(runs):
         bases[run.partition].append((run.base, i))
     for starts in bases.values():
         starts.sort()
-    rows: list[list[tuple[int, pa.RecordBatch | CopiedGroup]]] = [[] for _ in runs]
+    rows: list[list[tuple[int, _Part]]] = [[] for _ in runs]
     for p, first, batch in batches:
         starts = bases[p]
         i = starts[bisect_right(starts, first, key=itemgetter(0)) - 1][1]
@@ -323,9 +329,7 @@ def _by_run(
         yield [batch for _, batch in sorted(found, key=itemgetter(0))]
 
 
-def _miscounted(
-    store: Store, run: Run, rows: list[pa.RecordBatch | CopiedGroup]
-) -> CorruptionError | None:
+def _miscounted(store: Store, run: Run, rows: list[_Part]) -> CorruptionError | None:
     least, most = _rows_above(run)
     if least <= (found := sum(batch.num_rows for batch in rows)) <= most:
         return None
@@ -333,27 +337,6 @@ def _miscounted(
         f"partition {run.partition} of {store.url} has {found} records in"
         f" [{max(run.base, run.low)}, {run.next}), but the manifest says {least} to {most};"
         " nothing was changed"
-    )
-
-
-def _write(
-    handle: Handle,
-    store: Store,
-    run: Run,
-    rows: list[pa.RecordBatch | CopiedGroup],
-    manifest: Manifest,
-) -> list[DataObject]:
-    config = LogConfig.from_overrides(manifest.head.config)
-    return write_rewritten(
-        store,
-        rows,
-        partition=run.partition,
-        stamp=manifest.version,
-        key_seed=manifest.head.log.key_seed,
-        schema=manifest.head.log.schema,
-        new_id=handle.ids.new_id,
-        compression=config.compression,
-        object_bytes=config.object_bytes,
     )
 
 
@@ -385,55 +368,42 @@ def _replacement(run: Run, objects: Sequence[DataObject]) -> Replacement:
     )
 
 
-def _is_as_planned(run: Run, now: Manifest) -> bool:
-    """Tells whether the run's chunks are there, exactly as they were but for their masks. Pure."""
-    there = [
-        c
-        for s in now.segments[run.partition]
-        if s.base < run.next and s.next > run.base
-        for c in s.chunks
-        if run.base <= c.base < run.next
-    ]
-    return len(there) == len(run.chunks) and all(map(Chunk.is_but_for_its_mask, run.chunks, there))
-
-
 LOOSE_OBJECTS_MIN = 32
 RUN_CHUNKS_MIN = 8
 WAIT_MS_MAX = 3_600_000
 
 
-def coalesce(handle: Handle, store: Store, *, now_ms: int, force: bool = False) -> list[Run]:
-    """Coalesces what is due, round by round; returns the runs that were replaced.
-
-    ``store`` is the handle's own, perhaps metered. Costs one GET where loose objects are too few.
-
-    Raises:
-        CorruptionError: as `relayout`.
+def coalesce(work: Work, *, force: bool = False) -> list[Run]:
+    """Coalesces what is due, round by round; returns the runs that were replaced. Costs one GET
+    where loose objects are too few.
     """
-    through = handle.manifest().version
+    return _relaid(work, partial(due_coalescing, force=force), "coalesce")
 
-    def due(manifest: Manifest) -> list[Run]:
-        runs = candidate_runs(manifest, through=through)
-        if not is_due(handle, runs, now_ms=now_ms, force=force):
-            return []
-        return [r for r in bounded(runs) if not r.becomes_itself]
 
-    return _relayout_all(handle, store, due, operation="coalesce")
+def due_coalescing(work: Work, *, force: bool = False) -> list[Run]:
+    """Returns what is coalesced now; as `is_due`."""
+    runs = candidate_runs(work.manifest, through=work.through)
+    return runs if is_due(work, runs, force=force) else []
 
 
 def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Run]:
     """Returns the runs of neighbouring loose chunks that are worth rewriting, of all partitions;
-    committed by version ``through``, if it is given. Pure.
+    committed by version ``through``, if it is given. None of what was aborted (H-T7), or lies above
+    the last stable offset, or is undecided below the log start, to which that is raised (S51).
     """
     newest = manifest.version if through is None else through
     config = LogConfig.from_overrides(manifest.head.config)
-    runs = [
-        Run(p, part, 0)
-        for p, segments in enumerate(manifest.segments)
-        for segment in segments
-        for run in _loose_runs(segment.chunks, config, newest, manifest.head.stable_offset(p))
-        if (part := _worthwhile(run))
-    ]
+    runs: list[Run] = []
+    for p, segments in enumerate(manifest.segments):
+        stable = manifest.head.stable_offset(p)
+
+        def is_wanted(c: Chunk, stable: int = stable) -> bool:
+            is_decided = c.outcome is None
+            return is_loose(c, config) and c.version <= newest and c.next <= stable and is_decided
+
+        for segment in segments:
+            parts = map(_worthwhile, neighbours_of(segment.chunks, is_wanted))
+            runs += [Run(p, part) for part in parts if part]
     alone: Counter[str] = Counter()
     for run in runs:
         if len(run.chunks) == 1:
@@ -449,7 +419,7 @@ def _is_best_left(run: Run, alone: Mapping[str, int]) -> bool:
     return len(run.chunks) == 1 and is_shared(c) and alone[c.object.path] == c.object.rows
 
 
-def is_due(handle: Handle, runs: Sequence[Run], *, now_ms: int, force: bool = False) -> bool:
+def is_due(work: Work, runs: Sequence[Run], *, force: bool = False) -> bool:
     """Tells whether the runs are worth it now. Costs one GET where loose objects are too few."""
     chunks = [c for run in runs for c in run.chunks]
     if not chunks:
@@ -457,30 +427,13 @@ def is_due(handle: Handle, runs: Sequence[Run], *, now_ms: int, force: bool = Fa
     if force or len({c.object.path for c in chunks}) >= LOOSE_OBJECTS_MIN:
         return True
     shared = [c.version for c in chunks if is_shared(c)]
-    return bool(shared) and now_ms - _committed_ms(handle, min(shared)) > WAIT_MS_MAX
-
-
-def _committed_ms(handle: Handle, version: int) -> int:
-    """Returns the commit time of a version; 0 when its commit is deleted already, so long ago is
-    it.
-    """
+    if not shared:
+        return False
     try:
-        return read_commit(handle.store, version).record.time_ms
+        committed_ms = read_commit(work.handle.store, min(shared)).record.time_ms
     except FileNotFoundError:
-        return 0
-
-
-def _loose_runs(
-    chunks: Sequence[Chunk], config: LogConfig, newest: int, stable: int
-) -> Iterator[tuple[Chunk, ...]]:
-    """Yields the runs below the last stable offset, without what was aborted (H-T7), or is
-    undecided below the log start, to which the stable offset is raised (S51).
-    """
-    wanted = [
-        is_loose(c, config) and (c.version <= newest and c.next <= stable) and c.outcome is None
-        for c in chunks
-    ]
-    return runs_of(chunks, wanted)
+        return True  # Its commit is deleted already, so long ago is it.
+    return work.now_ms - committed_ms > WAIT_MS_MAX
 
 
 def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
@@ -497,67 +450,49 @@ def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
     return tuple(run[first:])
 
 
-def purge_dead_rows(
-    handle: Handle, store: Store, *, now_ms: int, defaults: Mapping[str, str] = NO_DEFAULTS
-) -> list[Run]:
-    """Rewrites what is due; returns the runs that were replaced. No request where nothing is due.
-    ``defaults`` are the process's (S45).
-
-    Raises:
-        CorruptionError: as `relayout`.
-    """
-
-    def due(manifest: Manifest) -> list[Run]:
-        config = with_defaults(manifest.head.config, defaults)
-        return bounded(due_purges(manifest, config, now_ms=now_ms))
-
-    return _relayout_all(handle, store, due, operation="clean")
+def purge_dead_rows(work: Work) -> list[Run]:
+    """Rewrites what is due; returns the runs that were replaced. Costs nothing where none is."""
+    return _relaid(work, due_purges, "clean")
 
 
-def due_purges(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Run]:
-    """Returns the runs of neighbouring chunks whose dead rows are due. Pure."""
+def due_purges(work: Work) -> list[Run]:
+    """Returns the runs of neighbouring chunks whose dead rows are due."""
+    is_wanted = partial(is_purge_due, config=work.config, now_ms=work.now_ms)
     return [
-        Run(p, run, 0)
-        for p, segments in enumerate(manifest.segments)
+        Run(p, run)
+        for p, segments in enumerate(work.manifest.segments)
         for segment in segments
-        for run in runs_of(
-            segment.chunks, [is_purge_due(c, config, now_ms=now_ms) for c in segment.chunks]
-        )
+        for run in neighbours_of(segment.chunks, is_wanted)
     ]
 
 
 SEGMENTS_MIN = 8
 
-
-def merge_segments(
-    handle: Handle, *, defaults: Mapping[str, str] = NO_DEFAULTS
-) -> Sequence[Replacement]:
-    """Merges what is due, in one commit; no request where nothing is. ``defaults`` are the
-    process's (S45).
-    """
-    done: list[Replacement] = []
-
-    def prepare(_: Commit, time_ms: int) -> Edit | NothingToCommit:
-        manifest = handle.manifest()
-        config = with_defaults(manifest.head.config, defaults)
-        done[:] = due_merges(manifest, config)
-        if not done:
-            return NothingToCommit()
-        return tried(Edit(replace=tuple(done)), manifest, time_ms=time_ms)
-
-    handle.commit(prepare, operation="merge")
-    return done
+Merge = tuple[int, Sequence[Segment]]
+"""A partition, and neighbouring sealed segments of it."""
 
 
-def due_merges(manifest: Manifest, config: LogConfig) -> list[Replacement]:
-    """Returns the merges, each of neighbouring sealed segments. Pure."""
-    return [_merge(p, group) for p, group in mergeable(manifest, config, lambda s: len(s.chunks))]
+def merge_segments(work: Work) -> list[Merge] | None:
+    """Merges what is due, in one commit; no request where nothing is."""
+    return commit_due(work, "merge", due_merges, merging)
+
+
+def due_merges(work: Work) -> list[Merge]:
+    """Returns what is merged now."""
+    return mergeable(work.manifest, work.config, lambda s: len(s.chunks))
+
+
+def merging(work: Work, merges: Sequence[Merge]) -> Edit:
+    """Returns the merges as one change, which fits."""
+    edit = Edit(replace=tuple(_merge(p, group) for p, group in merges))
+    work.after(edit)
+    return edit
 
 
 def mergeable(
     manifest: Manifest, config: LogConfig, chunks_of: Callable[[Segment], int]
-) -> list[tuple[int, Sequence[Segment]]]:
-    """Returns, by partition, the neighbours that become one, each of so many chunks. Pure."""
+) -> list[Merge]:
+    """Returns the neighbours that become one, each of so many chunks."""
     if config.compact:
         return []
 
@@ -597,22 +532,16 @@ def _merge(partition: int, group: Sequence[Segment]) -> Replacement:
     return Replacement(partition, base, end, sources, chunks, ((base, end, created_ms),))
 
 
-def trim(handle: Handle, store: Store) -> list[Run]:
-    """Trims what is due; returns the runs that were replaced.
-
-    Raises:
-        CorruptionError: as `relayout`.
-    """
-    return _relayout_all(handle, store, lambda m: bounded(due_trims(m)), operation="trim")
+def trim(work: Work) -> list[Run]:
+    """Trims what is due; returns the runs that were replaced."""
+    return _relaid(work, due_trims, "trim")
 
 
-def due_trims(manifest: Manifest) -> list[Run]:
-    """Returns, by partition, the chunks below the log start in the sealed segment that holds it.
-    Pure.
-    """
+def due_trims(work: Work) -> list[Run]:
+    """Returns, by partition, the chunks below the log start in the sealed segment that holds it."""
     runs = []
-    for p, segments in enumerate(manifest.segments):
-        start = manifest.head.partitions.start[p]
+    for p, segments in enumerate(work.manifest.segments):
+        start = work.head.partitions.start[p]
         holding = (s for s in segments[:-1] if s.base < start < s.next)
         below = tuple(c for s in holding for c in s.chunks if c.base < start)
         if below and not any(c.undecided for c in below):
@@ -649,6 +578,28 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """What passes share, before the first of them: ``gathered`` with ``size_bytes`` of the room,
+    or else coalesced first.
+    """
+
+    gathered: Sequence[Run] = ()
+    size_bytes: int = 0
+    coalesces_first: bool = False
+
+
+def due_sharing(work: Work, chosen: Iterable[Candidate], room: Room | None) -> Sharing:
+    """Returns what passes over these partitions share, and takes it of the room; as `is_due`."""
+    runs = gatherable(work.manifest, chosen)
+    if not is_due(work, runs):
+        return Sharing()
+    size_bytes = sum(run.size_bytes for run in runs)
+    if room is not None and room.take(size_bytes):
+        return Sharing(runs, size_bytes)
+    return Sharing(coalesces_first=is_worth_coalescing(runs))
+
+
+@dataclass(frozen=True, slots=True)
 class Gathered:
     """Runs of a log's chunks, each with what takes its place; by path, the objects of these, which
     no store has.
@@ -659,10 +610,10 @@ class Gathered:
 
     def used_by(self, plan: PassPlan) -> PassPlan:
         """Returns the plan of a pass over the gathered rows of its partition, as far as they still
-        lie where they lay. Pure.
+        lie where they lay.
         """
         p, manifest = plan.partition, plan.manifest
-        mine = [r for run, r in self.made if run.partition == p and _is_as_planned(run, manifest)]
+        mine = [r for run, r in self.made if run.partition == p and run.is_there(manifest)]
         if not mine:
             return plan
         segments = tuple(_with_runs(s, mine) for s in manifest.segments[p])
@@ -675,32 +626,39 @@ class Gathered:
         )
 
 
-def gather(handle: Handle, store: Store, manifest: Manifest, runs: Sequence[Run]) -> Gathered:
+def gather(work: Work, runs: Sequence[Run]) -> Gathered:
     """Reads the runs, each object once, and coalesces them in memory. What is damaged is left out:
     the pass that needs it says so.
     """
-    memory = _Memory(store)
-    made, _ = rewritten(handle, store, manifest, runs, to=memory)
+    memory = _Memory(work.store)
+    made, _ = _rewritten(work, work.manifest, runs, to=memory)
     return Gathered(made, memory.objects)
 
 
 def gatherable(manifest: Manifest, chosen: Iterable[Candidate]) -> list[Run]:
-    """Returns the runs of neighbouring fresh chunks that share their objects, in the segments that
-    passes over these partitions clean. Pure.
+    """Returns the runs of neighbouring chunks that are as they were appended and share their
+    objects, in the segments that passes over these partitions clean.
     """
+
+    def is_fresh(c: Chunk) -> bool:
+        is_decided = c.outcome is None
+        return is_shared(c) and c.dead is None and c.horizon == NONE and is_decided
+
     return [
-        Run(c.partition, run, 0)
+        Run(c.partition, run)
         for c in chosen
         for segment in manifest.segments[c.partition][:-1]
         if segment.next <= c.bounds.first_uncleanable
-        for run in _fresh_runs(segment, c.bounds.first_dirty)
+        for run in neighbours_of(
+            [chunk for chunk in segment.chunks if chunk.base >= c.bounds.first_dirty], is_fresh
+        )
         if len(run) > 1
     ]
 
 
 def is_worth_coalescing(runs: Sequence[Run]) -> bool:
     """Tells whether coalescing the runs costs less than what it spares the passes: two requests for
-    each chunk. Pure.
+    each chunk.
     """
     chunks = [c for run in runs for c in run.chunks]
     read = len({c.object.path for c in chunks})
@@ -708,25 +666,8 @@ def is_worth_coalescing(runs: Sequence[Run]) -> bool:
     return 2 * len(chunks) > read + 3 * len(runs) + written_bytes / REQUEST_BYTES
 
 
-def size_bytes_of(runs: Sequence[Run]) -> int:
-    """Returns the record bytes of the runs."""
-    return sum(c.size_bytes for run in runs for c in run.chunks)
-
-
-def _fresh_runs(segment: Segment, first: int) -> Iterator[tuple[Chunk, ...]]:
-    """Yields the runs of chunks from an offset on that are as they were appended."""
-    wanted = [
-        c.base >= first
-        and is_shared(c)
-        and (c.dead is None and c.horizon == NONE)
-        and c.outcome is None
-        for c in segment.chunks
-    ]
-    return runs_of(segment.chunks, wanted)
-
-
 def _with_runs(segment: Segment, replacements: Sequence[Replacement]) -> Segment:
-    """Returns the segment with other chunks where it has those that are replaced. Pure."""
+    """Returns the segment with other chunks where it has those that are replaced."""
     mine = [r for r in replacements if segment.base <= r.base < segment.next]
     gone = {identity for r in mine for identity in r.sources}
     kept = [c for c in segment.chunks if c.identity not in gone]

@@ -1,27 +1,20 @@
-"""Retention and sealing: what expires by rule, not by key; partitions that cannot be cleaned.
+"""Sealing idle segments (S8), retention and the start offset rule (S31-S35): what goes by rule, not
+by key; and partitions that cannot be cleaned for now, retried with back-off (S28).
 
-Which segments have had their time, and where the log starts after them (S31-S35). Pure.
+Each duty is one commit for all partitions, and none where nothing is due.
 
-Rules run in the order start offset, size, time; each walks from the oldest segment and stops at
-the first that fails it. The start offset rule holds under every policy, the others where
-``delete`` is in it.
-
-What keeps a log in order besides cleaning: sealing idle segments (S8), retention and the start
-offset rule (S31-S35).
-
-Each is one commit for all partitions, prepared from the state at the tip, and none when nothing is
-due.
-
-Partitions that cannot be cleaned for now: recorded with the reason, and retried with back-off
-(S28).
+Rules run in the order start offset, size, time; each walks from the oldest segment and stops at the
+first that fails it. The start offset rule holds under every policy, the others where ``delete`` is
+in it. The start moves before the objects go (S35): these are released now, deleted later.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from clog.cleaner.duties import Work, commit_due
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
-from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
+from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -30,93 +23,8 @@ from clog.storage.errors import (
 from clog.storage.format.chunks import Segment, Uncleanable
 from clog.storage.format.codec import NONE
 from clog.storage.format.columns import new_jitter_ms
-from clog.storage.format.commits import Commit, Edit, Head
+from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.manifest import Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What retention does to one partition: segments below ``drop`` go; the log starts at
-    ``start`` (None: unchanged).
-
-    ``seal`` says that the active segment goes too, so an empty one takes its place first (S34).
-    ``records`` and ``size_bytes`` are those of the segments.
-    """
-
-    partition: int
-    drop: int
-    start: int | None
-    seal: bool
-    records: int
-    size_bytes: int
-
-
-def cut(manifest: Manifest, partition: int, config: LogConfig, *, now_ms: int) -> Cut | None:
-    """Returns the cut of one partition now; None when nothing goes."""
-    segments = manifest.segments[partition]
-    start = manifest.head.partitions.start[partition]
-    gone = _below_start(segments, start)
-    expired = 0
-    if config.delete:
-        expired = _over_size(segments[gone:], config)
-        expired += _over_time(segments[gone + expired :], config, now_ms=now_ms)
-    if gone + expired == 0:
-        return None
-    cut_off = segments[: gone + expired]
-    last = cut_off[-1]
-    return Cut(
-        partition,
-        last.next,
-        last.next if last.next > start else None,
-        seal=last is segments[-1],
-        records=sum(s.rows for s in cut_off),
-        size_bytes=sum(s.size_bytes for s in cut_off),
-    )
-
-
-def _below_start(segments: tuple[Segment, ...], start: int) -> int:
-    """Returns how many of the oldest end at or below the log start offset. The active one may, too:
-    it would keep its dead records until it rolls (S37).
-    """
-    count = 0
-    for segment in segments:
-        if segment.next > start or _is_empty_active(segment, segments):
-            break
-        count += 1
-    return count
-
-
-def _over_size(segments: tuple[Segment, ...], config: LogConfig) -> int:
-    """Returns how many of the oldest go while the rest still holds ``retention.bytes`` (S32)."""
-    if config.retention_bytes < 0:
-        return 0
-    over = sum(s.size_bytes for s in segments) - config.retention_bytes
-    count = 0
-    for segment in segments:
-        over -= segment.size_bytes
-        if over < 0 or _is_empty_active(segment, segments):
-            break
-        count += 1
-    return count
-
-
-def _over_time(segments: tuple[Segment, ...], config: LogConfig, *, now_ms: int) -> int:
-    """Returns how many of the oldest have their largest timestamp more than ``retention.ms`` ago
-    (S32).
-    """
-    if config.retention_ms < 0:
-        return 0
-    count = 0
-    for segment in segments:
-        is_kept = now_ms - segment.max_timestamp_ms <= config.retention_ms
-        if is_kept or _is_empty_active(segment, segments):
-            break
-        count += 1
-    return count
-
-
-def _is_empty_active(segment: Segment, segments: tuple[Segment, ...]) -> bool:
-    return segment is segments[-1] and not segment.chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,81 +57,119 @@ class MaintenanceResult:
         return bool(self.sealed or self.expired)
 
 
-def idle_partitions(
-    head: Head, *, now_ms: int, defaults: Mapping[str, str] = NO_DEFAULTS
-) -> list[int]:
+def idle_partitions(work: Work) -> list[int]:
     """Returns the partitions whose active segment is older, by the wall clock since its first
-    commit, than the effective ``segment.ms`` (S8). ``defaults`` are the process's (S45).
+    commit, than the effective ``segment.ms`` (S8).
     """
-    config = with_defaults(head.config, defaults)
-    columns = head.partitions
+    columns, segment_ms = work.head.partitions, work.config.effective_segment_ms
     return [
         p
-        for p in range(head.log.partitions)
+        for p in range(work.head.log.partitions)
         if columns.created_ms[p] != NONE
-        and now_ms - columns.created_ms[p] > config.effective_segment_ms - columns.jitter_ms[p]
+        and work.now_ms - columns.created_ms[p] > segment_ms - columns.jitter_ms[p]
     ]
 
 
-def seal_idle(
-    handle: Handle, *, now_ms: int, defaults: Mapping[str, str] = NO_DEFAULTS
-) -> list[int]:
+def sealing(work: Work, partitions: Sequence[int]) -> Edit:
+    """Returns the edit that seals the active segments of these partitions."""
+    return Edit(seal=tuple((p, _new_jitter_ms(work)) for p in partitions))
+
+
+def seal_idle(work: Work) -> list[int]:
     """Seals the active segments of `idle_partitions`; returns these."""
-    sealed: list[int] = []
-
-    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-        sealed[:] = idle_partitions(tip.head, now_ms=now_ms, defaults=defaults)
-        if not sealed:
-            return NothingToCommit()
-        config = with_defaults(tip.head.config, defaults)
-        return Edit(seal=tuple((p, _new_jitter_ms(handle, config)) for p in sealed))
-
-    handle.commit(prepare, operation="seal")
-    return sealed
+    return commit_due(work, "seal", idle_partitions, sealing) or []
 
 
-def apply_retention(
-    handle: Handle, *, now_ms: int, defaults: Mapping[str, str] = NO_DEFAULTS
-) -> list[Cut]:
-    """Moves log starts and drops segments that have had their time; returns what was cut."""
-    cuts: list[Cut] = []
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What retention does to one partition: segments below ``drop`` go; the log starts at
+    ``start`` (None: unchanged). ``seal``: the active segment goes too, so an empty one takes its
+    place first (S34). ``records`` and ``size_bytes`` are those of the segments.
+    """
 
-    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-        config = with_defaults(tip.head.config, defaults)
-        cuts[:] = due_cuts(handle.manifest(), config, now_ms=now_ms)
-        if not cuts:
-            return NothingToCommit()
-        return edit_of(cuts, jitter_ms=lambda: _new_jitter_ms(handle, config))
+    partition: int
+    drop: int
+    start: int | None
+    seal: bool
+    records: int
+    size_bytes: int
 
-    handle.commit(prepare, operation="retention")
-    return cuts
+    @property
+    def expired(self) -> Expired:
+        return Expired(self.partition, self.drop, self.records, self.size_bytes)
 
 
-def due_cuts(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Cut]:
-    """Returns what retention and the start offset rule take now. Pure."""
+def cut(manifest: Manifest, partition: int, config: LogConfig, *, now_ms: int) -> Cut | None:
+    """Returns the cut of one partition now; None when nothing goes."""
+    segments = manifest.segments[partition]
+    start = manifest.head.partitions.start[partition]
+    # Of the active one, too: it would keep its dead records until it rolls (S37).
+    gone = _oldest(segments, lambda s: s.next <= start)
+    if config.delete and config.retention_bytes >= 0:
+        gone += _over_size(segments[gone:], config.retention_bytes)
+    if config.delete and config.retention_ms >= 0:
+        before_ms = now_ms - config.retention_ms
+        gone += _oldest(segments[gone:], lambda s: s.max_timestamp_ms < before_ms)  # S32
+    if not gone:
+        return None
+    last = segments[gone - 1]
+    return Cut(
+        partition,
+        last.next,
+        last.next if last.next > start else None,
+        seal=last is segments[-1],
+        records=sum(s.rows for s in segments[:gone]),
+        size_bytes=sum(s.size_bytes for s in segments[:gone]),
+    )
+
+
+def _over_size(segments: Sequence[Segment], bytes_max: int) -> int:
+    """Returns how many of the oldest go while the rest still holds ``retention.bytes`` (S32)."""
+    left = sum(s.size_bytes for s in segments)
+
+    def goes(segment: Segment) -> bool:
+        nonlocal left
+        left -= segment.size_bytes
+        return left >= bytes_max
+
+    return _oldest(segments, goes)
+
+
+def _oldest(segments: Sequence[Segment], goes: Callable[[Segment], bool]) -> int:
+    """Returns how many of the oldest go, up to the first that does not; an empty active one does
+    not.
+    """
+    for count, segment in enumerate(segments):
+        is_empty_active = segment is segments[-1] and not segment.chunks
+        if is_empty_active or not goes(segment):
+            return count
+    return len(segments)
+
+
+def due_cuts(work: Work) -> list[Cut]:
+    """Returns what retention and the start offset rule take now."""
+    manifest, config = work.manifest, work.config
     partitions = range(manifest.head.log.partitions)
-    found = (cut(manifest, p, config, now_ms=now_ms) for p in partitions)
+    found = (cut(manifest, p, config, now_ms=work.now_ms) for p in partitions)
     return [c for c in found if c is not None]
 
 
-def expired(cuts: Sequence[Cut]) -> list[Expired]:
-    """Returns what cuts take away."""
-    return [Expired(c.partition, c.drop, c.records, c.size_bytes) for c in cuts]
-
-
-def edit_of(cuts: Sequence[Cut], *, jitter_ms: Callable[[], int]) -> Edit:
-    """Returns the cuts as one change. The start moves before the objects go (S35): these are
-    released now, deleted later.
-    """
+def cutting(work: Work, cuts: Sequence[Cut]) -> Edit:
+    """Returns the cuts as one change."""
     return Edit(
         start={c.partition: c.start for c in cuts if c.start is not None},
-        seal=tuple((c.partition, jitter_ms()) for c in cuts if c.seal),
+        seal=tuple((c.partition, _new_jitter_ms(work)) for c in cuts if c.seal),
         drop={c.partition: c.drop for c in cuts},
     )
 
 
-def _new_jitter_ms(handle: Handle, config: LogConfig) -> int:
-    return new_jitter_ms(config, uniform=handle.ids.uniform)
+def apply_retention(work: Work) -> list[Cut]:
+    """Moves log starts and drops segments that have had their time; returns what was cut."""
+    return commit_due(work, "retention", due_cuts, cutting) or []
+
+
+def _new_jitter_ms(work: Work) -> int:
+    return new_jitter_ms(work.config, uniform=work.handle.ids.uniform)
 
 
 BACKOFF_MS = 15_000
@@ -245,7 +191,7 @@ back-off.
 
 def is_resting(manifest: Manifest, partition: int, *, now_ms: int) -> bool:
     """Tells whether a partition that failed still waits: 15 s, doubled by every further failure, an
-    hour at most. Pure.
+    hour at most.
     """
     found = manifest.uncleanable.get(partition)
     if found is None:
@@ -259,9 +205,7 @@ def set_uncleanable(handle: Handle, partition: int, reason: str | None, *, now_m
     def prepare(_tip: Commit, _ms: int) -> Edit | NothingToCommit:
         before = handle.manifest().uncleanable.get(partition)
         if reason is None:
-            if before is None:
-                return NothingToCommit()
-            return Edit(uncleanable={partition: None})
+            return NothingToCommit() if before is None else Edit(uncleanable={partition: None})
         attempts = before.attempts + 1 if before else 1
         return Edit(uncleanable={partition: Uncleanable(reason, now_ms, attempts)})
 

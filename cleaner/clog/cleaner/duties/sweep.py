@@ -51,11 +51,12 @@ D3. What is due by now goes as ever (`sweep_released`), in the room that this ma
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from clog.cleaner.duties import Work
 from clog.storage.administration import OF_A_CREATION, OF_A_FIRST_WRITE
 from clog.storage.commit.committer import (
     SKEW_MS_MAX,
@@ -67,7 +68,7 @@ from clog.storage.commit.committer import (
 )
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version, try_read
-from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
+from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock
 from clog.storage.errors import CorruptionError, InvalidInputError, VersionExpiredError
 from clog.storage.format import documents
@@ -89,6 +90,218 @@ from clog.storage.store.contract import (
 )
 from clog.storage.views import DELTA, FORMATS
 
+_LOGGER = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+LOOK_MS = 600_000
+"""The clock is compared with the store's this often."""
+ORPHAN_AGE_MS = 86_400_000
+"""An object that was written so long ago and is in no manifest will never be committed."""
+SWEEP_MS = 86_400_000
+"""Sweeps of one log are at least so far apart."""
+_BEGINNINGS = tuple(begin for view in FORMATS.values() for begin in view.stray_beginnings)
+"""How names of strays begin: rows and deletion vectors of Delta, rows of Iceberg, and what it
+writes with each commit.
+"""
+
+Track = Callable[[Sequence[str]], Iterable[str]]
+"""Yields the paths that are deleted, so that somebody can watch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep deleted, or would."""
+
+    objects: tuple[str, ...]
+    size_bytes: int
+
+    @classmethod
+    def of(cls, found: Sequence[StoredObject | Released]) -> "Swept":
+        return cls(tuple(o.path for o in found), sum(o.size_bytes for o in found))
+
+
+def sweep_released(work: Work, *, dry_run: bool = False, track: Track = iter) -> Swept:
+    """Deletes objects that nothing refers to and that were released longer than
+    ``file.delete.delay.ms`` ago (S27).
+    """
+    handle, due = work.handle, due_released(work)
+    if dry_run or not due:
+        return Swept.of(due)
+    if is_comparable(handle.clock):
+        check_clock(handle, now_ms=work.now_ms)
+    oldest = raise_oldest(handle, max(r.version for r in due))  # W4
+    swept = Swept.of([r for r in due if r.version <= oldest])  # A view may be published meanwhile.
+    for path in track(swept.objects):
+        work.store.delete(path)  # W5
+    handle.commit(lambda _tip, _ms: Edit(forget=swept.objects), operation="sweep")  # W6
+    return swept
+
+
+def due_released(work: Work) -> list[Released]:
+    """Returns what `sweep_released` deletes; without a request where nothing is due, or no reader
+    may hold anything.
+    """
+    config, now_ms = work.config, work.now_ms
+    due = due_objects(work.manifest, config, now_ms=now_ms)
+    if due:
+        holds = read_holds(work.handle, config, now_ms=now_ms)
+        due = not_held(due, config, holds, now_ms=now_ms)
+    return due
+
+
+def raise_oldest(handle: Handle, version: int) -> int:
+    """Commits that versions before this one are no longer readable, unless that is so already, as
+    far as no published view needs them; returns which is the oldest readable one then.
+    """
+
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        pinned = lowest_pinned(tip.head.pins)
+        oldest = version if pinned is None else min(version, pinned)
+        if tip.head.oldest_readable >= oldest:
+            return NothingToCommit()
+        return Edit(oldest_readable=oldest)
+
+    handle.commit(prepare, operation="sweep")
+    return handle.tip.head.oldest_readable
+
+
+def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Released]:
+    """Returns released objects to which no chunk refers, nor a published view, released long enough
+    ago.
+
+    A dead object never comes back to life: a replacement may only refer to chunks that are there.
+    One that lost its chunks bit by bit is dead since it lost the last (FORMAT.md §6).
+    """
+    if not manifest.released:
+        return []
+    alive = manifest.files()
+    last = {r.path: r for r in manifest.released}  # in the order of their versions
+    pinned = lowest_pinned(manifest.head.pins)
+    return [
+        r
+        for r in last.values()
+        if r.path not in alive
+        and now_ms - r.time_ms > config.file_delete_delay_ms
+        and (pinned is None or r.version <= pinned)
+    ]
+
+
+def not_held(
+    due: list[Released], config: LogConfig, holds: Holds, *, now_ms: int
+) -> list[Released]:
+    """Returns those that are due and that no reader holds with its version (S64)."""
+    delay_ms = config.file_delete_delay_ms
+    held = (
+        r.version
+        for r in due
+        if holds.keeps_version(r.version, r.time_ms + delay_ms, now_ms=now_ms)
+    )
+    first = min(held, default=None)
+    return due if first is None else [r for r in due if r.version < first]
+
+
+def sweep_orphans(
+    work: Work, *, age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False, track: Track = iter
+) -> Swept:
+    """Raises the orphan floor to what was the newest version ``age_ms`` ago, then deletes objects
+    with a stamp below it that no readable version refers to, and documents and temporary files as
+    old.
+    """
+    handle, store, old_ms = work.handle, work.store, work.now_ms - age_ms
+    if is_comparable(handle.clock):
+        check_clock(handle, now_ms=work.now_ms, dry_run=dry_run)
+    floor = max(newest_by(handle, store, old_ms), handle.tip.head.orphan_floor)
+    documents_ms = old_ms
+    if not dry_run:
+        handle.commit(lambda tip, _: _raised(tip, floor), operation="floor")  # W1
+        documents_ms = min(old_ms, handle.tip.record.time_ms - SKEW_MS_MAX)
+    orphans = _orphans(handle, store, floor, documents_ms)  # W2: at or after the floor's commit
+    if not dry_run:
+        for path in track([found.path for found in orphans]):
+            store.delete(path)  # W3
+
+    def gone(found: list[StoredObject]) -> list[StoredObject]:
+        for each in found if not dry_run else ():
+            store.delete(each.path)
+        return found
+
+    forgotten = gone(_expired_readers(store, before_ms=old_ms))
+    left = gone([t for t in store.list_temporary("") if t.modified_ms < old_ms])
+    others = sweep_other_logs(handle, before_ms=old_ms, dry_run=dry_run)
+    strays = _sweep_strays(handle, before_ms=old_ms, dry_run=dry_run)
+    return Swept.of([*orphans, *forgotten, *left, *others, *strays])
+
+
+def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[StoredObject]:
+    """Returns the objects with a stamp below the floor, and documents written before ``old_ms``."""
+    tip = handle.tip
+    try:
+        return _orphans_at_tip(handle, store, floor, old_ms)
+    except (FileNotFoundError, VersionExpiredError) as e:
+        # Another cleaner closed a block or swept: newer versions need it no more.
+        if handle.refresh() is tip:
+            handle.standing.check()
+            raise CorruptionError(
+                f"the newest version of {store.url}, {tip.version}, needs what is missing: {e};"
+                " nothing was deleted"
+            ) from e
+        return _orphans_at_tip(handle, store, floor, old_ms)
+
+
+def _orphans_at_tip(handle: Handle, store: Store, floor: int, old_ms: int) -> list[StoredObject]:
+    manifest = handle.manifest()
+    needed = {*manifest.files(), *(r.path for r in manifest.released)}
+    objects = [
+        found
+        for found in store.list(documents.DATA)
+        if found.path not in needed
+        and (stamp := documents.stamp_of(found.path)) is not None
+        and stamp < floor
+    ]
+    others = _unneeded_documents(store, handle.tip, floor, before_ms=old_ms)
+    return [*objects, *others, *_unneeded_view_files(handle, store, before_ms=old_ms)]
+
+
+def _raised(tip: Commit, floor: int) -> Edit | NothingToCommit:
+    return NothingToCommit() if tip.head.orphan_floor >= floor else Edit(orphan_floor=floor)
+
+
+class SweepSchedule:
+    """Tells when a log is due for `sweep_orphans`. Remembers what cannot change, so that most looks
+    cost nothing.
+    """
+
+    def __init__(self) -> None:
+        self._after_floor = (-1, 0)
+        self._quiet_version = -1
+
+    def is_due(self, work: Work) -> bool:
+        """Tells whether the last sweep was long enough ago. Costs one request for each floor, once
+        the log is old enough, and one for each commit since of which only sweeps are the reason.
+        """
+        handle, before_ms = work.handle, work.now_ms - ORPHAN_AGE_MS - SWEEP_MS
+        tip, floor = handle.tip, handle.tip.head.orphan_floor
+        is_young = before_ms < tip.head.log.created_ms <= work.now_ms  # Else a clock was ahead.
+        if tip.version <= floor or is_young:
+            return False
+        if self._after_floor[0] != floor:
+            # One that is gone went with its block, so long ago was it written.
+            self._after_floor = (floor, written_ms(handle, handle.store, floor + 1) or 0)
+        if self._after_floor[1] > before_ms or tip.version == self._quiet_version:
+            return False
+        if all(_is_by_a_sweep(handle, v) for v in range(floor + 1, tip.version + 1)):
+            self._quiet_version = tip.version
+            return False
+        return True
+
+
+def _is_by_a_sweep(handle: Handle, version: int) -> bool:
+    try:
+        edit = edit_of(handle.store, read_commit(handle.store, version).record)
+    except FileNotFoundError:
+        return False
+    return replace(edit, orphan_floor=None) == Edit()
+
 
 def _unneeded_documents(
     store: Store, tip: Commit, floor: int, *, before_ms: int
@@ -100,11 +313,7 @@ def _unneeded_documents(
 
     Costs a LIST for each kind, for columns only in a log that may have some; where there is
     anything old, a GET for each snapshot that is kept, for each page of older writers that is above
-    others, and one for each commit where an edit has a
-    document of its own.
-
-    Raises:
-        CorruptionError: a document that tells what is needed cannot be read.
+    others, and one for each commit where an edit has a document of its own.
     """
     oldest = read_commit(store, tip.head.oldest_readable)
     first = -1 if oldest.head.snapshot is None else oldest.head.snapshot.version
@@ -197,16 +406,10 @@ def _committed_edits(store: Store, tip: Commit) -> Iterator[str]:
                 yield at["path"]
 
 
-_LOGGER = logging.getLogger(__name__)
-
-
 def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
     """Deletes what creators that died left before ``before_ms``, and returns it; names folders of
     other logs in a warning. One LIST of ``_clog/``, one of its temporary files, and one GET where
     there is something to delete.
-
-    Raises:
-        LogReplacedError: the handle's log is not the one that stands there.
     """
     root, mine = handle.standing.root, documents.folder_of(handle.standing.log_id)
     folders: dict[str, list[StoredObject]] = {}
@@ -254,19 +457,10 @@ def _is_expired(store: Store, path: str, before_ms: int) -> bool:
         return False
 
 
-_BEGINNINGS = tuple(begin for view in FORMATS.values() for begin in view.stray_beginnings)
-"""How names of such files begin: rows and deletion vectors of Delta, rows of Iceberg, and what it
-writes with each commit.
-"""
-
-
 def _sweep_strays(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
     """Deletes what refused writers of Delta left before ``before_ms``, and returns it; names it,
     and what else others left, in warnings. Only in a log that was published four LISTs, and where
     anything of Delta's is old those of the view.
-
-    Raises:
-        LogReplacedError: the handle's log is not the one that stands there.
     """
     if not handle.tip.head.pins:
         return []
@@ -346,10 +540,6 @@ def _unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> lis
     return unneeded
 
 
-LOOK_MS = 600_000
-"""The clock is compared with the store's this often."""
-
-
 class WatchedClock:
     """The wall clock, for what one log's cleaner decides by it. Safe for threads."""
 
@@ -362,9 +552,6 @@ class WatchedClock:
         """Returns the time. Compares it with the store's each `LOOK_MS`, and whenever the monotonic
         clock tells that it may be wrong by more than `SKEW_MS_MAX`: it was set since the last look,
         in one step or in many, or the machine slept.
-
-        Raises:
-            ClockSkewError: they differ by more than that.
         """
         now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         if is_comparable(self._clock) and self._is_due(now_ms, monotonic_ms):
@@ -384,9 +571,6 @@ def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> int:
     """Compares the clocks; costs a PUT, a LIST of one name and a DELETE. A dry run writes nothing,
     so it only looks at the newest commit's time. Returns by how much this machine's is ahead of the
     store's, 0 where that is not known.
-
-    Raises:
-        ClockSkewError: they differ by more than `SKEW_MS_MAX`.
     """
     behind_ms = handle.tip.record.time_ms - now_ms
     if behind_ms > SKEW_MS_MAX:
@@ -432,259 +616,17 @@ def newest_by(handle: Handle, store: Store, time_ms: int) -> int:
     return low
 
 
-Track = Callable[[Sequence[str]], Iterable[str]]
-"""Yields the paths that are deleted, so that somebody can watch it."""
-ORPHAN_AGE_MS = 86_400_000
-"""An object that was written so long ago and is in no manifest will never be committed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep deleted, or would."""
-
-    objects: tuple[str, ...]
-    size_bytes: int
-
-
-def sweep_released(
-    handle: Handle,
-    *,
-    now_ms: int,
-    dry_run: bool = False,
-    defaults: Mapping[str, str] = NO_DEFAULTS,
-    store: Store | None = None,
-    track: Track = iter,
-) -> Swept:
-    """Deletes objects that nothing refers to and that were released longer than
-    ``file.delete.delay.ms`` ago (S27). ``defaults`` are the process's (S45); ``store`` is the
-    handle's own, perhaps metered.
-
-    Raises:
-        ClockSkewError: this machine's clock and the store's differ too much.
-    """
-    manifest = handle.manifest()
-    config = with_defaults(manifest.head.config, defaults)
-    due = due_objects(manifest, config, now_ms=now_ms)
-    if due:
-        holds = read_holds(handle, config, now_ms=now_ms)
-        due = not_held(due, config, holds, now_ms=now_ms)
-    swept = Swept(tuple(r.path for r in due), sum(r.size_bytes for r in due))
-    if dry_run or not due:
-        return swept
-    if is_comparable(handle.clock):
-        check_clock(handle, now_ms=now_ms)
-    through = max(r.version for r in due)
-
-    oldest = raise_oldest(handle, through)  # W4
-    due = [r for r in due if r.version <= oldest]  # A view may have been published meanwhile.
-    swept = Swept(tuple(r.path for r in due), sum(r.size_bytes for r in due))
-    for path in track(swept.objects):
-        (store or handle.store).delete(path)  # W5
-    handle.commit(lambda _tip, _ms: Edit(forget=swept.objects), operation="sweep")  # W6
-    return swept
-
-
-def raise_oldest(handle: Handle, version: int) -> int:
-    """Commits that versions before this one are no longer readable, unless that is so already, as
-    far as no published view needs them; returns which is the oldest readable one then.
-    """
-
-    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-        pinned = lowest_pinned(tip.head.pins)
-        oldest = version if pinned is None else min(version, pinned)
-        if tip.head.oldest_readable >= oldest:
-            return NothingToCommit()
-        return Edit(oldest_readable=oldest)
-
-    handle.commit(prepare, operation="sweep")
-    return handle.tip.head.oldest_readable
-
-
-def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Released]:
-    """Returns released objects to which no chunk refers, nor a published view, released long enough
-    ago. Pure.
-
-    A dead object never comes back to life: a replacement may only refer to chunks that are there.
-    One that lost its chunks bit by bit is dead since it lost the last (FORMAT.md §6).
-    """
-    alive = manifest.files()
-    last = {r.path: r for r in manifest.released}  # in the order of their versions
-    pinned = lowest_pinned(manifest.head.pins)
-    return [
-        r
-        for r in last.values()
-        if r.path not in alive
-        and now_ms - r.time_ms > config.file_delete_delay_ms
-        and (pinned is None or r.version <= pinned)
-    ]
-
-
-def not_held(
-    due: list[Released], config: LogConfig, holds: Holds, *, now_ms: int
-) -> list[Released]:
-    """Returns those that are due and that no reader holds with its version (S64). Pure."""
-    delay_ms = config.file_delete_delay_ms
-    held = (
-        r.version
-        for r in due
-        if holds.keeps_version(r.version, r.time_ms + delay_ms, now_ms=now_ms)
-    )
-    first = min(held, default=None)
-    return due if first is None else [r for r in due if r.version < first]
-
-
-def sweep_orphans(
-    handle: Handle,
-    *,
-    now_ms: int,
-    age_ms: int = ORPHAN_AGE_MS,
-    dry_run: bool = False,
-    store: Store | None = None,
-    track: Track = iter,
-) -> Swept:
-    """Raises the orphan floor to what was the newest version ``age_ms`` ago, then deletes objects
-    with a stamp below it that no readable version refers to, and documents and temporary files as
-    old. ``store`` is the handle's own, perhaps metered.
-
-    Raises:
-        ClockSkewError: this machine's clock and the store's differ too much.
-    """
-    if is_comparable(handle.clock):
-        check_clock(handle, now_ms=now_ms, dry_run=dry_run)
-    store = store or handle.store
-    floor = max(newest_by(handle, store, now_ms - age_ms), handle.tip.head.orphan_floor)
-    old_ms = now_ms - age_ms
-    if not dry_run:
-        handle.commit(lambda tip, _: _raised(tip, floor), operation="floor")  # W1
-        old_ms = min(old_ms, handle.tip.record.time_ms - SKEW_MS_MAX)
-    orphans = _orphans(handle, store, floor, old_ms)  # W2: at or after the floor's commit
-    if not dry_run:
-        for path in track([found.path for found in orphans]):
-            store.delete(path)  # W3
-    forgotten = _expired_readers(store, before_ms=now_ms - age_ms)
-    if not dry_run:
-        for found in forgotten:
-            store.delete(found.path)
-    left = [t for t in store.list_temporary("") if t.modified_ms < now_ms - age_ms]
-    if not dry_run:
-        for found in left:
-            store.delete(found.path)
-    swept = [
-        *orphans,
-        *forgotten,
-        *left,
-        *sweep_other_logs(handle, before_ms=now_ms - age_ms, dry_run=dry_run),
-        *_sweep_strays(handle, before_ms=now_ms - age_ms, dry_run=dry_run),
-    ]
-    return Swept(tuple(o.path for o in swept), sum(o.size_bytes for o in swept))
-
-
-def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[StoredObject]:
-    """Returns the objects with a stamp below the floor, and documents written before ``old_ms``.
-
-    Raises:
-        CorruptionError: what the newest version needs is missing.
-        LogReplacedError, NotFoundError: since the log was deleted.
-    """
-    tip = handle.tip
-    try:
-        return _orphans_at_tip(handle, store, floor, old_ms)
-    except (FileNotFoundError, VersionExpiredError) as e:
-        # Another cleaner closed a block or swept: newer versions need it no more.
-        if handle.refresh() is tip:
-            handle.standing.check()
-            raise CorruptionError(
-                f"the newest version of {store.url}, {tip.version}, needs what is missing: {e};"
-                " nothing was deleted"
-            ) from e
-        return _orphans_at_tip(handle, store, floor, old_ms)
-
-
-def _orphans_at_tip(handle: Handle, store: Store, floor: int, old_ms: int) -> list[StoredObject]:
-    manifest = handle.manifest()
-    needed = set(manifest.files())
-    needed.update(r.path for r in manifest.released)
-    objects = [
-        found
-        for found in store.list(documents.DATA)
-        if found.path not in needed
-        and (stamp := documents.stamp_of(found.path)) is not None
-        and stamp < floor
-    ]
-    others = _unneeded_documents(store, handle.tip, floor, before_ms=old_ms)
-    return [*objects, *others, *_unneeded_view_files(handle, store, before_ms=old_ms)]
-
-
-def _raised(tip: Commit, floor: int) -> Edit | NothingToCommit:
-    if tip.head.orphan_floor >= floor:
-        return NothingToCommit()
-    return Edit(orphan_floor=floor)
-
-
-SWEEP_MS = 86_400_000
-"""Sweeps of one log are at least so far apart."""
-
-
-class SweepSchedule:
-    """Tells when a log is due. Remembers what cannot change, so that most looks cost nothing."""
-
-    def __init__(self) -> None:
-        self._after_floor = (-1, 0)
-        self._quiet_version = -1
-
-    def is_due(self, handle: Handle, *, now_ms: int) -> bool:
-        """Tells whether the last sweep was long enough ago. Costs one request for each floor, once
-        the log is old enough, and one for each commit since of which only sweeps are the reason.
-        """
-        tip, before_ms = handle.tip, now_ms - ORPHAN_AGE_MS - SWEEP_MS
-        floor = tip.head.orphan_floor
-        is_young = before_ms < tip.head.log.created_ms <= now_ms  # Else a clock was ahead.
-        if tip.version <= floor or is_young:
-            return False
-        if self._after_floor[0] != floor:
-            # One that is gone went with its block, so long ago was it written.
-            self._after_floor = (floor, written_ms(handle, handle.store, floor + 1) or 0)
-        if self._after_floor[1] > before_ms or tip.version == self._quiet_version:
-            return False
-        if all(_is_by_a_sweep(handle, v) for v in range(floor + 1, tip.version + 1)):
-            self._quiet_version = tip.version
-            return False
-        return True
-
-
-def _is_by_a_sweep(handle: Handle, version: int) -> bool:
-    try:
-        edit = edit_of(handle.store, read_commit(handle.store, version).record)
-    except FileNotFoundError:
-        return False
-    return replace(edit, orphan_floor=None) == Edit()
-
-
-_T = TypeVar("_T")
-
-
-def with_room(
-    handle: Handle,
-    step: Callable[[], _T],
-    *,
-    store: Store | None = None,
-    defaults: Mapping[str, str] = NO_DEFAULTS,
-) -> _T:
-    """Does a step of maintenance; where the disk is full makes room, and does it once more.
-    ``defaults`` and ``store`` as of `sweep_released`.
-
-    Raises:
-        StoreFullError: no room could be made, or too little.
-    """
+def with_room(work: Work, step: Callable[[], _T]) -> _T:
+    """Does a step of maintenance; where the disk is full makes room, and does it once more."""
+    handle = work.handle
     try:
         return step()
     except StoreFullError as e:
-        freed = _delete_allowed(handle, store or handle.store)  # D1
+        freed = _delete_allowed(handle, work.store)  # D1
         has_given = give_up_reserve(handle.store)  # D2
         if not (freed or has_given):
             raise
-        now_ms = handle.clock.now_ms()
-        swept = sweep_released(handle, now_ms=now_ms, defaults=defaults, store=store)  # D3
+        swept = sweep_released(replace(work, now_ms=handle.clock.now_ms()))  # D3
         _LOGGER.warning(
             "the disk of %s is full; deleted %d files of %d bytes that nobody needs%s (%s)",
             *(handle.store.url, len(freed) + len(swept.objects)),

@@ -205,11 +205,7 @@ class Recheck:
             raise _alive(partition, rows.column("offset")[int(places[0])].as_py())
 
     def check_keys(self, partition: int, rows: Sequence[Unexplained]) -> None:
-        """Checks that the map has a higher offset for each key that there is.
-
-        Raises:
-            CorruptionError: it has none.
-        """
+        """Checks that the map has a higher offset for each key that there is."""
         if not rows:
             return
         offsets = np.concatenate([some.offsets for some in rows])
@@ -236,11 +232,7 @@ class Recheck:
             self._latest += latest
 
     def check_range(self, partition: int) -> None:
-        """Compares what was counted with the map, after all of its range was judged.
-
-        Raises:
-            CorruptionError: they differ.
-        """
+        """Compares what was counted with the map, after all of its range was judged."""
         where = f"[{self._mapped.start}, {self._mapped.end}) of partition {partition}"
         if self._seen != self._mapped.records:
             raise CorruptionError(
@@ -308,9 +300,6 @@ class GroupRecheck:
             rows: in the order of their offsets.
             gone: which of them go.
             found: which of them an earlier map of the pass found superseded.
-
-        Raises:
-            CorruptionError: a row has no reason to go.
         """
         some = self._recheck.unexplained(rows, gone, found)
         with self._lock:
@@ -323,9 +312,6 @@ class GroupRecheck:
     def finish(self) -> None:
         """Checks what `check` left; to be called before the group is committed, when all threads
         are done with it.
-
-        Raises:
-            CorruptionError: a row has no reason to go.
         """
         asked, self._waiting = self._waiting, []
         self._recheck.check_keys(self._partition, asked)

@@ -87,10 +87,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.cleaner.passes.stats import PassStats
-from clog.cleaner.threads import ALONE, CleanerThreads
-from clog.storage.env import enough_memory
-from clog.storage.errors import InvalidInputError
+from clog.cleaner.selection import PassStats
+from clog.cleaner.threads import ALONE, SLOT_BYTES, CleanerThreads, map_slots
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import hash_keys
@@ -106,7 +104,6 @@ _Places = npt.NDArray[np.int64]
 _Entries = tuple[_Words, _Words, Offsets]
 """High words, low words, and offsets + 1."""
 
-SLOT_BYTES: Final = 24
 _SLOT_WORDS: Final = 3
 # Bounds the scratch memory of a search; smaller chunks pay more for calls than for rows.
 _CHUNK_ROWS: Final = 1 << 17
@@ -118,8 +115,6 @@ _LEFT_ROWS: Final = 1 << 16
 # About so many steps to choose from: enough that two keys with the same home rarely share their
 # walk, few enough to stay in the cache.
 _STEPS: Final = 4096
-# The home slot is computed in 64 bits: 32 of the hash times the number of slots.
-_SLOTS_MAX: Final = (1 << 32) - 1
 _HALF: Final = np.uint64(32)
 _LOWER: Final = np.uint64((1 << 32) - 1)
 
@@ -130,37 +125,13 @@ class OffsetMap:
     ``memory_bytes`` is the share of one cleaner thread: it gives ``memory_bytes // 24`` slots, of
     which the fraction ``load_factor`` is filled at most. While rows are put or got, up to 24 MiB of
     scratch memory come on top.
-
-    Raises:
-        InvalidInputError: the share cannot hold one entry, or has more than 2**32 - 1 slots; or
-            ``load_factor`` is not between 0 and 1, both excluded.
     """
 
     __slots__ = ("_capacity", "_entries", "_latest_offset", "_slots", "_steps", "_table")
 
     def __init__(self, *, memory_bytes: int, load_factor: float = 0.9) -> None:
-        # Below 1 at least one slot stays empty; it ends the search for a hash below all others.
-        if not 0.0 < load_factor < 1.0:
-            raise InvalidInputError(
-                f"log.cleaner.io.buffer.load.factor={load_factor} is outside (0, 1); "
-                "use the default 0.9"
-            )
-        slots = memory_bytes // SLOT_BYTES
-        capacity = int(slots * load_factor)
-        if capacity < 1:
-            raise InvalidInputError(
-                f"an offset map of {memory_bytes} bytes holds {capacity} entries of "
-                f"{SLOT_BYTES} bytes at load factor {load_factor}, at least 1 is needed; "
-                "increase log.cleaner.dedupe.buffer.size or decrease log.cleaner.threads"
-            )
-        if slots > _SLOTS_MAX:
-            raise InvalidInputError(
-                f"an offset map of {memory_bytes} bytes has {slots} slots, at most {_SLOTS_MAX} "
-                "can be addressed; decrease log.cleaner.dedupe.buffer.size or increase "
-                "log.cleaner.threads"
-            )
-        self._slots = slots
-        self._capacity = capacity
+        slots = self._slots = map_slots(memory_bytes, load_factor)
+        self._capacity = int(slots * load_factor)
         self._table = np.zeros(slots * _SLOT_WORDS, dtype=np.uint64)
         self._steps = _coprime_steps(slots) * _SLOT_WORDS
         self._entries = 0
@@ -607,10 +578,6 @@ class IndexFilter:
         self._fresh, self._fresh_keys = [], 0
 
 
-MORE_MEMORY = (
-    "give the cleaner more, or decrease log.cleaner.dedupe.buffer.size or log.cleaner.threads"
-)
-"""What helps where there is too little."""
 EVERY_BYTES = 16 << 20
 _BLOCK_BYTES = 1 << 20
 """Blocks from here on are given back one by one."""
@@ -664,14 +631,6 @@ class KeyHasher:
 
     def __call__(self, keys: pa.Array) -> Hashes:
         return hash_keys(keys, seed=self.seed, width_bits=self.width_bits, algorithm=self.algorithm)
-
-
-def check_share(memory_bytes: int) -> None:
-    """Raises InvalidInputError where a thread's share of memory holds no key (S18), and
-    OutOfMemoryError where there is not as much.
-    """
-    with enough_memory(f"a map of {memory_bytes} bytes", MORE_MEMORY):
-        OffsetMap(memory_bytes=memory_bytes)
 
 
 def empty_map(

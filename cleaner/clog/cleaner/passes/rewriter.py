@@ -62,8 +62,14 @@ import pyarrow as pa
 
 from clog.cleaner.passes.judge import Action, GroupRecheck, JudgedChunk, JudgedSegment, Recheck
 from clog.cleaner.passes.offset_map import EVERY_BYTES, FoundDead, give_back
-from clog.cleaner.passes.stats import PassStats
-from clog.cleaner.selection import earliest_horizon_ms, in_doubt
+from clog.cleaner.selection import (
+    PassStats,
+    earliest_horizon_ms,
+    in_doubt,
+    is_loose,
+    is_purge_due,
+    is_shared,
+)
 from clog.cleaner.threads import Call, CleanerThreads
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
@@ -203,7 +209,6 @@ REWRITE_FACTOR = 3
 """So many bytes written are worth one that is dead, stored and read all of ``dead.rows.delay.ms``:
 what is written in the long run is at most so many times what died, or what is due anyway.
 """
-_SMALL_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,28 +281,11 @@ class RewritePolicy:
         return bool(c.removed.expired) and late_ms >= self.config.dead_rows_delay_ms
 
 
-def is_purge_due(chunk: Chunk, config: LogConfig, *, now_ms: int) -> bool:
-    """Tells whether the chunk's dead rows have waited long enough for their bytes to go."""
-    return chunk.dead is not None and now_ms - chunk.dead.since_ms >= config.dead_rows_delay_ms
-
-
 def needs_own_horizon(c: JudgedChunk) -> bool:
     """Tells whether the chunk's one place for a horizon is taken by an earlier pass, whose horizon
     stays (S23): it goes into the rows then, to make place.
     """
     return c.sets_horizons and c.chunk.horizon != NONE
-
-
-def is_shared(chunk: Chunk) -> bool:
-    """Tells whether the object holds other rows, too: then it lives as long as any of its
-    chunks.
-    """
-    return chunk.rows != chunk.object.rows
-
-
-def is_loose(chunk: Chunk, config: LogConfig) -> bool:
-    """Tells whether the chunk shares its object, or is small: below 1/8 of ``object.bytes``."""
-    return is_shared(chunk) or chunk.size_bytes < config.object_bytes // _SMALL_SHARE
 
 
 _PORTION_BYTES = 4 << 20
@@ -340,9 +328,6 @@ class Rewriter:
     def rewrite(self, group: Group, stats: PassStats) -> Replacement:
         """Rewrites a group and returns its replacement; its objects are written, its records are
         counted.
-
-        Raises:
-            CorruptionError: what was read and written does not add up.
         """
         merged = len(group.segments) > 1
         limit = self.config.object_bytes

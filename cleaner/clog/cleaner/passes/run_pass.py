@@ -75,7 +75,6 @@ from clog.cleaner.masks import MaskCarrier
 from clog.cleaner.passes.judge import Judge, JudgedSegment, Recheck
 from clog.cleaner.passes.offset_map import (
     FOUND_BYTES_MAX,
-    SLOT_BYTES,
     FoundDead,
     IndexFilter,
     KeyHasher,
@@ -92,10 +91,17 @@ from clog.cleaner.passes.rewriter import (
     last_expired,
     new_horizons_in,
 )
-from clog.cleaner.passes.stats import PassResult, PassStats
-from clog.cleaner.selection import PassPlan, Stretch, earliest_horizon_ms, latest_horizon_ms
+from clog.cleaner.selection import (
+    PassPlan,
+    PassResult,
+    PassStats,
+    Stretch,
+    earliest_horizon_ms,
+    latest_horizon_ms,
+)
 from clog.cleaner.threads import (
     ALONE,
+    SLOT_BYTES,
     CleanerThreads,
     GatheredStore,
     MeteredStore,
@@ -121,10 +127,8 @@ class SourcesChangedError(Exception):
 
 
 def rebase(edit: Edit, partition: int, planned: Manifest, now: Manifest) -> Edit:
-    """Returns the edit of a pass over one partition, as it holds now.
-
-    Raises:
-        SourcesChangedError: more has changed than where the rows lie.
+    """Returns the edit of a pass over one partition, as it holds now; raises SourcesChangedError
+    where more has changed than where the rows lie.
     """
     before, after = _Chunks.of(planned, partition), _Chunks.of(now, partition)
     bases = {s.base for s in now.segments[partition]}
@@ -352,10 +356,6 @@ def commit_pass(
     """Commits an edit of one partition that was planned at ``planned``, and whose objects bear
     it as their stamp. The first dirty offset never goes back; delete horizons count from the
     commit. ``lies_elsewhere``: rows were in other chunks in the log than in the plan even then.
-
-    Raises:
-        SourcesChangedError: the plan does not hold any more; nothing was committed.
-        CorruptionError: the edit contradicts the manifest; nothing was committed.
     """
     carrier = MaskCarrier(handle.store, planned.version, handle.ids.new_id)
 
@@ -369,7 +369,7 @@ def commit_pass(
         fitting = _with_markers_there(fitting, now)
         dated = _with_horizons(fitting, commit_ms=time_ms, delete_retention_ms=delete_retention_ms)
         made = replace(dated, first_dirty=_not_back(edit, now))
-        return tried(carrier.with_masks(made, now), now, time_ms=time_ms)
+        return tried(made, now, carrier, time_ms=time_ms)
 
     return handle.commit(prepare, operation=operation)
 
@@ -416,12 +416,12 @@ def objects_may_be_gone(planned: Manifest, tip: Commit) -> bool:
     return planned.version < tip.head.orphan_floor
 
 
-def tried(edit: Edit, now: Manifest, *, time_ms: int) -> Edit:
-    """Returns the edit, if it fits: one that does not would be refused by every reader, for ever.
-
-    Raises:
-        CorruptionError: it contradicts the manifest.
+def tried(edit: Edit, now: Manifest, carrier: MaskCarrier, *, time_ms: int) -> Edit:
+    """Returns the edit with the masks of its new chunks, if it fits: one that does not would be
+    refused by every reader, for ever.
     """
+    if now.covered:
+        edit = carrier.with_masks(edit, now)
     apply(now, edit, commit_id="", time_ms=time_ms)
     return edit
 
@@ -516,11 +516,7 @@ class PassTools:
 
 
 def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
-    """Cleans one partition as planned, committing group by group; returns what it did.
-
-    Raises:
-        CorruptionError: an object is damaged, or gone though the partition needs it.
-    """
+    """Cleans one partition as planned, committing group by group; returns what it did."""
     stats = tools.progress.stats
 
     def publish(edit: Edit, counts: PassStats) -> None:
@@ -657,11 +653,7 @@ def _rechecked(
 def _commit_published(
     handle: Handle, plan: PassPlan, edit: Edit, counts: PassStats, stats: PassStats
 ) -> None:
-    """Commits what an execution published (P5), and counts it.
-
-    Raises:
-        SourcesChangedError: the plan does not hold any more.
-    """
+    """Commits what an execution published (P5), and counts it."""
     commit_pass(
         *(handle, plan.manifest, plan.partition, edit),
         operation="clean",

@@ -3,7 +3,7 @@
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.duties import layout
+from clog.cleaner.duties import Work, layout
 from clog.cleaner.duties.layout import (
     LOOSE_OBJECTS_MIN,
     WAIT_MS_MAX,
@@ -58,7 +58,7 @@ def test_objects_of_many_micro_batches_become_few_and_the_records_stay(store, cl
     fill(log, clock, 40)
     before = records(log)
     assert log.describe()["objects"] == 40
-    coalesce(log.handle, log.handle.store, now_ms=clock.now_ms())
+    coalesce(Work(log.handle, clock.now_ms()))
     assert log.describe()["objects"] == 3
     assert records(log) == before
     assert records(Log.open(store, clock=clock)) == before
@@ -70,7 +70,7 @@ def test_each_object_is_read_once_for_all_partitions(store, clock):
     fill(log, clock, 40)
     log.handle.manifest()
     with store.count() as counted:
-        coalesce(log.handle, log.handle.store, now_ms=clock.now_ms())
+        coalesce(Work(log.handle, clock.now_ms()))
     reads = counted["get"] + counted["get_ranges"]
     assert reads <= 40 + 2  # the objects, the block's file, one look for what is loose and young
     assert counted["list"] == 0
@@ -80,9 +80,9 @@ def test_each_object_is_read_once_for_all_partitions(store, clock):
 def test_it_waits_until_enough_objects_are_loose(store, clock):
     log = make(store, clock)
     fill(log, clock, LOOSE_OBJECTS_MIN - 1)
-    assert coalesce(log.handle, log.handle.store, now_ms=clock.now_ms()) == []
+    assert coalesce(Work(log.handle, clock.now_ms())) == []
     fill(log, clock, 1, start=99)
-    assert coalesce(log.handle, log.handle.store, now_ms=clock.now_ms())
+    assert coalesce(Work(log.handle, clock.now_ms()))
 
 
 def test_a_shared_object_waits_no_longer_than_the_bound(store, clock):
@@ -90,9 +90,9 @@ def test_a_shared_object_waits_no_longer_than_the_bound(store, clock):
     log = make(store, clock)
     fill(log, clock, 2)
     clock.advance(WAIT_MS_MAX)
-    assert coalesce(log.handle, log.handle.store, now_ms=clock.now_ms())
+    assert coalesce(Work(log.handle, clock.now_ms()))
     clock.advance(WAIT_MS_MAX)
-    assert coalesce(log.handle, log.handle.store, now_ms=clock.now_ms()) == []
+    assert coalesce(Work(log.handle, clock.now_ms())) == []
 
 
 def test_appends_meanwhile_neither_wait_nor_are_lost(store, clock):
@@ -103,7 +103,7 @@ def test_appends_meanwhile_neither_wait_nor_are_lost(store, clock):
     before = records(log)
     log.handle.manifest()
     fill(other, clock, 3, start=70)
-    assert coalesce(log.handle, log.handle.store, now_ms=clock.now_ms())
+    assert coalesce(Work(log.handle, clock.now_ms()))
     after = records(log)
     assert {p: rows[: len(before[p])] for p, rows in after.items()} == before
     assert after == records(other)
@@ -118,7 +118,7 @@ def test_a_record_is_rewritten_a_logarithmic_number_of_times(store, clock):
     rewritten = 0
     for i in range(32):
         fill(log, clock, LOOSE_OBJECTS_MIN, start=i * LOOSE_OBJECTS_MIN)
-        done = coalesce(log.handle, log.handle.store, now_ms=clock.now_ms())
+        done = coalesce(Work(log.handle, clock.now_ms()))
         rewritten += sum(c.rows for run in done for c in run.chunks)
     total = sum(log.end_offsets().values())
     assert 2 * total < rewritten <= 6 * total
@@ -136,7 +136,7 @@ def test_chunks_that_share_nothing_are_taken_with_their_neighbours(store, clock,
     object_bytes = log.handle.manifest().segments[0][0].chunks[0].size_bytes
     monkeypatch.setattr(layout, "ROUND_BYTES_MAX", 3 * object_bytes)
     commits = log.version
-    assert coalesce(log.handle, log.handle.store, now_ms=clock.now_ms(), force=True)
+    assert coalesce(Work(log.handle, clock.now_ms()), force=True)
     assert log.version - commits < 3 * 12
     assert records(log) == before
     assert not loose_objects(log)
@@ -178,7 +178,7 @@ def test_what_lies_alone_beside_damage_stays(store, clock):
     made = []
     for _ in range(2):
         with pytest.raises(CorruptionError, match="is damaged"):
-            coalesce(log.handle, log.handle.store, now_ms=clock.now_ms(), force=True)
+            coalesce(Work(log.handle, clock.now_ms()), force=True)
         made.append([s.chunks for segments in log.handle.manifest().segments for s in segments])
     assert made[0] == made[1]
     assert [len(segment) for segment in made[0]] == [3] * 3
@@ -191,12 +191,12 @@ def test_what_was_swept_meanwhile_is_not_damaged(store, clock):
     before = records(log)
 
     def others_go_on():
-        assert coalesce(log.handle, log.handle.store, now_ms=clock.now_ms(), force=True)
-        assert sweep_released(log.handle, now_ms=clock.now_ms() + 1).objects
+        assert coalesce(Work(log.handle, clock.now_ms()), force=True)
+        assert sweep_released(Work(log.handle, clock.now_ms() + 1)).objects
 
     fault = Fault(FaultKind.MEANWHILE, "get*", "*/data/*", nth=2, run=others_go_on)
     slow = Log.open(FaultyStore(store, Faults(fault)), clock=clock).handle
-    assert coalesce(slow, slow.store, now_ms=clock.now_ms(), force=True) == []
+    assert coalesce(Work(slow, clock.now_ms()), force=True) == []
     assert records(log) == before
 
 
@@ -214,11 +214,9 @@ def test_a_fast_writer_neither_starves_it_nor_keeps_it(store, clock):
         run=lambda: fill(other, clock, 40, start=100 * other.version),
     )
     hit = Log.open(FaultyStore(store, Faults(more)), clock=clock)
-    assert (
-        sum(r.next for r in coalesce(hit.handle, hit.handle.store, now_ms=clock.now_ms())) == 40 * 6
-    )
+    assert sum(r.next for r in coalesce(Work(hit.handle, clock.now_ms()))) == 40 * 6
     assert len(loose_objects(other)) == 3 * 40 + 3  # and the three made, too small to rest
-    assert coalesce(other.handle, other.handle.store, now_ms=clock.now_ms())
+    assert coalesce(Work(other.handle, clock.now_ms()))
     assert loose_objects(log) == set()
     assert records(log) == records(other)
 
@@ -232,7 +230,7 @@ def test_log_append_time_stays_what_it_was(store, clock):
     log = make(store, clock, **{"message.timestamp.type": "LogAppendTime"})
     fill(log, clock, 40)
     before = records(log)
-    assert coalesce(log.handle, log.handle.store, now_ms=clock.now_ms())
+    assert coalesce(Work(log.handle, clock.now_ms()))
     assert records(log) == before
 
 
@@ -241,7 +239,7 @@ def test_the_replaced_objects_are_released(store, clock):
     log = make(store, clock)
     fill(log, clock, 40)
     version = log.version
-    coalesce(log.handle, log.handle.store, now_ms=clock.now_ms())
+    coalesce(Work(log.handle, clock.now_ms()))
     assert len(log.handle.manifest().released) == 40
     assert log.table(at=version).to_arrow().num_rows == log.table().to_arrow().num_rows
 
@@ -253,14 +251,14 @@ def test_records_below_the_low_watermark_are_trimmed_under_every_policy(store, c
     log.roll()
     before = records(log)
     log.delete_records({0: 7, 1: 3})
-    assert trim(log.handle, log.handle.store)
+    assert trim(Work(log.handle, 0))
     after = records(log)
     assert after[0] == [r for r in before[0] if r["offset"] >= 7]
     assert after[1] == [r for r in before[1] if r["offset"] >= 3]
     assert after[2] == before[2]
     lowest = {p: min(c.base for q, c in log.handle.manifest().chunks() if q == p) for p in (0, 1)}
     assert lowest == {0: 7, 1: 3}
-    assert trim(log.handle, log.handle.store) == []
+    assert trim(Work(log.handle, 0)) == []
 
 
 def test_chunks_below_the_low_watermark_are_not_read(store, clock):
@@ -275,7 +273,7 @@ def test_chunks_below_the_low_watermark_are_not_read(store, clock):
     assert not below.object.dense
     log.delete_records({0: at.base + 1})
     inside(store).delete(below.object.path)
-    assert [r.next for r in trim(log.handle, log.handle.store)] == [at.next]
+    assert [r.next for r in trim(Work(log.handle, 0))] == [at.next]
 
 
 def test_trimming_takes_bounded_memory(store, clock, monkeypatch):
@@ -286,7 +284,7 @@ def test_trimming_takes_bounded_memory(store, clock, monkeypatch):
         log.append([{"key": "k", "value": "1"}] * 2, partition=p)
     log.roll()
     log.delete_records(dict.fromkeys(range(3), 1))
-    assert len(trim(log.handle, log.handle.store)) == 3
+    assert len(trim(Work(log.handle, 0))) == 3
     assert [c.operation for c in log.history()].count("trim") == 2
     assert [len(rows) for rows in records(log).values()] == [1, 1, 1]
 
@@ -295,4 +293,4 @@ def test_the_active_segment_is_not_trimmed(store, clock):
     log = make(store, clock)
     fill(log, clock, 2)
     log.delete_records({0: 1})
-    assert trim(log.handle, log.handle.store) == []
+    assert trim(Work(log.handle, 0)) == []

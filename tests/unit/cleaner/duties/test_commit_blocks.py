@@ -2,6 +2,7 @@
 
 import pytest
 
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.cleaner.duties.sweep import newest_by, sweep_orphans
 from clog.storage import CorruptionError, Log, ManualClock, NotFoundError
@@ -53,9 +54,9 @@ def aged(store, *, newest=29, oldest=17):
     raise_oldest(grow(store, newest - 1), oldest)
 
 
-def close(store, seed=50, now_ms=START_MS + 2 * DAY_MS, **more):
+def close(store, seed=50, now_ms=START_MS + 2 * DAY_MS, defaults=None, **more):
     log = Log.open(store, clock=ManualClock(now_ms), ids=SeededIds(seed))
-    return close_blocks(log.handle, now_ms=now_ms, **more)
+    return close_blocks(Work(log.handle, now_ms, defaults=defaults or {}), **more)
 
 
 def versions_in(store):
@@ -392,7 +393,7 @@ def test_a_writer_that_slept_past_a_closed_block(store, make_clock):
         append_to(other, 28)
         raise_oldest(other, 17)
         clock.advance(2 * DAY_MS)
-        assert len(close_blocks(other.handle, now_ms=clock.now_ms()).objects) == 16
+        assert len(close_blocks(Work(other.handle, clock.now_ms())).objects) == 16
 
     slept.plan = Faults(Fault(FaultKind.MEANWHILE, "create", "*/commits/*", run=days_pass))
     result = writer.append([{"key": "late", "value": "1"}], producer=("p", 0))
@@ -421,7 +422,7 @@ def test_a_reader_that_slept_past_a_closed_block(store, make_clock):
         append_to(other, 28)
         raise_oldest(other, 17)
         clock.advance(2 * DAY_MS)
-        close_blocks(other.handle, now_ms=clock.now_ms())
+        close_blocks(Work(other.handle, clock.now_ms()))
         if zombie:
             inside(here).put(
                 documents.commit_path(6), sixth.handle.store.get(documents.commit_path(6))
@@ -446,11 +447,11 @@ def test_a_block_is_as_old_as_the_store_says(store):
     log = Log.create(clocked, 1, {"file.delete.delay.ms": 1}, clock=behind, ids=SeededIds(1))
     append_to(log, 29)
     keeper = Log.open(clocked, clock=WallClock(clock), ids=SeededIds(2))
-    assert not close_blocks(keeper.handle, now_ms=clock.now_ms()).objects
+    assert not close_blocks(Work(keeper.handle, clock.now_ms())).objects
     assert newest_by(keeper.handle, keeper.handle.store, clock.now_ms() - DAY_MS) == 0
     clock.advance(DAY_MS + 1)
     assert newest_by(keeper.handle, keeper.handle.store, clock.now_ms() - DAY_MS) == 29
-    assert close_blocks(keeper.handle, now_ms=clock.now_ms()).objects
+    assert close_blocks(Work(keeper.handle, clock.now_ms())).objects
 
 
 def test_a_poller_learns_of_a_block_that_was_closed_too_early(store):
@@ -510,7 +511,7 @@ def test_a_sweep_beside_a_closer_of_blocks(store, folder, monkeypatch):
         closed.extend(close(store, now_ms=now_ms).objects)
 
     before = Before(handle.store, folder, close_meanwhile)
-    sweep_orphans(handle, now_ms=now_ms, store=before)
+    sweep_orphans(Work(handle, now_ms, before))
     assert closed == [documents.commit_path(version) for version in range(16)]
     assert handle.refresh().head.oldest_readable == 16
     assert verify_log(store).findings == ()
@@ -522,7 +523,7 @@ def test_a_sweep_of_a_log_that_is_deleted_meanwhile(store):
     handle = Log.open(store, clock=ManualClock(START_MS), ids=SeededIds(51)).handle
     before = Before(handle.store, documents.DATA, lambda: discard(store))
     with pytest.raises(NotFoundError, match="no log at"):
-        sweep_orphans(handle, now_ms=START_MS, store=before)
+        sweep_orphans(Work(handle, START_MS, before))
 
 
 def test_a_sweep_of_a_log_whose_oldest_commit_is_missing(store):
@@ -530,4 +531,4 @@ def test_a_sweep_of_a_log_whose_oldest_commit_is_missing(store):
     log = grow(store, 5)
     log.handle.store.delete(documents.commit_path(0))
     with pytest.raises(CorruptionError, match="needs what is missing"):
-        sweep_orphans(log.handle, now_ms=START_MS)
+        sweep_orphans(Work(log.handle, START_MS))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage import CorruptionError, Log
@@ -44,7 +45,7 @@ def append_to(log, version):
 
 def sweep(store, clock, seed=50):
     log = Log.open(store, clock=clock, ids=SeededIds(seed))
-    return sweep_orphans(log.handle, now_ms=clock.now_ms()).objects
+    return sweep_orphans(Work(log.handle, clock.now_ms())).objects
 
 
 def names(store, prefix):
@@ -199,7 +200,7 @@ def test_a_log_without_its_oldest_commits_and_snapshots_is_sound(store, clock, m
         log.alter({"segment.bytes": 1_000_000 + log.version})
     log.handle.commit(lambda *_: Edit(oldest_readable=62), operation="sweep")
     clock.advance(2 * DAY_MS)
-    assert len(close_blocks(log.handle, now_ms=clock.now_ms()).objects) == 32
+    assert len(close_blocks(Work(log.handle, clock.now_ms())).objects) == 32
     swept = {documents.version_of(path) for path in sweep(store, clock)}
     assert swept & {read_commit(inside(store), v).head.snapshot.version for v in range(40, 62)}
     assert verify_log(store).findings == ()

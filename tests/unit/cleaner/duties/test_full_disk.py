@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans, with_room
 from clog.storage import Log, StoreUnavailableError
 from clog.storage.commit.committer import RESERVE_BYTES
@@ -169,7 +170,10 @@ def test_what_committed_bounds_allow_goes_without_a_write(swept_in_part):
     log, full, allowed = swept_in_part
     full.is_full = True
     full.deleted.clear()
-    with_room(log.handle, lambda: log.append([{"key": "c", "value": "1"}]))
+    with_room(
+        Work(log.handle, log.handle.clock.now_ms()),
+        lambda: log.append([{"key": "c", "value": "1"}]),
+    )
     prefix = f"_clog/{log.id}/"
     assert allowed <= {path.removeprefix(prefix) for path in full.deleted}
     assert {row["key"] for b in log.read() for row in b.to_pylist()} == {b"a", b"b", b"c"}
@@ -192,7 +196,10 @@ def test_nothing_is_deleted_that_a_sweep_would_not(swept_in_part):
     """A sweep afterwards finds nothing of the kinds that went."""
     log, full, _ = swept_in_part
     full.is_full = True
-    with_room(log.handle, lambda: log.append([{"key": "c", "value": "1"}]))
+    with_room(
+        Work(log.handle, log.handle.clock.now_ms()),
+        lambda: log.append([{"key": "c", "value": "1"}]),
+    )
     now_ms = log.handle.clock.now_ms()
-    swept = sweep_orphans(log.handle, now_ms=now_ms, dry_run=True)
+    swept = sweep_orphans(Work(log.handle, now_ms), dry_run=True)
     assert not [path for path in swept.objects if path.startswith("data/")]

@@ -3,9 +3,8 @@
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.dry_run import plan_round
 from clog.cleaner.duties import layout
-from clog.cleaner.log_round import LogRound
+from clog.cleaner.log_round import LogRound, plan_round
 from clog.cli.clean import plan_lines
 from clog.storage import CorruptionError, Log, ManualClock
 from clog.storage.env import SeededIds

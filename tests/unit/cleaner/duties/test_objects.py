@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties import sweep as skew_module
 from clog.cleaner.duties.sweep import ORPHAN_AGE_MS, check_clock, sweep_orphans, sweep_released
 from clog.storage import CommitConflictError, Log, ManualClock, VersionExpiredError
@@ -68,15 +69,15 @@ def test_an_object_lives_while_any_partition_needs_it(make_log, clean, store, cl
     (first,) = {c.object.path for c in log.handle.manifest().segments[1][0].chunks}
     clean(log)
     clock.advance(5000)
-    sweep_released(log.handle, now_ms=clock.now_ms())
+    sweep_released(Work(log.handle, clock.now_ms()))
     assert first in data(store)
     log.append([{"key": "a", "value": "2"}], partition=1)
     log.roll()
     clean(log)
-    sweep_released(log.handle, now_ms=clock.now_ms())
+    sweep_released(Work(log.handle, clock.now_ms()))
     assert first in data(store)
     clock.advance(1001)
-    swept = sweep_released(log.handle, now_ms=clock.now_ms())
+    swept = sweep_released(Work(log.handle, clock.now_ms()))
     assert first in swept.objects
     assert first not in data(store)
     check_log(store, every_version=False)
@@ -94,12 +95,12 @@ def test_a_dry_run_deletes_nothing(make_log, put, clean, store, clock):
     clock.advance(2 * DAY_MS)
     before, version = data(store), log.version
     now = clock.now_ms()
-    released = sweep_released(log.handle, now_ms=now, dry_run=True)
-    orphans = sweep_orphans(log.handle, now_ms=now, dry_run=True)
+    released = sweep_released(Work(log.handle, now), dry_run=True)
+    orphans = sweep_orphans(Work(log.handle, now), dry_run=True)
     assert (len(released.objects), len(orphans.objects)) == (3, 1)
     assert (data(store), log.version) == (before, version)
-    assert sweep_released(log.handle, now_ms=now) == released
-    assert sweep_orphans(log.handle, now_ms=now) == orphans
+    assert sweep_released(Work(log.handle, now)) == released
+    assert sweep_orphans(Work(log.handle, now)) == orphans
     assert data(store) == alive(log)
 
 
@@ -121,10 +122,10 @@ def test_released_meanwhile(make_log, put, clean, store, clock, open_log):
     hit = open_log(
         FaultyStore(store, Faults(Fault(FaultKind.MEANWHILE, "create", "*", run=clean_again)))
     )
-    swept = sweep_released(hit.handle, now_ms=clock.now_ms())
+    swept = sweep_released(Work(hit.handle, clock.now_ms()))
     assert len(swept.objects) == 3
     assert log.table(at=version).to_arrow() == before
-    sweep_orphans(log.handle, now_ms=clock.now_ms(), age_ms=0)
+    sweep_orphans(Work(log.handle, clock.now_ms()), age_ms=0)
     assert log.table(at=version).to_arrow() == before
 
 
@@ -143,11 +144,11 @@ def test_orphans(make_log, put, store, clock, open_log):
     (orphan,) = orphan_of(log, store, clock)
     clock.advance(1)
     put(log, "b=1")
-    assert sweep_orphans(log.handle, now_ms=clock.now_ms()).objects == ()
+    assert sweep_orphans(Work(log.handle, clock.now_ms())).objects == ()
     clock.advance(ORPHAN_AGE_MS - 1)
-    assert sweep_orphans(log.handle, now_ms=clock.now_ms()).objects == ()
+    assert sweep_orphans(Work(log.handle, clock.now_ms())).objects == ()
     clock.advance(1)
-    assert sweep_orphans(open_log().handle, now_ms=clock.now_ms()).objects == (orphan.path,)
+    assert sweep_orphans(Work(open_log().handle, clock.now_ms())).objects == (orphan.path,)
     assert data(store) == alive(log)
     assert log.handle.tip.head.orphan_floor == 2
 
@@ -160,7 +161,7 @@ def test_a_slow_job_past_the_floor(make_log, put, store, clock):
     clock.advance(1)
     put(log, "b=1")
     clock.advance(ORPHAN_AGE_MS)
-    sweep_orphans(log.handle, now_ms=clock.now_ms())
+    sweep_orphans(Work(log.handle, clock.now_ms()))
     with pytest.raises(CommitConflictError, match="too long"):
         log.append_objects(slow)
 
@@ -177,7 +178,7 @@ def test_a_log_without_old_versions(make_log, put, store, clock):
     assert log.handle.tip.head.oldest_readable > 0
     (orphan,) = orphan_of(log, store, clock)
     put(log, "b=1")
-    assert sweep_orphans(log.handle, now_ms=clock.now_ms()).objects == ()
+    assert sweep_orphans(Work(log.handle, clock.now_ms())).objects == ()
     assert log.handle.tip.head.orphan_floor == 0
     assert orphan.path in data(store)
 
@@ -225,7 +226,7 @@ def old_folder(tmp_path, put):
 
 
 def swept_by(log):
-    return sweep_orphans(log.handle, now_ms=log.handle.clock.now_ms()).objects
+    return sweep_orphans(Work(log.handle, log.handle.clock.now_ms())).objects
 
 
 FOREIGN = [".env", ".gitignore", "src/.htaccess", "data/.keep", "notes.tmp", ".a.tmp"]
@@ -267,7 +268,7 @@ def test_what_strangers_put_among_the_logs_own_files_stays(tmp_path, put, name, 
         os.utime(path, ns=(0, (clock.now_ms() - 9 * DAY_MS) * 1_000_000))
     clock.advance(9 * DAY_MS)
     put(log, "a=2")
-    sweep_orphans(log.handle, now_ms=clock.now_ms())
+    sweep_orphans(Work(log.handle, clock.now_ms()))
     assert all(path.read_bytes() == b"x" for path in files)
 
 
@@ -319,7 +320,7 @@ def test_what_a_killed_write_left_goes_when_it_is_old(old_folder, tmp_path, fold
     young = write(own / folder / temporary_name("x", "b" * 32))
     at_ms = log.handle.clock.now_ms() - ORPHAN_AGE_MS
     os.utime(young, ns=(0, at_ms * 1_000_000))
-    assert sweep_orphans(log.handle, now_ms=log.handle.clock.now_ms(), dry_run=True).objects
+    assert sweep_orphans(Work(log.handle, log.handle.clock.now_ms()), dry_run=True).objects
     assert left.exists()
     assert swept_by(log) == (left.relative_to(own).as_posix(),)
     assert (left.exists(), young.exists()) == (False, True)
@@ -383,7 +384,7 @@ def test_a_wrong_clock_changes_nothing(make_log, put, store, clock, by_ms):
     with pytest.raises(ClockSkewError, match=r"differ by \d+ ms, more than 300000: .*NTP"):
         Cleaner(hit).run_once(force=True)
     with pytest.raises(ClockSkewError):
-        sweep_orphans(hit.handle, now_ms=wrong.now_ms())
+        sweep_orphans(Work(hit.handle, wrong.now_ms()))
     assert (log.version, data(store)) == (version, before)
     assert not list(inside(store).list("clock"))
 
@@ -397,12 +398,12 @@ def test_a_wrong_clock_deletes_nothing_released(make_log, put, clean, store, clo
     fast = WrongClock(clock, 2 * HOUR_MS)
     hit = Log.open(ClockedStore(store, clock), clock=fast, ids=SeededIds(9))
     with pytest.raises(ClockSkewError):
-        sweep_released(hit.handle, now_ms=fast.now_ms())
+        sweep_released(Work(hit.handle, fast.now_ms()))
     assert data(store) == before
     fast.by_ms = 0
     clock.advance(2 * HOUR_MS)
     put(hit, "c=1")
-    assert sweep_released(hit.handle, now_ms=fast.now_ms()).objects
+    assert sweep_released(Work(hit.handle, fast.now_ms())).objects
 
 
 @pytest.mark.parametrize("by_ms", [SKEW_MS_MAX, -SKEW_MS_MAX, 0])

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import ORPHAN_AGE_MS, sweep_orphans, sweep_other_logs
 from clog.storage import Log, LogReplacedError, ManualClock
 from clog.storage.commit.tip import LogFile, create_log_file
@@ -39,7 +40,7 @@ def die_creating(store, clock, path=documents.LOG_FILE):
 
 
 def sweep(log, clock, **more):
-    return sweep_orphans(log.handle, now_ms=clock.now_ms(), **more).objects
+    return sweep_orphans(Work(log.handle, clock.now_ms()), **more).objects
 
 
 def everything(store):

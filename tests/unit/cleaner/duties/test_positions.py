@@ -2,6 +2,7 @@
 
 import pytest
 
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage import Log
 from clog.storage.diagnostics.verify import verify_log
@@ -38,7 +39,7 @@ def test_the_newest_stays_and_those_before_it_go(store, clock):
     other.transaction("job").abort()
     swept = set()
     for _ in range(3):
-        swept |= set(sweep_orphans(other.handle, now_ms=clock.now_ms()).objects)
+        swept |= set(sweep_orphans(Work(other.handle, clock.now_ms())).objects)
         clock.advance(2 * DAY_MS)
     assert swept == set(made[:2])
     assert documents(store) == {made[2]}

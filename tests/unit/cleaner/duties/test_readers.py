@@ -2,6 +2,7 @@
 
 import pytest
 
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage.format.documents import reader_path
 
@@ -25,7 +26,7 @@ def test_expired_readers_go_a_day_later(make_log, put, store, clock):
         log.handle.store.put(f"readers/{name}", b"not a document")
 
     def swept(**options):
-        done = sweep_orphans(log.handle, now_ms=clock.now_ms(), **options)
+        done = sweep_orphans(Work(log.handle, clock.now_ms()), **options)
         return [path for path in done.objects if path.startswith("readers/")]
 
     clock.advance(DAY_MS - 5000)

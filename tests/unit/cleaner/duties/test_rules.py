@@ -3,6 +3,7 @@
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.retention import apply_retention, seal_idle
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds
@@ -16,7 +17,7 @@ WEEK_MS = 7 * 86_400_000
 @pytest.fixture
 def retain(store, clock):
     def retain(log):
-        cuts = apply_retention(log.handle, now_ms=clock.now_ms())
+        cuts = apply_retention(Work(log.handle, clock.now_ms()))
         check_log(store, every_version=False)
         return cuts
 
@@ -64,10 +65,10 @@ def test_by_start_offset(make_log, put, retain, bases):
         log = make_log_on_its_own(policy)
         put(log, "a=1 b=1 c=1 a=1 b=1 c=1 a=1")
         log.delete_records({0: 5})
-        apply_retention(log.handle, now_ms=0)
+        apply_retention(Work(log.handle, 0))
         assert bases(log) == [3, 6]
         log.delete_records({0: 6})
-        apply_retention(log.handle, now_ms=0)
+        apply_retention(Work(log.handle, 0))
         assert bases(log) == [6]
         assert log.start_offsets() == {0: 6}
 
@@ -162,7 +163,7 @@ def test_an_append_meanwhile(make_log, put, clock, open_log, store, there):
     clock.advance(1001)
     put_new = Fault(FaultKind.MEANWHILE, "create", "*commits*", run=lambda: put(open_log(), "b=1"))
     hit = open_log(FaultyStore(store, Faults(put_new)))
-    apply_retention(hit.handle, now_ms=clock.now_ms())
+    apply_retention(Work(hit.handle, clock.now_ms()))
     check_log(store)
     assert there(log) == "0:a=1 1:b=1"
 
@@ -174,11 +175,11 @@ def test_idle_segments_are_sealed(make_log, put, clock, bases):
     clock.advance(600)
     put(log, "b=1", timestamp=0)
     clock.advance(400)
-    assert seal_idle(log.handle, now_ms=clock.now_ms()) == []
+    assert seal_idle(Work(log.handle, clock.now_ms())) == []
     clock.advance(1)
-    assert seal_idle(log.handle, now_ms=clock.now_ms()) == [0]
+    assert seal_idle(Work(log.handle, clock.now_ms())) == [0]
     assert bases(log) == [0, 2]
-    assert seal_idle(log.handle, now_ms=clock.now_ms()) == []
+    assert seal_idle(Work(log.handle, clock.now_ms())) == []
 
 
 def test_the_maximum_lag_seals(make_log, put, clock, there):
@@ -204,5 +205,5 @@ def test_a_segment_that_just_began_is_not_sealed(make_log, put, clock, open_log,
         FaultyStore(store, Faults(Fault(FaultKind.MEANWHILE, "create", "*commits*", run=roll)))
     )
     open_log().roll()
-    seal_idle(hit.handle, now_ms=clock.now_ms())
+    seal_idle(Work(hit.handle, clock.now_ms()))
     assert bases(log) == [0, 1]

@@ -1,6 +1,7 @@
 """Who looks for garbage, and when: whichever cleaner is there, by what the log says."""
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import ORPHAN_AGE_MS, SWEEP_MS, SweepSchedule
 from clog.storage.commit.tip import is_closed
 from clog.storage.format import documents
@@ -81,7 +82,7 @@ def test_a_young_log_costs_no_look(make_log, put, store, open_log, clock):
     handle = open_log(counting).handle
     clock.advance(ORPHAN_AGE_MS + SWEEP_MS - 1)
     with counting.count() as counts:
-        assert not SweepSchedule().is_due(handle, now_ms=clock.now_ms())
+        assert not SweepSchedule().is_due(Work(handle, clock.now_ms()))
     assert not counts
 
 

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage import Log
 from clog.storage.env import SeededIds
@@ -45,7 +46,7 @@ def log(clocked_store, clock):
 
 
 def swept(log, clock, **more):
-    return sweep_orphans(log.handle, now_ms=clock.now_ms(), **more).objects
+    return sweep_orphans(Work(log.handle, clock.now_ms()), **more).objects
 
 
 def foreign(store, version, *actions):

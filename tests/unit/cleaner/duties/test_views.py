@@ -2,6 +2,7 @@
 
 import pytest
 
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans
 from clog.storage.format import documents
 
@@ -39,7 +40,7 @@ def test_strangers_files_among_those_of_a_view_stay(make_log, put, store, clock,
     clock.advance(3 * DAY_MS)
     put(log, "a=3")
     log.publish(name)
-    done = sweep_orphans(log.handle, now_ms=clock.now_ms())
+    done = sweep_orphans(Work(log.handle, clock.now_ms()))
     swept = {path for path in done.objects if path.startswith(documents.VIEWS)}
     assert swept == {folder + path for path in OURS[name]}
     left = {found.path for found in log.handle.store.list(documents.VIEWS)}

@@ -3,7 +3,7 @@
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.dry_run import plan_round
+from clog.cleaner.log_round import plan_round
 from clog.cleaner.selection import TOMBSTONE_WAIT_MS_MAX
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks as bitmap

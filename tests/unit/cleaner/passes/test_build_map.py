@@ -6,7 +6,7 @@ import pytest
 from clog.cleaner import Cleaner
 from clog.cleaner.passes import run_pass
 from clog.cleaner.passes.offset_map import SLOT_BYTES, KeyHasher, OffsetMap, build_map, empty_map
-from clog.cleaner.passes.stats import PassStats
+from clog.cleaner.selection import PassStats
 from clog.storage import InvalidInputError
 
 

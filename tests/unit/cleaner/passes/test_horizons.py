@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.dry_run import plan_round
+from clog.cleaner.log_round import plan_round
 from clog.storage.config.log_config import DEFINITIONS
 from clog.storage.format.chunks import TIME_MS_MAX, ChunkHorizon, Replacement
 from clog.storage.format.codec import NONE

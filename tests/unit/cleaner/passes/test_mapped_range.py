@@ -5,7 +5,7 @@ import pytest
 
 from clog.cleaner.passes import offset_map
 from clog.cleaner.passes.offset_map import SLOT_BYTES, FoundDead, KeyHasher, OffsetMap, build_map
-from clog.cleaner.passes.stats import PassStats
+from clog.cleaner.selection import PassStats
 
 
 @pytest.fixture

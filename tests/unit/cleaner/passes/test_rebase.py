@@ -3,6 +3,7 @@
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import Run, relayout
 from clog_testing.crash import inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -19,7 +20,7 @@ def coalesce_all(log):
     handle.refresh()
     manifest = handle.manifest()
     runs = [Run(0, s.chunks, 0) for s in manifest.segments[0][:-1] if s.chunks]
-    assert len(relayout(handle, handle.store, manifest, runs, operation="coalesce")) == len(runs)
+    assert len(relayout(Work(handle, 0, planned=manifest), runs, operation="coalesce")) == len(runs)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner, log_round
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.cleaner.passes import rewriter, run_pass
 from clog.cleaner.passes.offset_map import SLOT_BYTES, KeyHasher
@@ -548,7 +549,7 @@ def test_sources_that_are_swept_meanwhile(make_log, put, clean, open_log, store,
     def clean_and_sweep():
         clean(open_log())
         clock.advance(1)
-        sweep_released(open_log().handle, now_ms=clock.now_ms())
+        sweep_released(Work(open_log().handle, clock.now_ms()))
 
     fault = Fault(FaultKind.MEANWHILE, "get*", "*/data/*", nth=2, run=clean_and_sweep)
     slow = open_log(FaultyStore(store, Faults(fault)))
@@ -614,7 +615,7 @@ def test_a_pass_that_slept_past_the_floor(make_log, put, there, open_log, store,
     def sleep():
         put(open_log(), "c=1")
         clock.advance(2 * DAY_MS)
-        swept = sweep_orphans(open_log().handle, now_ms=clock.now_ms())
+        swept = sweep_orphans(Work(open_log().handle, clock.now_ms()))
         assert len(swept.objects) == 1
 
     result = Cleaner(meanwhile(open_log, store, sleep)).run_once(force=True)

@@ -10,7 +10,7 @@ from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.passes import run_pass
 from clog.cleaner.passes.offset_map import MappedRange
 from clog.cleaner.passes.run_pass import PassProgress
-from clog.cleaner.passes.stats import PassResult, PassStats
+from clog.cleaner.selection import PassResult, PassStats
 from clog.cleaner.threads import CleanerThreads, Throttle
 from clog.storage import Log
 from clog.storage.env import SeededIds

@@ -5,6 +5,7 @@ records (S11, S22, S51, S53).
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce
 from clog_testing.invariants import check_log
 from clog_testing.undecided import append_undecided, end
@@ -93,7 +94,7 @@ def test_undecided_records_below_the_log_start_are_left_alone(make_log, put, clo
     for number in range(40):
         put(log, f"a={number}")
     log.delete_records({0: 41})
-    coalesce(log.handle, log.handle.store, now_ms=clock.now_ms(), force=True)
+    coalesce(Work(log.handle, clock.now_ms()), force=True)
     assert any(c.undecided for _, c in log.handle.manifest().chunks())
     end(log, commit=True)
 

@@ -9,6 +9,7 @@ import pytest
 import xxhash
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import NotFoundError, UnsupportedFormatError, VersionExpiredError
 from clog.storage.commit import committer as commit_module
@@ -465,7 +466,7 @@ def test_a_version_that_expires_meanwhile_is_not_damaged(log, store, clock, call
                 self.done = True
                 Cleaner(log).run_once(force=True)
                 clock.advance(2 * 86_400_000)
-                assert sweep_released(log.handle, now_ms=clock.now_ms()).objects
+                assert sweep_released(Work(log.handle, clock.now_ms())).objects
 
         def get(self, path, start=None, end=None):
             self._before("get", path)

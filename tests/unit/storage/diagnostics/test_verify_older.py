@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_released
 from clog.storage.diagnostics import verify
 from clog.storage.diagnostics.verify import Check, verify_log
@@ -51,7 +52,7 @@ def test_replaced_objects_are_verified_while_a_version_needs_them(log, store, cl
     assert verify_log(store, quick=True).findings == ()
     inside(store).put(path, data)
     clock.advance(2 * DAY_MS)
-    sweep_released(log.handle, now_ms=clock.now_ms())
+    sweep_released(Work(log.handle, clock.now_ms()))
     assert path not in {found.path for found in inside(store).list("data/")}
     assert findings(store) == []
 

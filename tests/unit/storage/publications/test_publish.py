@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import InvalidInputError, Log, LogReplacedError, NotFoundError
 from clog.storage.diagnostics.verify import Check, verify_log
@@ -170,16 +171,16 @@ def test_versions_that_a_view_needs_are_not_swept(name, make_log, store, clock):
     clean(log)
     for _ in range(3):
         clock.advance(DAY_MS)
-        assert sweep_released(log.handle, now_ms=clock.now_ms()).objects == ()
+        assert sweep_released(Work(log.handle, clock.now_ms())).objects == ()
         check(log, store, name=name)
     log.publish(name)
     clock.advance(999)
     Publications(log.handle).release(name)
-    assert sweep_released(log.handle, now_ms=clock.now_ms()).objects == ()
+    assert sweep_released(Work(log.handle, clock.now_ms())).objects == ()
     check(log, store, 0, name)
     clock.advance(1)
     Publications(log.handle).release(name)
-    assert len(sweep_released(log.handle, now_ms=clock.now_ms()).objects) == 2
+    assert len(sweep_released(Work(log.handle, clock.now_ms())).objects) == 2
     assert [pin.view - FIRST[name] for pin in log.handle.tip.head.pins[name]] == [1]
     if name == "delta":  # Of Iceberg's, the version itself goes at once.
         with pytest.raises(FileNotFoundError):
@@ -342,7 +343,7 @@ def test_a_publisher_that_fell_asleep(name, make_log, store, clock, open_log, mo
             put(other, range(9), "2")
             clean(other)
             clock.advance(3 * DAY_MS)
-            assert sweep_released(other.handle, now_ms=clock.now_ms()).objects == ()
+            assert sweep_released(Work(other.handle, clock.now_ms())).objects == ()
             assert other.handle.tip.head.oldest_readable <= pinned
             other.publish(name)
             put(other, [3], "3")

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import ClogError, InvalidInputError, Log
 from clog.storage.diagnostics.verify import Check, verify_log
@@ -230,7 +231,7 @@ def test_a_pin_without_a_view_goes_with_a_version_that_takes_its_number(
             other.roll()
             Cleaner(other).run_once(force=True)
             clock.advance(DAY_MS)
-            assert sweep_released(other.handle, now_ms=clock.now_ms()).objects
+            assert sweep_released(Work(other.handle, clock.now_ms())).objects
         return real(self, version, lowest_view)
 
     monkeypatch.setattr(view, "create", sleepy)

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce
 from clog.cleaner.threads import MeteredStore, StoppedError, Throttle
 from clog.storage import Log, ManualClock
@@ -141,7 +142,7 @@ def test_coalescing_small_objects(near, far):
     log = Log.open(far, clock=ManualClock(1_000_000))
     log.handle.manifest()
     before = far.now_ms
-    assert coalesce(log.handle, log.handle.store, now_ms=1_000_000)
+    assert coalesce(Work(log.handle, 1_000_000))
     assert far.now_ms - before <= 1500
 
 

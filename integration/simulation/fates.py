@@ -12,7 +12,7 @@ them, with which it is compared:
 
 from deals import Deal, Ledger
 
-from clog.storage.format.codec import NONE
+from clog.storage.format.documents import NONE
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,

@@ -40,8 +40,8 @@ from clog.storage.commit.committer import AHEAD_MS_MAX
 from clog.storage.commit.tip import read_block
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format import documents
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Head, _partitions_of, edit_of, read_commit, with_columns
+from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import Manifest, apply, first_manifest, read_snapshot
 from clog.storage.format.transactions import ABORTED, PositionsAt
 from clog.storage.format.writers import WriterPages

@@ -37,8 +37,8 @@ from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.tip import Block, Found, try_read
 from clog.storage.errors import StoreUnavailableError
 from clog.storage.format import documents
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Edit, encode_commit, read_commit
+from clog.storage.format.documents import NONE
 from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
 from clog_testing.faults import FaultyStore
 

@@ -8,7 +8,7 @@ from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.commit.handle import Handle
 from clog.storage.env import SeededIds
-from clog.storage.format.codec import NONE
+from clog.storage.format.documents import NONE
 from clog.storage.transactions.several import finish_all
 
 _DAYS_MS = 3 * 24 * 3_600_000

@@ -23,25 +23,20 @@ from clog.storage.format.chunks import (
     Segment,
     Uncleanable,
 )
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Edit
-from clog.storage.format.documents import data_path, dead_path, page_path
+from clog.storage.format.documents import NONE, data_path, dead_path, page_path
 from clog.storage.format.log_info import NEW_LOG_FEATURES, FeatureNames, LogInfo
 from clog.storage.format.manifest import Manifest, apply, first_manifest
 from clog.storage.format.transactions import (
     TRANSACTION,
+    AppendedBy,
     Committed,
     Position,
     PositionsAt,
     TransactionState,
-)
-from clog.storage.format.writers import (
-    WRITER_LEVEL_MAX,
-    AppendedBy,
-    PagedWriters,
-    PageRef,
     WriterEntry,
 )
+from clog.storage.format.writers import WRITER_LEVEL_MAX, PagedWriters, PageRef
 from clog_testing.undecided_edits import (
     any_endings,
     any_joinings,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from clog.storage.format.chunks import Chunk, Segment
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Edit
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
 from clog.storage.format.manifest import Manifest
 from clog.storage.format.transactions import (
@@ -19,13 +19,14 @@ from clog.storage.format.transactions import (
     PARTICIPANT,
     PREPARED,
     TRANSACTION,
+    AppendedBy,
     Ending,
     Joining,
     TransactionName,
     TransactionState,
     Unended,
+    WriterEntry,
 )
-from clog.storage.format.writers import AppendedBy, WriterEntry
 
 _FEATURES = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
 _OTHER = "2" * 32

@@ -5,7 +5,7 @@ from dataclasses import replace
 from clog.storage.format.commits import Commit, EditRecord, edit_to_json, encode_commit, read_commit
 from clog.storage.format.documents import commit_path, snapshot_path
 from clog.storage.format.manifest import read_snapshot, write_snapshot
-from clog.storage.format.writers import AppendedBy, WriterEntry
+from clog.storage.format.transactions import AppendedBy, WriterEntry
 from clog.storage.store import open_store
 from clog_testing.histories import append_edit, applied, fresh_manifest
 

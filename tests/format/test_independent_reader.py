@@ -26,8 +26,8 @@ from clog.storage.format import chunks as bitmap
 from clog.storage.format import columns, commits, writers
 from clog.storage.format import manifest as snapshots
 from clog.storage.format.chunks import Chunk, ChunkHorizon, Replacement
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Edit
+from clog.storage.format.documents import NONE
 from clog.storage.objects import writer
 from clog.storage.objects.composing import write_rewritten
 from clog.storage.read import copy

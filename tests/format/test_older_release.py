@@ -94,7 +94,7 @@ def quill(monkeypatch):
     """A feature that the release does not know, of the readers that a test says."""
 
     def announce(*, of_readers):
-        feature = Feature("quill", "4", "", of_readers=of_readers, is_built=True)
+        feature = Feature("quill", "4", of_readers, "")
         monkeypatch.setitem(registry.FEATURES, "quill", feature)
 
     return announce

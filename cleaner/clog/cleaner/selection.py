@@ -23,7 +23,7 @@ import numpy as np
 
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import Chunk, Segment
-from clog.storage.format.codec import NONE
+from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.readers import NO_HOLDS, NOTHING_HELD, HeldTombstones, Holds

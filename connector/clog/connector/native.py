@@ -42,8 +42,7 @@ from clog.connector.read.plan import TablePartition
 from clog.connector.read.task_read import table_slice_batches
 from clog.connector.schema import TableColumns, arrow_schema
 from clog.storage.errors import OptionError
-from clog.storage.format.codec import NONE
-from clog.storage.format.documents import folder_of
+from clog.storage.format.documents import NONE, folder_of
 from clog.storage.numpy_arrays import to_arrow
 from clog.storage.read.hidden_rows import view_masks
 from clog.storage.read.scan import dead_rows_of

@@ -55,8 +55,8 @@ from clog.storage.errors import (
     StateFileError,
     TransactionFencedError,
 )
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Head
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema
 from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import of_bytes, to_arrow

@@ -26,16 +26,11 @@ from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CommitConflictError, InvalidInputError, NotFoundError
 from clog.storage.format.chunks import Append, Chunk
-from clog.storage.format.codec import NONE
 from clog.storage.format.columns import rolls_for
 from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
-from clog.storage.format.writers import (
-    WRITER_ID_BYTES_MAX,
-    AppendedBy,
-    WriterEntry,
-    WriterPages,
-    find_writer,
-)
+from clog.storage.format.documents import NONE
+from clog.storage.format.transactions import WRITER_ID_BYTES_MAX, AppendedBy, WriterEntry
+from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.objects.records import Appendable, ContentHash, to_records

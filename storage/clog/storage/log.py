@@ -27,8 +27,7 @@ from clog.storage.diagnostics.describe import (
     segment_infos,
 )
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
-from clog.storage.format.codec import NONE
-from clog.storage.format.documents import reader_path
+from clog.storage.format.documents import NONE, reader_path
 from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import DataObject, ObjectWriter
 from clog.storage.publications.publish import Publications, PublishResult, WithdrawResult

@@ -51,9 +51,8 @@ from clog.storage.errors import (
 )
 from clog.storage.format import documents
 from clog.storage.format.chunks import Chunk
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Head
-from clog.storage.format.documents import READERS, reader_name_of, reader_path
+from clog.storage.format.documents import NONE, READERS, reader_name_of, reader_path
 from clog.storage.format.log_info import FEATURES, READER_HOLDS, FeatureNames, lists_of
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import Mask, Offsets

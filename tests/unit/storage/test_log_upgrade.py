@@ -27,7 +27,7 @@ def older(make_log, monkeypatch):
 @pytest.fixture
 def ink(monkeypatch):
     """A feature of writers, as a later release may have it."""
-    feature = Feature("ink", "4", "colours", of_readers=False, is_built=True)
+    feature = Feature("ink", "4", False, "colours")
     monkeypatch.setitem(registry.FEATURES, "ink", feature)
 
 
@@ -150,8 +150,8 @@ def test_upgrades_beside_appends_lose_neither(older, open_log, store):
 )
 def test_what_cannot_be_added_is_refused(older, monkeypatch, name, message):
     """With the reason, and nothing is committed: not what could be added, either."""
-    later = Feature("quill", "4", "", of_readers=False)
-    first = Feature("schema", "4", "", of_readers=True, is_built=True, at_creation=True)
+    later = Feature("quill", "4", False, "", is_built=False)
+    first = Feature("schema", "4", True, "", at_creation=True)
     for feature in (later, first):
         monkeypatch.setitem(registry.FEATURES, feature.name, feature)
     assert (state_of(older, "quill"), state_of(older, "schema")) == ("specified", "new logs")
@@ -178,7 +178,7 @@ def test_an_open_handle_of_an_older_release_stops(older, open_log, monkeypatch):
     as by a race that it loses, and nothing of it is committed.
     """
     reader, writer = open_log(), open_log()
-    feature = Feature("quill", "4", "", of_readers=True, is_built=True)
+    feature = Feature("quill", "4", True, "")
     with monkeypatch.context() as m:
         m.setitem(registry.FEATURES, "quill", feature)
         older.upgrade(["quill"])

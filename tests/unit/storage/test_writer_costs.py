@@ -14,7 +14,8 @@ from clog.storage.commit.handle import Appended, _Waiting
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import Edit
-from clog.storage.format.writers import WRITERS_MAX, PagedWriters, WriterEntry
+from clog.storage.format.transactions import WriterEntry
+from clog.storage.format.writers import WRITERS_MAX, PagedWriters
 from clog.storage.objects.records import to_records
 from clog.storage.store.contract import WrappingStore
 from clog_testing.crash import discard, memory_store

@@ -78,8 +78,8 @@ from clog.storage.config.definitions import Compression
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError, VersionExpiredError
 from clog.storage.format.chunks import Chunk, Replacement, Segment
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Commit, Edit, read_commit
+from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import Manifest
 from clog.storage.objects.composing import CopiedGroup, write_rewritten
 from clog.storage.objects.writer import DataObject, rewritten_chunk

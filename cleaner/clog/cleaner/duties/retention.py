@@ -21,9 +21,9 @@ from clog.storage.errors import (
     StoreUnavailableError,
 )
 from clog.storage.format.chunks import Segment, Uncleanable
-from clog.storage.format.codec import NONE
 from clog.storage.format.columns import new_jitter_ms
 from clog.storage.format.commits import Commit, Edit
+from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import Manifest
 
 

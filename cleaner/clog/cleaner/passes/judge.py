@@ -45,7 +45,7 @@ from clog.cleaner.selection import earliest_horizon_ms
 from clog.cleaner.threads import ALONE, CleanerThreads
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import Chunk, Segment
-from clog.storage.format.codec import NONE
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import Mask, Offsets, scalar, to_arrow, to_numpy
 from clog.storage.read.scan import (

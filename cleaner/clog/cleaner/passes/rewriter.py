@@ -74,7 +74,7 @@ from clog.cleaner.threads import Call, CleanerThreads
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import Chunk, DeadMark, Replacement, read_bitmap, write_dead_rows
-from clog.storage.format.codec import NONE
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.composing import CopiedGroup, write_rewritten

@@ -114,8 +114,8 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import TIME_MS_MAX, Chunk, ChunkHorizon, DeadMark, Replacement
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Commit, Edit
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import DEAD_ROWS
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.read.cleanable import cleanable_bounds

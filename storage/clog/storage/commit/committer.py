@@ -273,8 +273,9 @@ class Committer:
         if edit.reset_times:
             time_ms = self._clock.now_ms()
         new_id = self._ids.new_id
-        paged = page_out_if_full(self.writer_pages, tip.head, edit.writers, new_id=new_id)
-        edit = edit if paged is None else replace(edit, older_writers=paged)
+        if edit.writers:
+            paged = page_out_if_full(self.writer_pages, tip.head, edit.writers, new_id=new_id)
+            edit = edit if paged is None else replace(edit, older_writers=paged)
         head = advance(tip.head, edit, version=version, time_ms=time_ms)
         head = replace(head, partitions=self._columns(tip, head))  # K3
         if version % HINT_STRIDE == 0 and (snapshot := self._snapshot(operation)) is not None:

@@ -54,7 +54,8 @@ from clog.storage.errors import (
 from clog.storage.format.chunks import Append
 from clog.storage.format.commits import HINT_STRIDE, Commit, Edit, advance
 from clog.storage.format.manifest import Manifest, unpage
-from clog.storage.format.writers import AppendedBy, WriterEntry, WriterPages, find_writer
+from clog.storage.format.transactions import AppendedBy, WriterEntry
+from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.store.contract import Store
 from clog.storage.store.opening import Reach
 

@@ -15,8 +15,8 @@ from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import Chunk, Segment
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Commit, Edit, EditRecord, edit_of, read_commit
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.format.writers import count_writers

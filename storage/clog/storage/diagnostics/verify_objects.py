@@ -15,7 +15,7 @@ import xxhash
 
 from clog.storage.format import documents
 from clog.storage.format.chunks import Chunk, ObjectRef
-from clog.storage.format.codec import NONE
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogInfo, LogSchema
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.key_index import DamagedIndexError, decode, index_hashes

@@ -33,7 +33,7 @@ import numpy.typing as npt
 import xxhash
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.codec import (
+from clog.storage.format.documents import (
     BESIDE,
     INT,
     KEPT,
@@ -50,6 +50,7 @@ from clog.storage.format.codec import (
     by_partition,
     checked,
     columns,
+    dead_path,
     maybe,
     pair,
     record,
@@ -57,7 +58,6 @@ from clog.storage.format.codec import (
     tuple_of,
     whole,
 )
-from clog.storage.format.documents import dead_path
 from clog.storage.format.transactions import (
     ABORTED,
     Ending,

@@ -28,8 +28,16 @@ from numpy.typing import NDArray
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
-from clog.storage.format.codec import NONE, Int, Path, Shown, reading, record, whole
-from clog.storage.format.documents import columns_path
+from clog.storage.format.documents import (
+    NONE,
+    Int,
+    Path,
+    Shown,
+    columns_path,
+    reading,
+    record,
+    whole,
+)
 from clog.storage.store.contract import Store
 
 if TYPE_CHECKING:

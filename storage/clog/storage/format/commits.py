@@ -35,7 +35,17 @@ from clog.storage.format.chunks import (
     append_from_json,
     append_to_json,
 )
-from clog.storage.format.codec import (
+from clog.storage.format.columns import (
+    CHANGED,
+    COLUMNS,
+    END,
+    PartitionColumns,
+    Rows,
+    columns_from_json,
+    columns_to_json,
+    resolved,
+)
+from clog.storage.format.documents import (
     BESIDE,
     FLAG,
     HEX,
@@ -52,6 +62,8 @@ from clog.storage.format.codec import (
     Offsets,
     Shown,
     checked,
+    commit_path,
+    edit_path,
     maybe,
     pair,
     reading,
@@ -60,17 +72,6 @@ from clog.storage.format.codec import (
     seq,
     table,
 )
-from clog.storage.format.columns import (
-    CHANGED,
-    COLUMNS,
-    END,
-    PartitionColumns,
-    Rows,
-    columns_from_json,
-    columns_to_json,
-    resolved,
-)
-from clog.storage.format.documents import commit_path, edit_path
 from clog.storage.format.log_info import (
     DEAD_ROWS,
     FEATURE_NAMES,
@@ -89,30 +90,25 @@ from clog.storage.format.log_info import (
     check_evolution,
 )
 from clog.storage.format.transactions import (
+    APPENDED_BY,
     ENDING,
     JOINING,
     UNENDED,
+    WRITER,
+    AppendedBy,
     Ending,
     Joining,
     Unended,
+    WriterEntry,
+    appended_by_from_json,
     ended,
     find_unended,
     joined,
     unended_from_json,
     with_started_reset,
-)
-from clog.storage.format.writers import (
-    APPENDED_BY,
-    PAGE,
-    PAGED_WRITERS,
-    WRITER,
-    AppendedBy,
-    PagedWriters,
-    PageRef,
-    WriterEntry,
-    appended_by_from_json,
     with_writers,
 )
+from clog.storage.format.writers import PAGE, PAGED_WRITERS, PagedWriters, PageRef
 from clog.storage.store.contract import Store
 
 HINT_STRIDE = 4

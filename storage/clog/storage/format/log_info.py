@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 
 from clog.storage.env import UPGRADE
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
-from clog.storage.format.codec import (
+from clog.storage.format.documents import (
     INT,
     KEPT,
     TEXT,

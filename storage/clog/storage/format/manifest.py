@@ -34,7 +34,17 @@ from clog.storage.format.chunks import (
     Uncleanable,
     Work,
 )
-from clog.storage.format.codec import (
+from clog.storage.format.columns import CREATED_MS, END, START, Row
+from clog.storage.format.commits import (
+    Edit,
+    Head,
+    SnapshotRef,
+    advance,
+    first_head,
+    head_from_json,
+    head_to_json,
+)
+from clog.storage.format.documents import (
     BESIDE,
     HEX,
     KEPT,
@@ -46,24 +56,15 @@ from clog.storage.format.codec import (
     Path,
     by_partition,
     columns,
+    page_path,
     pair,
     reading,
     record,
     seq,
+    snapshot_path,
     tuple_of,
     whole,
 )
-from clog.storage.format.columns import CREATED_MS, END, START, Row
-from clog.storage.format.commits import (
-    Edit,
-    Head,
-    SnapshotRef,
-    advance,
-    first_head,
-    head_from_json,
-    head_to_json,
-)
-from clog.storage.format.documents import page_path, snapshot_path
 from clog.storage.format.transactions import (
     ABORTED,
     MARKERS,

@@ -1,5 +1,6 @@
-"""Transactions in the format: what a log keeps of their ids, and of records that are undecided
-(FORMAT.md §11). Pure, but for documents of positions.
+"""Writers and transactions in the format: who committed what last, for appends that must not happen
+twice, and what a log keeps of transactions and of records that are undecided (FORMAT.md §3.4, §11).
+Pure, but for documents of positions.
 
 The state of an id is part of its writer entry, of kind ``transaction``: its epoch, the last number
 that the log knows of, which transaction was committed last (kept apart from the current state), and
@@ -21,7 +22,7 @@ from typing import Annotated, Any, Final
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
-from clog.storage.format.codec import (
+from clog.storage.format.documents import (
     BESIDE,
     HEX,
     INT,
@@ -39,14 +40,15 @@ from clog.storage.format.codec import (
     checked,
     columns,
     maybe,
+    page_path,
     pair,
     reading,
     record,
     row,
     seq,
     table,
+    tuple_of,
 )
-from clog.storage.format.documents import page_path
 from clog.storage.store.contract import Store
 
 TRANSACTION = "transaction"
@@ -55,6 +57,8 @@ PARTICIPANT = "participant"
 """The kind of those in a log that takes part in a transaction of another log."""
 POSITIONS_BYTES_MAX = 1 << 10
 """Positions whose JSON is longer are a document of their own."""
+WRITER_ID_BYTES_MAX = 1024
+"""The head repeats the ids of recent writers in each commit. Part of the format."""
 UNENDED_MAX = 64
 """Transactions of a log that have not ended, at most. Part of the format."""
 OPEN = "open"
@@ -386,3 +390,85 @@ def read_positions(store: Store, positions: Positions | PositionsAt) -> Position
     with reading(f"{positions.path} of {store.url}"):
         found: Positions = _POSITIONS.read(body["positions"])
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class WriterEntry:
+    """The last thing a writer committed. ``kind``: producer, stream, txn or transaction, whose
+    entry has the state of its id (FORMAT.md §3.4, §11).
+    """
+
+    writer_id: Annotated[
+        str,
+        checked(TEXT, lambda text: 1 <= len(text.encode()) <= WRITER_ID_BYTES_MAX, "a writer's id"),
+    ]
+    kind: Text
+    query_id: Annotated[str | None, maybe(TEXT)]
+    sequence: Int
+    content: Annotated[str | None, maybe(TEXT)]
+    version: int = NONE
+    transaction: TransactionState | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The kind and the id: what tells one writer from another."""
+        return self.kind, self.writer_id
+
+
+_NAMED = row(WriterEntry, made=tuple_of)
+_NAMED_FIELDS = 5
+
+
+def _entry_to_json(entry: WriterEntry, *numbers: int) -> list[Any]:
+    """Returns an entry with these numbers after what names it, and the state of its id."""
+    state = entry.transaction
+    more = [] if state is None else [STATES[entry.kind].write(state)]
+    return [*_NAMED.write(entry), *numbers, *more]
+
+
+def _entry_from_json(named: list[Any], version: int, more: list[Any]) -> WriterEntry:
+    """Reads an entry; what one of another kind has more is ignored."""
+    parts = _NAMED.read(named)
+    kind = parts[1]
+    state = STATES[kind].read(more[0]) if kind in STATES else None
+    return WriterEntry(*parts, version, state)  # type: ignore[call-arg] # five parts
+
+
+def _writer_from_json(value: list[Any]) -> WriterEntry:
+    *named, version = value[: _NAMED_FIELDS + 1]
+    return _entry_from_json(named, NATURAL.read(version), value[_NAMED_FIELDS + 1 :])
+
+
+WRITER: Final = Codec(lambda entry: _entry_to_json(entry, entry.version), _writer_from_json)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedBy:
+    """Who appended the objects ``[first, next)`` of an edit's `Append`, counted from 0: one commit
+    may hold the appends of several writers.
+    """
+
+    entry: WriterEntry
+    first: int = 0
+    next: int = 0
+
+
+def appended_by_from_json(value: list[Any], *, version: int) -> AppendedBy:
+    """Reads an entry of the edit of this version; raises as codecs do."""
+    first, end = map(NATURAL.read, value[_NAMED_FIELDS : _NAMED_FIELDS + 2])
+    named, more = value[:_NAMED_FIELDS], value[_NAMED_FIELDS + 2 :]
+    return AppendedBy(_entry_from_json(named, version, more), first, end)
+
+
+APPENDED_BY: Final = Codec(
+    lambda by: _entry_to_json(by.entry, by.first, by.next), appended_by_from_json
+)
+
+
+def with_writers(
+    writers: tuple[WriterEntry, ...], added: Sequence[AppendedBy]
+) -> tuple[WriterEntry, ...]:
+    """Returns the head's list with the entries of an edit, most recent last."""
+    for by in added:
+        writers = (*(w for w in writers if w.key != by.entry.key), by.entry)
+    return writers

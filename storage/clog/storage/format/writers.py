@@ -1,11 +1,10 @@
-"""Writer entries: who committed what last, for appends that must not happen twice (design: exactly
-once). None is ever forgotten: a stream that was stopped for a year may come back.
+"""Older writers. None is ever forgotten: a stream that was stopped for a year may come back.
 
-The head holds the recent ones; older ones are in *pages*: a tree over the hashes of writers, in
-which one is found, and one added, by reading and writing few small pages, however many there are
-(FORMAT.md §4, decision 0016). Pages of level 0 hold entries, those above name the pages below and
-the least hash of each. A page is never changed. To add entries is to write their pages anew, and
-the ones above:
+The head holds the entries of recent ones (`transactions`); older ones are in *pages*: a tree over
+the hashes of writers, in which one is found, and one added, by reading and writing few small pages,
+however many there are (FORMAT.md §4, decision 0016). Pages of level 0 hold entries, those above
+name the pages below and the least hash of each. A page is never changed. To add entries is to write
+their pages anew, and the ones above:
 
 T1. Each entry goes down to the page of its hash, where it takes the place of an older one.
 T2. What has become too large is written as several pages, cut between two hashes.
@@ -26,34 +25,29 @@ import xxhash
 from clog.storage.env import Shared, register
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
-from clog.storage.format.codec import (
+from clog.storage.format.documents import (
     BESIDE,
     INT,
     KEPT,
     NATURAL,
-    NONE,
     SHOWN,
-    TEXT,
-    Codec,
     Int,
     Natural,
     Path,
-    Text,
     checked,
     columns,
     listed,
-    maybe,
+    page_path,
     reading,
     record,
-    row,
-    tuple_of,
 )
-from clog.storage.format.documents import page_path
 from clog.storage.format.transactions import (
-    STATES,
+    WRITER,
+    AppendedBy,
     PositionsAt,
-    TransactionState,
+    WriterEntry,
     read_positions,
+    with_writers,
 )
 from clog.storage.store.contract import Store
 
@@ -62,8 +56,6 @@ if TYPE_CHECKING:
 
 WRITERS_MAX = 64
 """A head that would have more writers than this lets go of the oldest."""
-WRITER_ID_BYTES_MAX = 1024
-"""The head repeats the ids of recent writers in each commit. Part of the format."""
 WRITER_LEVEL_MAX = 8
 """Levels of pages of older writers, above the lowest. Part of the format."""
 PAGE_BYTES_MAX = 64 << 10
@@ -72,79 +64,6 @@ KEPT_BYTES_MAX = 8 << 20
 """Of pages kept in memory: those of a full head and of as many unknown writers."""
 FIRST = ""
 """The least hash of all, without its zeros."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriterEntry:
-    """The last thing a writer committed. ``kind``: producer, stream, txn or transaction, whose
-    entry has the state of its id (FORMAT.md §3.4, §11).
-    """
-
-    writer_id: Annotated[
-        str,
-        checked(TEXT, lambda text: 1 <= len(text.encode()) <= WRITER_ID_BYTES_MAX, "a writer's id"),
-    ]
-    kind: Text
-    query_id: Annotated[str | None, maybe(TEXT)]
-    sequence: Int
-    content: Annotated[str | None, maybe(TEXT)]
-    version: int = NONE
-    transaction: TransactionState | None = None
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The kind and the id: what tells one writer from another."""
-        return self.kind, self.writer_id
-
-
-_NAMED = row(WriterEntry, made=tuple_of)
-_NAMED_FIELDS = 5
-
-
-def _entry_to_json(entry: WriterEntry, *numbers: int) -> list[Any]:
-    """Returns an entry with these numbers after what names it, and the state of its id."""
-    state = entry.transaction
-    more = [] if state is None else [STATES[entry.kind].write(state)]
-    return [*_NAMED.write(entry), *numbers, *more]
-
-
-def _entry_from_json(named: list[Any], version: int, more: list[Any]) -> WriterEntry:
-    """Reads an entry; what one of another kind has more is ignored."""
-    parts = _NAMED.read(named)
-    kind = parts[1]
-    state = STATES[kind].read(more[0]) if kind in STATES else None
-    return WriterEntry(*parts, version, state)  # type: ignore[call-arg] # five parts
-
-
-def _writer_from_json(value: list[Any]) -> WriterEntry:
-    *named, version = value[: _NAMED_FIELDS + 1]
-    return _entry_from_json(named, NATURAL.read(version), value[_NAMED_FIELDS + 1 :])
-
-
-WRITER: Final = Codec(lambda entry: _entry_to_json(entry, entry.version), _writer_from_json)
-
-
-@dataclass(frozen=True, slots=True)
-class AppendedBy:
-    """Who appended the objects ``[first, next)`` of an edit's `Append`, counted from 0: one commit
-    may hold the appends of several writers.
-    """
-
-    entry: WriterEntry
-    first: int = 0
-    next: int = 0
-
-
-def appended_by_from_json(value: list[Any], *, version: int) -> AppendedBy:
-    """Reads an entry of the edit of this version; raises as codecs do."""
-    first, end = map(NATURAL.read, value[_NAMED_FIELDS : _NAMED_FIELDS + 2])
-    named, more = value[:_NAMED_FIELDS], value[_NAMED_FIELDS + 2 :]
-    return AppendedBy(_entry_from_json(named, version, more), first, end)
-
-
-APPENDED_BY: Final = Codec(
-    lambda by: _entry_to_json(by.entry, by.first, by.next), appended_by_from_json
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +107,6 @@ class PagedWriters:
 
 
 PAGED_WRITERS: Final = record(PagedWriters)
-
-
-def with_writers(
-    writers: tuple[WriterEntry, ...], added: Sequence[AppendedBy]
-) -> tuple[WriterEntry, ...]:
-    """Returns the head's list with the entries of an edit, most recent last."""
-    for by in added:
-        writers = (*(w for w in writers if w.key != by.entry.key), by.entry)
-    return writers
 
 
 Child = tuple[str, PageRef]

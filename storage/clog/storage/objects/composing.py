@@ -20,7 +20,7 @@ import pyarrow as pa
 import xxhash
 
 from clog.storage.config.definitions import ZSTD, Compression
-from clog.storage.format.codec import NONE
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema
 from clog.storage.keys import key_index
 from clog.storage.numpy_arrays import to_arrow

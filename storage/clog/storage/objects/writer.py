@@ -37,8 +37,7 @@ import xxhash
 from clog.storage.config.definitions import ZSTD, Compression
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.chunks import Chunk, ObjectRef
-from clog.storage.format.codec import NONE
-from clog.storage.format.documents import data_path
+from clog.storage.format.documents import NONE, data_path
 from clog.storage.format.log_info import LogSchema
 from clog.storage.keys import key_index
 from clog.storage.keys.hashing import key_bytes

@@ -20,9 +20,9 @@ import xxhash
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 from clog.storage.format.chunks import ObjectRef
-from clog.storage.format.codec import NONE
 from clog.storage.format.columns import CHANGED, END, START
 from clog.storage.format.commits import Head
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema, schema_to_json
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import Mask

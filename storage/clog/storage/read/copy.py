@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 
 from clog.storage.config.definitions import Compression
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, Chunk, ObjectRef, Rows
-from clog.storage.format.codec import NONE
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema
 from clog.storage.keys import key_index
 from clog.storage.keys.hashing import key_bytes

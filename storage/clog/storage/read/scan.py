@@ -35,8 +35,8 @@ from clog.storage.format.chunks import (
     files_of,
     read_bitmap,
 )
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Head
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy

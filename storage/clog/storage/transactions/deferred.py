@@ -29,8 +29,8 @@ from clog.storage.errors import (
 )
 from clog.storage.format import documents
 from clog.storage.format.chunks import Append
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Commit, Edit, edit_of
+from clog.storage.format.documents import NONE
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,
@@ -42,9 +42,9 @@ from clog.storage.format.transactions import (
     Positions,
     TransactionName,
     TransactionState,
+    WriterEntry,
     stored_positions,
 )
-from clog.storage.format.writers import WriterEntry
 from clog.storage.objects.writer import DataObject
 from clog.storage.transactions.ids import (
     OPERATION,

@@ -31,8 +31,8 @@ from clog.storage.errors import (
     TransactionFencedError,
     TransactionTimeoutError,
 )
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Commit, Edit, Head
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
 from clog.storage.format.transactions import (
     ABORTED,
@@ -41,6 +41,7 @@ from clog.storage.format.transactions import (
     PREPARED,
     TRANSACTION,
     UNENDED_MAX,
+    AppendedBy,
     Committed,
     Ending,
     Joining,
@@ -49,11 +50,12 @@ from clog.storage.format.transactions import (
     TransactionName,
     TransactionState,
     Unended,
+    WriterEntry,
     find_unended,
     read_positions,
     stored_positions,
 )
-from clog.storage.format.writers import AppendedBy, WriterEntry, WriterPages, find_writer
+from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.objects.writer import DataObject
 from clog.storage.store.contract import Store
 

@@ -16,8 +16,8 @@ from clog.storage.commit.committer import NothingToCommit, is_comparable, store_
 from clog.storage.commit.handle import Handle
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError
 from clog.storage.format import documents
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
+from clog.storage.format.documents import NONE
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,

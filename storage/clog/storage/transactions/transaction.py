@@ -47,13 +47,13 @@ from clog.storage.errors import (
     OffsetOutOfRangeError,
     TransactionFencedError,
 )
-from clog.storage.format.codec import NONE
+from clog.storage.format.documents import NONE
 from clog.storage.format.transactions import (
     TRANSACTION,
     Position,
     PositionsAt,
+    WriterEntry,
 )
-from clog.storage.format.writers import WriterEntry
 from clog.storage.objects.records import Appendable
 from clog.storage.read.scan import Isolation, check_start, isolation_named
 from clog.storage.read.table import missed_deletes

@@ -8,8 +8,8 @@ from clog.cleaner import Cleaner
 from clog.cleaner.log_round import plan_round
 from clog.storage.config.log_config import DEFINITIONS
 from clog.storage.format.chunks import TIME_MS_MAX, ChunkHorizon, Replacement
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Edit
+from clog.storage.format.documents import NONE
 from clog.storage.objects.composing import write_rewritten
 from clog.storage.objects.writer import rewritten_chunk
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of, read_pieces

@@ -18,10 +18,10 @@ from clog.storage.diagnostics.verify_objects import object_problems
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks
 from clog.storage.format.chunks import DeadMark, write_dead_rows
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Edit, encode_commit, read_commit
 from clog.storage.format.documents import (
     DATA,
+    NONE,
     SNAPSHOTS,
     commit_path,
     decode,

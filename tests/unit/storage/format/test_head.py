@@ -20,7 +20,8 @@ from clog.storage.format.commits import (
     head_to_json,
 )
 from clog.storage.format.documents import body_json
-from clog.storage.format.writers import AppendedBy, PagedWriters, PageRef, WriterEntry
+from clog.storage.format.transactions import AppendedBy, WriterEntry
+from clog.storage.format.writers import PagedWriters, PageRef
 from clog_testing.histories import (
     append_edit,
     applied,

@@ -7,8 +7,8 @@ from hypothesis import given
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import Chunk, ChunkHorizon, Released, Replacement, Uncleanable
-from clog.storage.format.codec import NONE
 from clog.storage.format.commits import Edit
+from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import SegmentPage
 from clog_testing.histories import (
     append_edit,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
-from clog.storage.format.codec import PATH, reading
+from clog.storage.format.documents import PATH, reading
 
 VERSIONS = st.integers(0, 10**20 - 1)
 

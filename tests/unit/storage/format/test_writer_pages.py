@@ -10,12 +10,11 @@ from clog.storage.diagnostics.verify import document_findings
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents, writers
+from clog.storage.format.transactions import AppendedBy, WriterEntry
 from clog.storage.format.writers import (
     FIRST,
     WRITERS_MAX,
-    AppendedBy,
     PageRef,
-    WriterEntry,
     WriterPages,
     find_writer,
     page_out_if_full,

@@ -31,7 +31,7 @@ def quill(monkeypatch):
 
     def announce(log):
         with monkeypatch.context() as patch:
-            feature = Feature("quill", "4", "", of_readers=True, is_built=True)
+            feature = Feature("quill", "4", True, "")
             patch.setitem(registry.FEATURES, "quill", feature)
             log.upgrade(["quill"])
 
@@ -43,7 +43,7 @@ def known_quill(monkeypatch):
     """A newer clog."""
 
     def know():
-        feature = Feature("quill", "4", "", of_readers=True, is_built=True)
+        feature = Feature("quill", "4", True, "")
         monkeypatch.setitem(registry.FEATURES, "quill", feature)
 
     return know

@@ -26,7 +26,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -92,7 +92,7 @@ from clog.cleaner.selection import (
     candidates,
     held_in,
 )
-from clog.cleaner.threads import CleanerThreads, MeteredStore, StoppedError, Throttle
+from clog.cleaner.threads import CleanerThreads, MeteredStore, NotedStore, StoppedError, Throttle
 from clog.storage import Log, Reader
 from clog.storage.commit.committer import keep_reserve
 from clog.storage.commit.handle import Handle
@@ -279,6 +279,13 @@ class LogRound:
     def _do(self, duties: Sequence[Duty], work: Work) -> dict[str, Any]:
         """Does duties; returns what each that was run did, by name."""
         done: dict[str, Any] = {}
+        noted = NotedStore(work.store)
+        with noted.leaves_room(work.handle):
+            self._do_each(duties, replace(work, given_store=noted), done)
+        return done
+
+    def _do_each(self, duties: Sequence[Duty], work: Work, done: dict[str, Any]) -> None:
+        """Does duties; what each did goes to ``done``, by name."""
         for duty in duties:
             if not self._is_time(duty.name, duty.every_ms) or (duty.asked and not duty.due(work)):
                 continue
@@ -292,7 +299,6 @@ class LogRound:
                 self._done_ms[duty.name] = self.clock.monotonic_ms()
                 with self._lock:
                     self._counts.update(duty.counts(did))
-        return done
 
     def take_counts(self) -> Counter[str]:
         """Returns the counts of what duties did since they were taken last."""

@@ -28,9 +28,17 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from clog.storage.commit.handle import Handle
 from clog.storage.env import Clock, enough_memory
 from clog.storage.errors import InvalidInputError
-from clog.storage.store.contract import Store, StoredObject, WrappingStore, begin_in_thread
+from clog.storage.format import documents
+from clog.storage.store.contract import (
+    Store,
+    StoredObject,
+    StoreFullError,
+    WrappingStore,
+    begin_in_thread,
+)
 
 AHEAD_BYTES = 128 << 20
 WORTH_BYTES = 1 << 20
@@ -370,6 +378,36 @@ class MeteredStore(WrappingStore):
     def _take(self, size_bytes: int) -> None:
         self._throttle.take(size_bytes)
         self.moved_ms = self._throttle.moved_ms
+
+
+class NotedStore(WrappingStore):
+    """Passes everything on, and knows which objects were written through it."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self._written: list[str] = []
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        self.inner.put(path, data)
+        if documents.stamp_of(path) is not None:
+            self._written.append(path)
+
+    @contextmanager
+    def leaves_room(self, handle: Handle) -> Iterator[None]:
+        """Deletes the objects that the block wrote and did not commit, if it ends as the disk is
+        full: no sweep would for a day, and what makes room begins with a commit. The error says
+        that the last commit did not happen, and nobody else knows of these objects.
+        """
+        try:
+            yield
+        except StoreFullError:
+            handle.refresh()
+            manifest = handle.manifest()
+            needed = {*manifest.files(), *(r.path for r in manifest.released)}
+            for path in self._written:
+                if path not in needed:
+                    self.inner.delete(path)
+            raise
 
 
 class GatheredStore(WrappingStore):

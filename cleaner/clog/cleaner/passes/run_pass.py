@@ -105,6 +105,7 @@ from clog.cleaner.threads import (
     CleanerThreads,
     GatheredStore,
     MeteredStore,
+    NotedStore,
     StoppedError,
     Throttle,
 )
@@ -517,14 +518,15 @@ class PassTools:
 
 def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
     """Cleans one partition as planned, committing group by group; returns what it did."""
-    stats = tools.progress.stats
+    stats, noted = tools.progress.stats, NotedStore(handle.store)
 
     def publish(edit: Edit, counts: PassStats) -> None:
         tools.check_clock()  # Hours may have gone by, and the commit sets horizons.
         _commit_published(handle, plan, edit, counts, stats)
 
     try:
-        covered, complete = _execute_pass(handle.store, plan, tools, publish)
+        with noted.leaves_room(handle):
+            covered, complete = _execute_pass(noted, plan, tools, publish)
     except FileNotFoundError as e:
         error = file_missing(handle.store, plan.manifest.version, e)
         if isinstance(error, CorruptionError):

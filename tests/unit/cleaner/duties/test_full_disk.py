@@ -136,6 +136,50 @@ class FullStore(WrappingStore):
             raise StoreFullError(f"no room for {path}")
 
 
+class SmallStore(WrappingStore):
+    """A store that takes no more than ``room`` bytes more; deleting gives them back."""
+
+    room = 1 << 40
+
+    def put(self, path, data):
+        self._take(path, data)
+        self.inner.put(path, data)
+
+    def create(self, path, data):
+        self._take(path, data)
+        self.inner.create(path, data)
+
+    def delete(self, path):
+        self.room += sum(f.size_bytes for f in self.inner.list(path) if f.path == path)
+        self.inner.delete(path)
+
+    def _take(self, path, data):
+        if len(data) > self.room:
+            raise StoreFullError(f"no room for {path}")
+        self.room -= len(data)
+
+
+@pytest.mark.parametrize(("policy", "room"), [("compact", 41_000), ("delete", 60_000)])
+def test_a_rewrite_that_finds_no_room_gives_back_what_it_took(policy, room, tmp_path, clock):
+    """S68: what a pass, or coalescing, wrote and could not commit goes at once; left there it took
+    the room that deleteRecords needs, and stayed."""
+    small = SmallStore(open_store(f"{tmp_path}/log", {"fsync": False}))
+    config = {**CONFIG, "cleanup.policy": policy, "segment.bytes": "50000"}
+    log = Log.create(small, 1, config, clock=clock, ids=SeededIds(1))
+    for i in range(80):
+        log.append([{"key": f"{i % 70}", "value": os.urandom(1_000)}])
+    log.roll()
+    small.room = room
+    before = {found.path for found in log.handle.store.list("data/")}
+    for _ in range(3):
+        with pytest.raises(StoreFullError):
+            Cleaner(log).run_once(force=True)
+        known = set(log.handle.manifest().files())
+        left = {found.path for found in log.handle.store.list("data/")}
+        assert left <= before | known
+    assert log.delete_records({0: -1}) == {0: 80}
+
+
 @pytest.fixture
 def swept_in_part(clock, tmp_path):
     """A log whose sweeps died after they had committed their bounds, and what they left there."""

@@ -124,6 +124,8 @@ def _unscaled(value: Decimal | int, scale: int) -> int:
     sign, digits, exponent = value.as_tuple()
     if isinstance(exponent, str) or not 0 <= exponent + scale <= 2 * DefaultContext.prec:
         raise _OtherError  # No number; digits that it has no room for; or a number of many zeros.
+    if len(digits) > DECIMAL_DIGITS_MAX:
+        raise _OtherError  # Python makes no integer of thousands of them.
     number = int("".join(map(str, digits)) + "0" * (exponent + scale))
     return -number if sign else number
 

@@ -270,6 +270,17 @@ def test_a_decimal_key_gets_more_digits_and_keeps_its_scale(make_typed):
         make_typed({"key": pa.decimal256(39, 0), "value": pa.int8()}, on="memory://wide")
 
 
+@pytest.mark.parametrize("many", [D("9" * 5_000), D("9" * 77), D("-1E+80"), D("1" * 5_000 + ".5")])
+def test_a_decimal_of_too_many_digits_is_refused(make_typed, many):
+    """S62: as any value that does not fit, as a key that is asked for, too."""
+    log = make_typed({"key": pa.decimal128(38, 2), "value": pa.decimal256(76, 3)})
+    with pytest.raises(InvalidInputError, match=r"a key that does not fit decimal128\(38, 2\)"):
+        log.table().get(many)
+    for record in ({"key": many, "value": None}, {"key": D(1), "value": many}):
+        with pytest.raises(InvalidInputError, match=r"does not fit decimal.*nothing was"):
+            log.append([record])
+
+
 @pytest.mark.parametrize("key", [7, b"a", None, ("a",)])
 def test_a_key_of_another_type_is_not_looked_for(make_typed, key):
     """It would be taken for absent."""

@@ -5,6 +5,7 @@ otherwise.
 """
 
 import threading
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -267,6 +268,7 @@ def test_secrets_in_a_reply_are_struck_out(server, store):
         store.get("a")
     assert "of-tests" not in str(raised.value)
     assert "key *** with *** is wrong" in str(raised.value)
+    assert "of-tests" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_wrong_option_is_named(server):

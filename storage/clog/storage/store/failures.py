@@ -1,7 +1,8 @@
 """Errors of the operating system and of fsspec's clients, as ours.
 
 Messages say what happened to what, why in short, and the remedy; never the data, never a secret:
-the values of storage options are struck out of the causes that clients and servers send. s3fs hides
+the values of storage options are struck out of the causes that clients and servers send, and an
+error that has one is not shown as the cause of ours. s3fs hides
 botocore's ``ClientError``, which knows the status and the code, in ``__cause__``; what it raises
 itself says less, and the same for different things. adlfs does so with some of Azure's errors;
 gcsfs raises errors of its own.
@@ -170,6 +171,23 @@ def short(cause: BaseException, secrets: Iterable[str] = ()) -> str:
         text = text.replace(secret, "***")
     name = type(cause).__name__
     return f"{name}: {text[:CAUSE_CHARS_MAX]}" if text else name
+
+
+def without_secrets(cause: Exception, options: Mapping[str, object]) -> Exception | None:
+    """Returns an error of a client as the cause of ours; None where its words, or those of what led
+    to it, have a secret of the options: logs and notebooks print them all.
+    """
+    secrets = secrets_in(options)
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [cause]
+    while secrets and waiting:
+        error = waiting.pop()
+        if error is not None and error not in seen:
+            if any(secret in str(error) for secret in secrets):
+                return None
+            seen.append(error)
+            waiting += [error.__cause__, error.__context__]
+    return cause
 
 
 def secrets_in(options: Mapping[str, object]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import Store
-from clog.storage.store.failures import failed, failure_of
+from clog.storage.store.failures import failed, failure_of, without_secrets
 from clog.storage.store.kinds import kind_of
 from clog.storage.store.kinds.kind import Location
 from clog.storage.views import FORMATS
@@ -214,8 +214,9 @@ def _connected(
     try:
         fs, root = connect(location, options)
         yield location, options, fs, root
-    except Exception as e:
-        raise failed(operation, "", location.shown, e, options) from e
+    except Exception as e:  # noqa: BLE001 - it becomes ours
+        told = without_secrets(e, options)
+        raise failed(operation, "", location.shown, e, options) from told
 
 
 def _has_folders(url: str) -> bool:

@@ -53,7 +53,7 @@ from clog.storage.store.contract import (
     is_temporary,
     not_found,
 )
-from clog.storage.store.failures import failed, failure_of, secrets_in, short
+from clog.storage.store.failures import failed, failure_of, secrets_in, short, without_secrets
 from clog.storage.store.kinds import KINDS, kind_of, kind_of_class
 from clog.storage.store.kinds.kind import Location, Write
 from clog.storage.store.opening import redact
@@ -146,7 +146,7 @@ class RemoteStore:
                 return b""
             if type(e) is OSError and name is not None and _is_folder(fs, name):
                 raise not_found(path, self.url) from e
-            raise self._error("get", path, e) from e
+            raise self._error("get", path, e) from self._told(e)
         return data
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
@@ -162,9 +162,9 @@ class RemoteStore:
             for part in data:
                 if isinstance(part, Exception):
                     raise part
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - it becomes ours
             if failure_of(e) != "past the end":
-                raise self._error("get", path, e) from e
+                raise self._error("get", path, e) from self._told(e)
             data = [self.get(path, start, end) for start, end in pieces]
         return cut(ranges, list(zip(starts, data, strict=True)))
 
@@ -177,8 +177,8 @@ class RemoteStore:
             fs, name = self._locate(path)
             _make_folder(fs, name)
             kind_of_class(fs).put(fs, name, content)
-        except Exception as e:
-            raise self._error("put", path, e) from e
+        except Exception as e:  # noqa: BLE001 - it becomes ours
+            raise self._error("put", path, e) from self._told(e)
 
     def create(self, path: str, data: bytes) -> None:
         try:
@@ -189,16 +189,16 @@ class RemoteStore:
                 create(fs, name, data)
             except ProbeAgainError:
                 self._probe_again(path)
-        except Exception as e:
-            raise self._error("create", path, e) from e
+        except Exception as e:  # noqa: BLE001 - it becomes ours
+            raise self._error("create", path, e) from self._told(e)
 
     def delete(self, path: str) -> None:
         try:
             fs, name = self._locate(path)
             fs.rm_file(name)
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - it becomes ours
             if failure_of(e) != "absent":
-                raise self._error("delete", path, e) from e
+                raise self._error("delete", path, e) from self._told(e)
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         check_prefix(prefix)
@@ -277,10 +277,10 @@ class RemoteStore:
         try:
             fs, root = self.filesystem()
             found = _listed(fs, f"{root}/{folder}".rstrip("/"), rest)
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - it becomes ours
             if failure_of(e) == "absent":
                 return
-            raise self._error("list", prefix, e) from e
+            raise self._error("list", prefix, e) from self._told(e)
         for name, info in found.items():
             path = name[len(root) + 1 :]
             # Where all is deleted, versioned buckets of some servers list the folder itself.
@@ -305,6 +305,9 @@ class RemoteStore:
             self._made[1].clear_instance_cache()
             self._made = self._create = None
         return failed(operation, path, self.url, cause, self._options)
+
+    def _told(self, cause: Exception) -> Exception | None:
+        return without_secrets(cause, self._options)
 
 
 def is_promised(endpoint: str) -> bool:
@@ -398,7 +401,7 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
             remedy = install_extra(kind.extra)
         raise InvalidInputError(
             f"{location.shown} cannot be opened: {short(e, secrets_in(options))}; {remedy}"
-        ) from e
+        ) from without_secrets(e, options)
     while isinstance(fs, DirFileSystem):
         root, fs = fs._join(root), fs.fs  # noqa: SLF001 - what it does for every call
     kind_of_class(fs).connected(fs)

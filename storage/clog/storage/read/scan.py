@@ -511,7 +511,8 @@ def for_times(
     """Returns the first offset, in offset order, at or after the log start whose record is not
     earlier than the time (S39).
     """
-    return {p: _first_at(store, manifest, p, time_ms) for p, time_ms in times_ms.items()}
+    with reading(store, manifest.version, why=" while it was read", remedy="read again"):
+        return {p: _first_at(store, manifest, p, time_ms) for p, time_ms in times_ms.items()}
 
 
 def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) -> int | None:

@@ -25,6 +25,7 @@ READS = {
         records_of_keys(log.handle.store, log.handle.manifest(), {0: (0, 2)}, ["a"])
     ),
     "publish": lambda log: log.publish("delta"),
+    "times": lambda log: log.offsets_for_times(1),
 }
 
 

@@ -261,9 +261,7 @@ def test_planted_bugs_are_noticed(bug, monkeypatch):
     """Each takes one safeguard out, and some order of events shows it."""
     bug(monkeypatch)
 
-    @settings(
-        LOAD, max_examples=3 * settings().max_examples // 2, phases=[Phase.generate], database=None
-    )
+    @settings(LOAD, max_examples=1500, phases=[Phase.generate], database=None)
     @given(steps=STEPS)
     def run(steps):
         world = World()

@@ -235,7 +235,7 @@ def test_planted_bugs_are_found(bug, monkeypatch):
     bug(monkeypatch)
 
     @settings(
-        max_examples=4 * settings().max_examples,
+        max_examples=400,
         deadline=None,
         derandomize=True,
         database=None,

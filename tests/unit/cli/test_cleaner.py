@@ -69,6 +69,7 @@ def stop():
 def test_it_runs_until_it_is_stopped(cli, url, log, asleep, number):
     """It tells each pass, sleeps, and ends by a signal with exit code 0."""
     with asleep(lambda: os.kill(os.getpid(), number)):
+        signal.signal(number, signal.SIG_DFL)  # Tests may run under nohup.
         result = cli("cleaner", url, "--json")
     (line,) = result.stdout.splitlines()
     assert json.loads(line)["url"] == log.url

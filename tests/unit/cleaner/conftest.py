@@ -14,13 +14,6 @@ NOW = 1_000_000_000
 
 
 @pytest.fixture
-def store():
-    made = memory_store()
-    yield made
-    discard(made)
-
-
-@pytest.fixture
 def clock():
     return ManualClock(now_ms=NOW)
 
@@ -43,13 +36,6 @@ def make_log(store, clock):
         return Log.create(store, partitions, given, clock=clock, ids=SeededIds(1))
 
     return make
-
-
-@pytest.fixture
-def open_log(store, clock):
-    """Opens it again, as another process would."""
-    seeds = iter(range(2, 1000))
-    return lambda on=None: Log.open(on or store, clock=clock, ids=SeededIds(next(seeds)))
 
 
 @pytest.fixture

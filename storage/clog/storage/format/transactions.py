@@ -17,7 +17,6 @@ chunks, `manifest`.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from clog.storage.errors import CorruptionError
@@ -83,7 +82,6 @@ class Position:
 
 Positions = Mapping[str, Mapping[int, Position]]
 """By log id and partition."""
-NO_POSITIONS: Positions = MappingProxyType({})
 _POSITIONS_OF = columns(Position, made=Position)
 
 

@@ -25,7 +25,6 @@ import clog.storage.format.transactions
 import clog.storage.format.writers
 import clog.storage.objects.reader
 import clog.storage.objects.writer
-import clog.storage.read.lookup
 import clog.storage.read.scan
 import clog.storage.read.table
 from clog.storage.types.columns import REWRITTEN_SCHEMA
@@ -79,7 +78,7 @@ def small_limits(*, parquet: bool = False) -> Iterator[None]:
             patch(storage.objects.writer, "encoded", _encoded)
             for reading in (storage.read.scan, cleaner.masks, cleaner.masks):
                 patch(reading, "open_ranges", _open_ranges)
-            patch(storage.read.lookup, "read_rows", _read_rows)
+            patch(storage.read.scan, "read_rows", _read_rows)
         yield
 
 

@@ -26,7 +26,7 @@ from clog.cleaner.masks import keep_masks
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds
 from clog.storage.objects.records import to_records
-from clog.storage.read.lookup import KeyIndexCache
+from clog.storage.read.scan import KeyIndexCache
 from clog.storage.read.table import table_batches
 from clog.storage.types.columns import BYTES
 from clog_testing.crash import contents, copy_of, crash_runs, discard, inside, memory_store

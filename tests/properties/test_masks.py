@@ -21,7 +21,7 @@ from clog.storage.env import SeededIds
 from clog.storage.format import chunks
 from clog.storage.format.chunks import read_bitmap
 from clog.storage.read.hidden_rows import view_masks
-from clog.storage.read.lookup import KeyIndexCache
+from clog.storage.read.scan import KeyIndexCache
 from clog.storage.read.table import (
     ROW_BYTES,
     changes_batches,

@@ -114,7 +114,7 @@ from clog.storage.format import documents
 from clog.storage.format.chunks import Segment
 from clog.storage.format.log_info import DEAD_ROWS, READER_HOLDS, SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest
-from clog.storage.read.lookup import KeyIndexCache
+from clog.storage.read.scan import KeyIndexCache
 from clog.storage.readers import NO_HOLDS, Holds, read_holds
 from clog.storage.transactions.several import finish_all
 

@@ -77,8 +77,7 @@ from clog.storage.keys.hashing import key_bytes
 from clog.storage.keys.key_index import index_hashes
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.reader import BATCH_ROWS, open_ranges
-from clog.storage.read.lookup import KeyIndexCache
-from clog.storage.read.scan import piece_of, presence_column
+from clog.storage.read.scan import KeyIndexCache, piece_of, presence_column
 from clog.storage.store.contract import Store
 
 _Kind = Literal["superseded", "tombstones"]

@@ -17,7 +17,7 @@ from clog.storage.format.chunks import ChunkMask, MaskMark, read_bitmap
 from clog.storage.format.commits import Edit
 from clog.storage.format.log_info import FeatureNames
 from clog.storage.format.manifest import apply
-from clog.storage.read.lookup import KeyIndexCache
+from clog.storage.read.scan import KeyIndexCache
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, inside, memory_store
 
@@ -101,7 +101,7 @@ def test_what_came_is_compared_with_what_was_there(log):
 def test_a_hash_decides_nothing(log, monkeypatch):
     """Keys whose hashes are equal are different keys: their bytes are compared."""
     monkeypatch.setattr(
-        "clog.storage.read.lookup.index_hashes",
+        "clog.storage.read.scan.index_hashes",
         lambda keys, seed: np.zeros(len(keys), np.uint64),
     )
     monkeypatch.setattr(masks, "index_hashes", lambda keys, seed: np.zeros(len(keys), np.uint64))

@@ -94,8 +94,7 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import hash_keys
 from clog.storage.keys.key_index import IndexHashes, distinct, index_hashes
 from clog.storage.numpy_arrays import Hashes, Mask, Offsets, to_numpy
-from clog.storage.read.lookup import stored_index
-from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
+from clog.storage.read.scan import ReadPiece, plan_range, read_pieces, stored_index
 from clog.storage.store.contract import Store
 
 _Words = npt.NDArray[np.uint64]

@@ -7,23 +7,39 @@ manifest. Records come in offset order, each once; compaction's gaps cost nothin
 that are still there (S36). Rows are left out by a chunk's bitmap of dead rows, and by its mask
 where `Hidden` says so (FORMAT.md §5.4, §13).
 
+Who reads again keeps the key indexes of objects (`KeyIndexCache`). One is fetched with the Parquet
+footer behind it, in one request, so that reading rows needs no footer any more. An object that has
+none has its keys read, once, and gets one in memory.
+
+*Warm* are the indexes of all objects of a version: then finding out where a key may be costs no
+request, and reading its row one, wherever it lies. (An index says "maybe" for a key that is not
+there less than once in four million times.)
+
+*Run*: pieces of small objects, of which a log has thousands where nobody coalesces. Their indexes
+are joined, and asked in one step: asking each by itself takes a tenth of a millisecond. Runs begin
+at the oldest piece, so a log that grew has the same ones but for the last.
+
 What callers may ask for, and what it resolves to (S1, S38, S39), stands below the reading;
 `footprints` tells what a read would take.
 """
 
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 from functools import lru_cache, partial
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from clog.storage.commit.versions import reading
+from clog.storage.env import Shared
 from clog.storage.errors import CorruptionError, InvalidInputError, OffsetOutOfRangeError
 from clog.storage.format.chunks import (
     Bitmap,
@@ -36,12 +52,29 @@ from clog.storage.format.chunks import (
     read_bitmap,
 )
 from clog.storage.format.commits import Head
-from clog.storage.format.documents import NONE
+from clog.storage.format.documents import DEAD_SUFFIX, MASK_SUFFIX, NONE
 from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
+from clog.storage.keys import key_index
+from clog.storage.keys.hashing import key_bytes
+from clog.storage.keys.key_index import (
+    BLOCK_ROWS,
+    DamagedIndexError,
+    IndexHashes,
+    KeyIndex,
+    Mask,
+    index_hashes,
+)
 from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
-from clog.storage.objects.reader import BATCH_ROWS, Footprint, footprint, open_ranges
-from clog.storage.store.contract import Store, ahead
+from clog.storage.objects.reader import (
+    BATCH_ROWS,
+    WHOLE_BYTES,
+    Footprint,
+    footprint,
+    open_ranges,
+    read_rows,
+)
+from clog.storage.store.contract import Store, WrappingStore, ahead
 from clog.storage.types.columns import RECORD_SCHEMA, arrow_schema, cheapest_leaf, projected
 
 
@@ -424,6 +457,274 @@ def _horizons(piece: ReadPiece, batch: pa.RecordBatch, offsets: np.ndarray[Any, 
         of_chunk &= to_numpy(batch.column("value").is_null())
     horizon = np.full(len(offsets), piece.horizon, np.int64)
     return pc.coalesce(own, to_arrow(horizon, valid=of_chunk))
+
+
+CACHE_BYTES = 128 << 20
+"""Memory for indexes: those of about 25 million keys."""
+SMALL_ROWS = 4096
+"""An object of more rows is asked by itself: copying its index would cost more than it spares."""
+RUN_PIECES = 256
+"""Pieces of small objects that are asked in one step."""
+RUNS_MAX = 1024
+
+_Joined = tuple[KeyIndex, NDArray[np.intp]]
+"""The index of some objects, and where the blocks of each begin."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Pieces that are asked in one step; one alone asks its own index."""
+
+    pieces: tuple[ReadPiece, ...]
+    joined: _Joined | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hit:
+    """A piece that may hold keys: pair by pair the number of the key and a block of the index, in
+    which the rows of the object begin at ``first_row``.
+    """
+
+    piece: ReadPiece
+    numbers: NDArray[np.intp]
+    blocks: NDArray[np.intp]
+    index: KeyIndex
+    first_row: int
+
+    def parts(self, asked: Mask) -> list[ReadPiece]:
+        """Returns the parts of the piece for those pairs, in their order; they hold other keys,
+        too.
+        """
+        ranges = self.index.rows_in(np.unique(self.blocks[asked]))
+        first = self.first_row
+        return list(_parts(self.piece, [(low - first, high - first) for low, high in ranges]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The bytes of an object from ``start`` to its end."""
+
+    start: int = 0
+    data: bytes = b""
+
+
+_UNKNOWN: tuple[KeyIndex | None, _Tail] = (None, _Tail())
+
+
+class KeyIndexCache(WrappingStore, Shared):
+    """The key indexes of a log's objects, those used least recently dropped beyond ``cache_bytes``.
+
+    It is the store itself, but answers from memory for the ends of objects, and for bitmaps.
+    Threads may share it.
+
+    Attributes:
+        cached_bytes: memory taken.
+    """
+
+    def __init__(self, inner: Store, *, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
+        WrappingStore.__init__(self, inner)
+        Shared.__init__(self)
+        self.seed = seed
+        self._cache_bytes = cache_bytes
+        self._known: OrderedDict[str, tuple[KeyIndex | None, _Tail]] = OrderedDict()
+        self.cached_bytes = 0
+        self._joined: OrderedDict[tuple[str, ...], _Joined] = OrderedDict()
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        _, tail = self._known.get(path, _UNKNOWN)
+        if path.endswith((DEAD_SUFFIX, MASK_SUFFIX)) and not tail.data:
+            tail = _Tail(0, self.inner.get(path, 0, end))
+            self._keep(path, None, tail)
+        if tail.data and start is not None and end is not None and start >= tail.start:
+            return tail.data[start - tail.start : end - tail.start]
+        return self.inner.get(path, start, end)
+
+    def of(self, obj: ObjectRef, cuts: Sequence[int] = (), *, schema: LogSchema | None) -> KeyIndex:
+        """Returns the object's index; one GET, or what its keys take, where it is not in memory.
+
+        Args:
+            obj: which.
+            cuts: rows at which chunks begin: an index that is made here tells them apart.
+            schema: the log's.
+
+        Raises:
+            FileNotFoundError: the object is gone.
+            CorruptionError: its bytes are not those that the manifest describes.
+        """
+        with self._lock:
+            index, tail = self._known.get(obj.path, (None, None))
+            if index is not None:
+                self._known.move_to_end(obj.path)
+                return index
+        if tail is None:
+            tail = _Tail() if obj.size_bytes <= WHOLE_BYTES else self._fetched(obj)
+            index = self._stored(obj, tail)
+            tail = _Tail(tail.start + obj.index_bytes, tail.data[obj.index_bytes :])
+            self._keep(obj.path, index, tail)
+        if index is None:
+            index = self._made(obj, cuts, schema)
+            self._keep(obj.path, index, tail)
+        return index
+
+    def load(self, pieces: Sequence[ReadPiece]) -> None:
+        """Makes the indexes of their objects warm; requests go ahead (`store.contract`). Those that
+        are made here tell the pieces apart, so that a key of one partition costs no reading for
+        another.
+        """
+        unknown = {
+            piece.object.path: piece
+            for piece in pieces
+            if self._known.get(piece.object.path, _UNKNOWN)[0] is None
+        }
+        cuts: dict[str, list[int]] = defaultdict(list)
+        for piece in pieces if unknown else ():
+            if piece.object.path in unknown:
+                cuts[piece.object.path] += (piece.first_row, piece.first_row + piece.rows)
+        calls = (
+            (
+                partial(self.of, piece.object, cuts[path], schema=piece.schema),
+                asked_bytes(piece.object),
+            )
+            for path, piece in unknown.items()
+        )
+        for _ in ahead(self, calls):
+            pass
+
+    def parts(self, piece: ReadPiece, hashes: IndexHashes) -> Iterator[ReadPiece]:
+        """Yields the parts of a piece that may hold a key with one of the hashes, in their order;
+        they hold others too.
+        """
+        yield from _parts(piece, self.of(piece.object, schema=piece.schema).rows_of(hashes))
+
+    def runs(self, pieces: Sequence[ReadPiece]) -> list[Run]:
+        """Returns the pieces in runs that are asked together, in their order; those of objects that
+        were known before as they were then.
+        """
+        made: list[Run] = []
+        small: list[ReadPiece] = []
+        for piece in pieces:
+            is_small = piece.object.rows <= SMALL_ROWS
+            if small and (not is_small or len(small) == RUN_PIECES):
+                made.append(self._run(small))
+                small = []
+            if is_small:
+                small.append(piece)
+            else:
+                made.append(Run((piece,), None))
+        return [*made, self._run(small)] if small else made
+
+    def hits(self, run: Run, hashes: IndexHashes) -> Iterator[Hit]:
+        """Yields the pieces of a run that may hold one of the hashes, the newest first."""
+        if run.joined is None:
+            index = self.of(run.pieces[0].object, schema=run.pieces[0].schema)
+            starts = np.zeros(1, np.intp)
+        else:
+            index, starts = run.joined
+        numbers, blocks = index.hits(hashes)
+        owners = np.searchsorted(starts, blocks, side="right") - 1
+        for n in np.unique(owners)[::-1]:
+            mine = owners == n
+            first_row = int(index.edges[starts[n]])
+            yield Hit(run.pieces[n], numbers[mine], blocks[mine], index, first_row)
+
+    def _run(self, pieces: list[ReadPiece]) -> Run:
+        key = tuple(piece.object.path for piece in pieces)
+        with self._lock:
+            known = self._joined.get(key)
+        if known is None:
+            indexes = [self.of(piece.object, schema=piece.schema) for piece in pieces]
+            starts = np.cumsum([0, *(len(index.shifts) for index in indexes)])[:-1]
+            known = key_index.joined(indexes), starts
+        with self._lock:
+            self._joined[key] = known
+            self._joined.move_to_end(key)
+            while len(self._joined) > RUNS_MAX:
+                self._joined.popitem(last=False)
+        return Run(tuple(pieces), known)
+
+    def _fetched(self, obj: ObjectRef) -> _Tail:
+        start, end = obj.tail
+        data = self.inner.get(obj.path, start, end) if start >= 0 else b""
+        if len(data) != end - start:
+            raise _damaged(self, obj, f"it has {start + len(data)} bytes, expected {end}")
+        return _Tail(start, data)
+
+    def _stored(self, obj: ObjectRef, tail: _Tail) -> KeyIndex | None:
+        if not obj.index_bytes or not tail.data:
+            return None
+        return _decoded(self, obj, memoryview(tail.data)[: obj.index_bytes])
+
+    def _made(self, obj: ObjectRef, cuts: Sequence[int], schema: LogSchema | None) -> KeyIndex:
+        """Makes the index of an object that has none."""
+        batches = read_rows(self, obj, 0, obj.rows, columns=("key",), schema=schema)
+        keys = pa.chunked_array([key_bytes(batch.column(0)) for batch in batches], pa.binary())
+        edges = sorted({0, obj.rows, *cuts, *range(0, obj.rows, BLOCK_ROWS)})
+        blocks = []
+        for start, end in pairwise(edges):
+            block = keys.slice(start, end - start).combine_chunks()
+            blocks.append((end - start, index_hashes(block, seed=self.seed)))
+        index = key_index.decode(key_index.encode(blocks))
+        assert index is not None, "a version of our own"
+        return index
+
+    def _keep(self, path: str, index: KeyIndex | None, tail: _Tail) -> None:
+        with self._lock:
+            self.cached_bytes -= _size_bytes(self._known.pop(path, _UNKNOWN))
+            self._known[path] = (index, tail)
+            self.cached_bytes += _size_bytes((index, tail))
+            while self.cached_bytes > self._cache_bytes and len(self._known) > 1:
+                self.cached_bytes -= _size_bytes(self._known.popitem(last=False)[1])
+            if len(self._known) == 1:
+                self.cached_bytes = _size_bytes((index, tail))  # Whatever an interrupt has left.
+
+
+def stored_index(store: Store, obj: ObjectRef) -> KeyIndex | None:
+    """Returns the key index that an object carries, for those who ask once; one request. None where
+    it is of a version that is not known.
+    """
+    start = max(0, obj.tail[0])
+    return _decoded(store, obj, store.get(obj.path, start, start + obj.index_bytes))
+
+
+def _decoded(store: Store, obj: ObjectRef, data: bytes | memoryview) -> KeyIndex | None:
+    try:
+        index = key_index.decode(data)
+    except DamagedIndexError as e:
+        raise _damaged(store, obj, str(e)) from e
+    if index is not None and index.rows != obj.rows:
+        raise _damaged(store, obj, f"its key index is of {index.rows} rows, expected {obj.rows}")
+    return index
+
+
+def _parts(piece: ReadPiece, ranges: Sequence[tuple[int, int]]) -> Iterator[ReadPiece]:
+    """Yields the parts of a piece that lie in the ranges of rows."""
+    end = piece.first_row + piece.rows
+    for low, high in ranges:
+        first, last = max(low, piece.first_row), min(high, end)
+        if first >= last:
+            continue
+        if not piece.object.dense:
+            yield replace(piece, first_row=first, rows=last - first)
+            continue
+        base = piece.base + first - piece.first_row
+        yield cut(piece, base, base + last - first)
+
+
+def asked_bytes(obj: ObjectRef) -> int:
+    """Returns how many bytes are fetched for an object's index, at most."""
+    start, end = obj.tail
+    return end - max(0, start) if obj.index_bytes else obj.size_bytes
+
+
+def _size_bytes(known: tuple[KeyIndex | None, _Tail]) -> int:
+    index, tail = known
+    return len(tail.data) + (0 if index is None else index.nbytes)
+
+
+def _damaged(store: Store, obj: ObjectRef, what: str) -> CorruptionError:
+    return CorruptionError(
+        f"{obj.path} of {store.url} is damaged: {what}; keep the file, restore it from a copy"
+    )
 
 
 _TRUE = to_arrow(np.array([True]))[0]

@@ -84,8 +84,6 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.read.lookup import (
-    KeyIndexCache,
-    Run,
     answered,
     answered_key,
     asked_keys,
@@ -94,7 +92,9 @@ from clog.storage.read.lookup import (
 from clog.storage.read.scan import (
     COLUMNS,
     Hidden,
+    KeyIndexCache,
     ReadPiece,
+    Run,
     check_start,
     columns_asked,
     piece_of,

@@ -9,8 +9,8 @@ from clog.storage.keys.key_index import KeyIndex
 from clog.storage.objects import reader, writer
 from clog.storage.read import lookup, scan
 from clog.storage.read import table as table_plan
-from clog.storage.read.lookup import KeyIndexCache, pieces_of_keys
-from clog.storage.read.scan import READ_SCHEMA, plan_range
+from clog.storage.read.lookup import pieces_of_keys
+from clog.storage.read.scan import READ_SCHEMA, KeyIndexCache, plan_range
 from clog.storage.read.table import KnownPieces, plan_table
 from clog_testing.counting import CountingStore
 from clog_testing.crash import expire, inside
@@ -21,7 +21,7 @@ KEYS = 600
 @pytest.fixture
 def large(monkeypatch):
     """Every object counts as one that is too large to be fetched whole; row groups are small."""
-    for module in (writer, reader, lookup, lookup):
+    for module in (writer, reader, lookup, scan):
         monkeypatch.setattr(module, "WHOLE_BYTES", 0)
     monkeypatch.setattr(writer, "GROUP_ROWS", 50)
 
@@ -261,7 +261,7 @@ def test_a_warm_lookup_visits_no_object_but_that_of_the_key(make_log, counting, 
     """Of 200 objects: the key is hashed once, the indexes are asked in runs, the version is planned
     once, and one request reads the row; a key that is nowhere costs none.
     """
-    monkeypatch.setattr(lookup, "RUN_PIECES", 64)
+    monkeypatch.setattr(scan, "RUN_PIECES", 64)
     log = uncoalesced(make_log, 200, on=counting)
     log.table().get("nobody")
     hashed = counter(monkeypatch, lookup, "index_hashes")
@@ -279,10 +279,10 @@ def test_a_warm_lookup_visits_no_object_but_that_of_the_key(make_log, counting, 
 
 def test_what_is_known_stays_known_in_the_next_version(make_log, counting, monkeypatch):
     """Only the last run is joined anew, only the new object is planned, visited and fetched."""
-    monkeypatch.setattr(lookup, "RUN_PIECES", 64)
+    monkeypatch.setattr(scan, "RUN_PIECES", 64)
     log = uncoalesced(make_log, 200, on=counting)
     log.table().get("nobody")
-    joined = counter(monkeypatch, lookup.key_index, "joined")
+    joined = counter(monkeypatch, scan.key_index, "joined")
     planned = counter(monkeypatch, table_plan, "piece_of")
     visited = counter(monkeypatch, KeyIndexCache, "of")
     for i in range(3):
@@ -318,8 +318,8 @@ def test_lookups_by_runs_find_what_the_table_holds(
     """However pieces fall into runs: the newest record of each key, none twice, and no older object
     is read for a key that a newer one has.
     """
-    monkeypatch.setattr(lookup, "RUN_PIECES", run_pieces)
-    monkeypatch.setattr(lookup, "SMALL_ROWS", small_rows)
+    monkeypatch.setattr(scan, "RUN_PIECES", run_pieces)
+    monkeypatch.setattr(scan, "SMALL_ROWS", small_rows)
     log = uncoalesced(make_log, 120, on=counting)
     table = log.table()
     held = {row["key"]: row["value"] for row in table.to_arrow().to_pylist()}

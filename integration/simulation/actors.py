@@ -6,7 +6,7 @@ compares what it is told with what the oracle has seen: what is acknowledged is 
 the answer says; an error that is not `CommitStateUnknownError` means that it is not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -29,6 +29,7 @@ from clog.storage.errors import (
     StoreUnavailableError,
 )
 from clog.storage.format import documents
+from clog_testing.delaying import result_of
 from clog_testing.faults import CrashedError
 from clog_testing.interrupts import Tracer, tracing
 
@@ -78,6 +79,23 @@ class Actor:
         self.putting = None
         self.disturbed = False
         self._opened: dict[int, Log] = {}
+        self._begun: list[Callable[[], None]] = []
+
+    def begin(self, call):
+        """Begins a call of a store. Where there are several logs, what was begun is done when the
+        first result of it is asked for, in an order that the dice say.
+        """
+        if len(self.world.sites) == 1:
+            return call
+        done: list[Callable[[], object]] = []
+        self._begun.append(lambda: done.append(result_of(call)))
+
+        def result():
+            while not done:
+                self._begun.pop(self.world.roll(len(self._begun)))()
+            return done[0]()
+
+        return result
 
     @property
     def log(self) -> Log:
@@ -203,6 +221,9 @@ class _Plan:
         self._actor, self._site = actor, site
         self.data: bytes | memoryview = b""
         self.ranges = ""
+
+    def begin(self, call):
+        return self._actor.begin(call)
 
     def fault(self, call):
         actor, (folder, name) = self._actor, folder_and_name(call.path)

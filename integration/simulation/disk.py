@@ -119,8 +119,11 @@ class Clock:
 
 class ActorStore(FaultyStore):
     """A process's way to the disk: before each call its plan lets others come first, and knows what
-    is asked for or written.
+    is asked for or written, and when what was begun is done.
     """
+
+    def begin(self, call):
+        return self.plan.begin(call)
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         self.plan.ranges = "" if start is None and end is None else f" {start}:{end}"

@@ -41,7 +41,7 @@ class DelayingStore(WrappingStore):
 
     def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
         start = self.now_ms
-        result = _result_of(call)
+        result = result_of(call)
         end, self.now_ms = self.now_ms, start
         self.begun.append((start, end))
 
@@ -80,7 +80,7 @@ class DelayingStore(WrappingStore):
         self.now_ms += self._round_trip_ms
 
 
-def _result_of(call: Callable[[], _T]) -> Callable[[], _T]:
+def result_of(call: Callable[[], _T]) -> Callable[[], _T]:
     """Makes a call; returns what returns its result, or raises its error."""
     try:
         found = call()

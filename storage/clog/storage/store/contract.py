@@ -42,6 +42,10 @@ Whether a begun call is under way at once is the store's to say (`Store.begin`):
 short, on local disks and in memory, nothing is begun before it is asked for, and no thread is made.
 A thread lives as long as its call: nothing is left for a forked child to miss, nor for a process to
 wait for.
+
+*Together.* What is to be done in many logs, each in its own, is begun in all of them, and waited
+for once (`together`): so it takes no longer than in one. All have ended when it returns, unless an
+interrupt ends the waiting: those under way then go on as if their process had been slow.
 """
 
 import builtins
@@ -283,6 +287,8 @@ def cut(ranges: Sequence[tuple[int, int]], fetched: Sequence[tuple[int, bytes]])
 
 CALLS_MAX = 16
 BYTES_MAX = 32 << 20
+TOGETHER_MAX = 256
+"""A call that changes a log waits for most of its time, and holds little."""
 _CALLS_FIRST = 4
 
 _T = TypeVar("_T")
@@ -317,6 +323,23 @@ def ahead(store: Store, calls: Iterable[tuple[Callable[[], _T], int]]) -> Iterat
         if not begun and following is not None:
             begin(*following, is_alone=False)
         yield found
+
+
+def together(calls: Sequence[tuple[Store, Callable[[], _T]]]) -> list[_T | Exception]:
+    """Returns what each call returns or raises, in their order. Each comes with the store that it
+    works on, no two with the same log's: where that is far away they are under way at the same
+    time, elsewhere one comes after the other.
+    """
+    done: list[_T | Exception] = []
+    for first in range(0, len(calls), TOGETHER_MAX):
+        some = calls[first : first + TOGETHER_MAX]
+        begun = [call if len(calls) == 1 else store.begin(call) for store, call in some]
+        for result in begun:
+            try:
+                done.append(result())
+            except Exception as e:  # noqa: BLE001 - the others go on
+                done.append(e)
+    return done
 
 
 def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:

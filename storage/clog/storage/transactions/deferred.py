@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Protocol, TypeVar
 
 from clog.storage.append import AppendRequest, found_offsets, offsets_of
@@ -46,6 +47,7 @@ from clog.storage.format.transactions import (
     stored_positions,
 )
 from clog.storage.objects.writer import DataObject
+from clog.storage.store.contract import together
 from clog.storage.transactions.ids import (
     OPERATION,
     AlreadyCommitted,
@@ -67,8 +69,9 @@ from clog.storage.transactions.ids import (
 )
 
 CROWDED = UNENDED_MAX // 2
-PARTICIPANTS_BYTES_MAX = 4 << 10
+PARTICIPANTS_BYTES_MAX = 64 << 10
 """Of their ids and URLs as JSON: the home repeats them in each commit until all have ended."""
+_PASSING = (StoreUnavailableError, CommitConflictError, CommitStateUnknownError)
 
 _Nothing = TypeVar("_Nothing", bound=NothingToCommit)
 
@@ -227,30 +230,38 @@ class Several:
         if isinstance(done, AlreadyCommitted):
             return done
         closable.clear()
+        home_url = self._handle.standing.root.url
+        calls = []
         for part in self.parts:
             prepare = prepared_part(
-                part,
-                self._ours,
-                self._handle.standing.root.url,
-                timeout_ms=self._timeout_ms,
-                check_time=check_time,
+                *(part, self._ours, home_url), timeout_ms=self._timeout_ms, check_time=check_time
             )
-            _committed(part.handle, prepare)
+            calls.append((part.handle.store, partial(_committed, part.handle, prepare)))
+        failed = [done for done in together(calls) if isinstance(done, Exception)]
+        # One that is refused for good outweighs those that may be tried again.
+        for error in sorted(failed, key=lambda e: isinstance(e, _PASSING)):
+            raise error
         return None
 
     def finish(self, outcome: str) -> Mapping[str, int]:
         """Does X4 where it can; returns the versions of the participants, by URL. X5, too, where
         the home's list is long: of many ids each would stay in it until its next transaction.
         """
+
+        def end(part: Part) -> int:
+            ended = ended_part(part.handle, self._ours, outcome)
+            part.handle.commit(ended, operation=OPERATION)
+            return part.handle.tip.version
+
+        parts = self.parts
         versions: dict[str, int] = {}
-        for part in self.parts:
-            with suppress(ClogError):  # It is decided; who comes by later finishes it.
-                done = part.handle.commit(
-                    ended_part(part.handle, self._ours, outcome), operation=OPERATION
-                )
-                assert isinstance(done, Commit | NothingToCommit)
-                versions[part.url] = part.handle.tip.version
-        self.ended = len(versions) == len(self.parts)
+        told = together([(part.handle.store, partial(end, part)) for part in parts])
+        for part, done in zip(parts, told, strict=True):
+            if isinstance(done, int):
+                versions[part.url] = done
+            elif not isinstance(done, ClogError):  # It is decided; who comes by later finishes it.
+                raise done
+        self.ended = len(versions) == len(parts)
         if self.ended and len(self._handle.tip.head.unended) > CROWDED:
             with suppress(ClogError):
                 self._handle.commit(forgotten_home(self._ours, outcome), operation=OPERATION)

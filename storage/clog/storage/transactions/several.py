@@ -10,6 +10,7 @@ why.
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from clog.storage.append import offsets_of
 from clog.storage.commit.committer import NothingToCommit, is_comparable, store_now_ms
@@ -28,6 +29,7 @@ from clog.storage.format.transactions import (
     find_unended,
 )
 from clog.storage.format.writers import find_writer
+from clog.storage.store.contract import together
 from clog.storage.transactions.ids import (
     OPERATION,
     AlreadyThere,
@@ -151,14 +153,19 @@ def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
     outcome = _decided_at_home(handle, entry.name, None, abort=abort)
     if outcome is None:
         return _not_due(entry)
+
+    def tell(log_id: str, url: str) -> None:
+        part = _opened(handle, url, log_id)
+        _check_original(handle, part, entry.name, outcome)
+        part.commit(ended_part(part, entry.name, outcome), operation=OPERATION)
+
+    calls = [(handle.store, partial(tell, *named)) for named in entry.participants]
     away: list[str] = []
-    for log_id, url in entry.participants:
-        try:
-            part = _opened(handle, url, log_id)
-            _check_original(handle, part, entry.name, outcome)
-            part.commit(ended_part(part, entry.name, outcome), operation=OPERATION)
-        except (ClogError, FileNotFoundError) as e:
+    for (_, url), e in zip(entry.participants, together(calls), strict=True):
+        if isinstance(e, ClogError | FileNotFoundError):
             away.append(f"{url} cannot be told that it was {outcome}: {e}")
+        elif e is not None:
+            raise e
     if away and not force:
         remedy = "give access to it at that URL, or, if it is gone for good, abort by force"
         return f"{away[0]}; {remedy}"

@@ -1,0 +1,163 @@
+"""What a transaction does in many logs it does in all of them at once (COMMIT.md §9, X2, X4)."""
+
+from threading import Event
+
+import pytest
+
+from clog.storage import InvalidInputError, Log, ManualClock
+from clog.storage.env import SeededIds
+from clog.storage.store.contract import Within, WrappingStore, begin_in_thread, together
+from clog.storage.transactions import deferred
+from clog_testing.crash import discard, memory_store
+from clog_testing.delaying import DelayingStore
+from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
+
+ROUND_TRIP_MS = 100
+
+
+class Folder(Within):
+    """A folder with a URL of its own, as each log has."""
+
+    def __init__(self, inner, name):
+        super().__init__(inner, name)
+        self.name = name
+
+    @property
+    def url(self):
+        return f"{self.inner.url}/{self.name}"
+
+
+class Threaded(WrappingStore):
+    """Begins calls in threads, as stores far away do; ``interrupts`` waitings end at once."""
+
+    interrupts = 0
+
+    def begin(self, call):
+        result = begin_in_thread(call)
+
+        def wait():
+            if self.interrupts:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+            return result()
+
+        return wait
+
+
+@pytest.fixture
+def disk():
+    store = memory_store()
+    yield store
+    discard(store)
+
+
+def logs_in(store, count):
+    clock = ManualClock(now_ms=1_000_000)
+    return [
+        Log.create(Folder(store, f"log{i:03}"), 1, clock=clock, ids=SeededIds(i))
+        for i in range(count)
+    ]
+
+
+def reopened(store, logs):
+    clock = logs[0].handle.clock
+    return [Log.open(Folder(store, f"log{i:03}"), clock=clock) for i in range(len(logs))]
+
+
+def begun(logs, value="v"):
+    t = logs[0].transaction("job")
+    for log in logs:
+        t.append([{"key": "k", "value": value}], log=log)
+    return t
+
+
+def values(log):
+    return [v.decode() for b in log.read() for v in b.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize("count", [1, 3, 10, pytest.param(200, marks=pytest.mark.nightly)])
+def test_as_long_as_over_two(disk, count):
+    """Four commits one after the other, whatever the number of logs; 200 of them pass."""
+    store = DelayingStore(disk, ROUND_TRIP_MS)
+    logs = logs_in(store, 1 + count)
+    begun(logs).commit()
+    t = begun(logs)
+    before_ms, before = store.now_ms, store.requests
+    t.commit()
+    hints = 4  # At most, where versions are divisible by 4.
+    assert store.now_ms - before_ms <= (4 * 2 + hints) * ROUND_TRIP_MS
+    assert store.requests - before >= 4 * (1 + count)
+    assert all(values(log) == ["v", "v"] for log in logs)
+
+
+def test_the_names_have_a_bound(disk, monkeypatch):
+    """What the home repeats in each commit stays small: one log too many is refused, in words."""
+    monkeypatch.setattr(deferred, "PARTICIPANTS_BYTES_MAX", 300)
+    with pytest.raises(InvalidInputError, match="use fewer logs in a transaction"):
+        begun(logs_in(disk, 9))
+
+
+def test_threads_far_away(disk):
+    """S50: all or nothing where each log has a thread; none is left behind."""
+    logs = logs_in(Threaded(disk), 8)
+    begun(logs, "a").commit()
+    t = begun(logs, "b")
+    logs[5].alter({"max.message.bytes": 5})
+    with pytest.raises(InvalidInputError, match=r"max\.message\.bytes"):
+        t.commit()
+    assert not t.is_open
+    for log in reopened(disk, logs):
+        assert values(log) == ["a"]
+        assert not log.transactions() or log.transactions()[0].state == "aborted"
+        check_log(Folder(disk, log.url.rpartition("/")[2]))
+
+
+def test_a_refusal_outweighs_what_passes(disk):
+    """S50: one log is away, another refuses for good: the holder is told what will not pass."""
+    away = FaultyStore(disk)
+    clock = ManualClock(now_ms=1_000_000)
+    logs = logs_in(disk, 3)
+    first = Log.open(Folder(away, "log001"), clock=clock, ids=SeededIds(50))
+    t = begun([logs[0], first, logs[2]])
+    logs[2].alter({"max.message.bytes": 5})
+    away.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "create", "*/commits/*", times=99))
+    with pytest.raises(InvalidInputError, match=r"max\.message\.bytes"):
+        t.commit()
+    assert not t.is_open
+
+
+@pytest.mark.parametrize("waits", range(1, 3))
+def test_an_interrupt_while_it_waits(disk, waits):
+    """S65: the threads go on, and the holder commits again: all of it is there, once."""
+    store = Threaded(disk)
+    logs = logs_in(store, 4)
+    t = begun(logs)
+    store.interrupts = waits
+    for _ in range(waits):
+        with pytest.raises(KeyboardInterrupt):
+            t.commit()
+    t.commit()
+    assert all(values(log) == ["v"] for log in reopened(disk, logs))
+    for log in logs:
+        check_log(Folder(disk, log.url.rpartition("/")[2]))
+
+
+def test_all_are_begun_before_one_is_waited_for(disk):
+    """Calls of one step wait for nobody; what fails keeps no other from being made."""
+    store, last = Threaded(disk), Event()
+
+    def first():
+        assert last.wait(timeout=60), "the last call was not begun"
+        return 1
+
+    def failing():
+        raise ValueError
+
+    def ending():
+        last.set()
+        return 3
+
+    done = together([(store, first), (store, failing), (store, ending)])
+    assert (done[0], done[2]) == (1, 3)
+    assert isinstance(done[1], ValueError)

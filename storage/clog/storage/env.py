@@ -35,7 +35,6 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, requires
 from typing import Protocol
 
 from clog.storage.errors import InvalidInputError, OutOfMemoryError
@@ -240,6 +239,9 @@ UPGRADE = "upgrade clog: install a newer wheel, or update the checkout"
 
 def install_extra(extra: str) -> str:
     """Returns the command that installs what an extra of clog names."""
+    # Here, where something is missing anyway: to import it takes a tenth of what clog does.
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
         stated = requires(_DISTRIBUTION) or []
     except PackageNotFoundError:  # A zip of the sources, on a Spark cluster.

@@ -29,5 +29,5 @@ def test_without_an_installation_the_file_is_named(monkeypatch):
     def nothing(_name):
         raise PackageNotFoundError
 
-    monkeypatch.setattr(env, "requires", nothing)
+    monkeypatch.setattr("importlib.metadata.requires", nothing)
     assert env.install_extra("s3") == 'install what the extra "s3" in pyproject.toml names'

@@ -26,8 +26,9 @@ class Taken:
             job = by.entry.writer_id
             epoch, item = self.states.get(job, (-1, 0))
             positions = read_positions(store, state.positions)
-            ((_, mine),) = positions.items() or ((None, {}),)
-            now = mine[0].offset if mine else 0
+            at = {name: mine[0].offset for name, mine in positions.items()}
+            assert len(at) in (0, 1, 2) and len({*at.values()}) <= 1, f"{job} is at {at}"
+            now = max(at.values(), default=0)
             done = state.committed
             if by.first == by.next and state.epoch != epoch:
                 assert (state.epoch, now) == (epoch + 1, item), f"{job} is taken up as {state}"

@@ -20,6 +20,8 @@ from clog.storage.errors import (
 from clog.storage.format import documents
 from clog_testing.faults import FaultKind
 
+QUEUE = "queue:of/items"
+"""The same items, named as what is no log."""
 _TIMEOUTS_MS = (60_000, 60_000, 86_400_000)
 _TRIES_MAX = 4
 
@@ -42,7 +44,9 @@ class Transactor(Actor):
         except TransactionFencedError:
             self.close()  # It is opened again, to take the job back.
             return
-        item = log.positions(self.job).get(items().id, {}).get(0, 0)
+        known = log.positions(self.job)
+        item = known.get(items().id, {}).get(0, 0)
+        assert known.get(QUEUE, {}).get(0, 0) == item, f"{self.job} is at {known}"
         self._attempt += 1
         intent = self.oracle.intent(f"{self.name} item {item} attempt {self._attempt}")
         try:
@@ -50,6 +54,7 @@ class Transactor(Actor):
                 self.putting = intent, batch.rows
                 t.append(batch.table, batch.partition)
             t.positions(items(), {0: item + 1})
+            t.positions(QUEUE, {0: (item + 1, str(t.epoch))})
             self._end(t, intent)
         except (TransactionFencedError, TransactionTimeoutError) as e:
             assert not intent.commits, f"{intent.name} happened, and was told {e}"

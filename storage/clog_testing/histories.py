@@ -6,7 +6,7 @@ valid after a given manifest, `histories` a manifest after several of those. Nee
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
@@ -31,6 +31,7 @@ from clog.storage.format.transactions import (
     TRANSACTION,
     AppendedBy,
     Committed,
+    ForeignPosition,
     Position,
     PositionsAt,
     TransactionState,
@@ -325,11 +326,16 @@ def any_edits() -> st.SearchStrategy[Edit]:
 def _transaction_entries(ids: st.SearchStrategy[str]) -> st.SearchStrategy[WriterEntry]:
     """Returns entries of version 7."""
     positions = st.builds(Position, _NUMBERS, _NUMBERS)
+    foreign = st.builds(ForeignPosition, _NUMBERS, st.none() | st.sampled_from(["7", "é"]))
+    in_logs, elsewhere = (
+        st.dictionaries(names, st.dictionaries(_PARTITIONS, at, max_size=3), max_size=2)
+        for names, at in ((_IDS, positions), (_IDS.map("kafka:{}/x".format), foreign))
+    )
     states = st.builds(
         TransactionState,
         *(_NUMBERS, st.integers(NONE, 2**40)),
         st.none() | st.builds(Committed, _NUMBERS, _NUMBERS, _NUMBERS),
-        st.dictionaries(_IDS, st.dictionaries(_PARTITIONS, positions, max_size=3), max_size=2)
+        st.builds(dict[str, Any].__or__, in_logs, elsewhere)
         | st.builds(PositionsAt, _IDS.map(page_path), _NUMBERS),
     )
     return st.builds(

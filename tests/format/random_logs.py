@@ -174,6 +174,10 @@ class RandomLog:
         for p in self.draw.sample(range(source.partitions), self.draw.randrange(source.partitions)):
             end = source.stable_offsets()[p]
             transaction.positions(source, {p: end}, missed_deletes=True)
+        if (nth := self.done["transact"]) % 3 == 0:
+            marks = [(nth, "7"), (10**9 + nth, None)]
+            offsets = {p: marks[p % 2] for p in range(90 if nth % 9 == 0 else 3)}
+            transaction.positions(f"kafka:cluster/topic-{nth % 2}", offsets)
         if self.draw.random() < 0.3:
             transaction.abort()
         else:
@@ -302,7 +306,15 @@ EVERYTHING = {
     *("dead-rows", "transactions", "typed-columns", "typed-keys", "added midway"),
     *("dead rows in a file",),
     *("key index", "no field ids", "field ids", "rest", "older writers", "pages of segments"),
-    *("snapshots", "edits apart", "positions", "positions apart", "later schema", "horizons"),
+    *(
+        "snapshots",
+        "edits apart",
+        "positions",
+        "positions apart",
+        "foreign positions",
+        "later schema",
+        "horizons",
+    ),
     *("append times", "gaps", "released", "steps of tombstones", "start", "headers"),
     *("times set back", "swept", "several writers", "undecided-records", "undecided rows"),
     *(
@@ -351,6 +363,7 @@ def found_in(log: RandomLog) -> set[str]:
         "edits apart": bool(kinds["edits"]),
         "positions": any("positions" in status for status in states),
         "positions apart": any("positions_at" in status for status in states),
+        "foreign positions": any("foreign" in status for status in states),
         "later schema": own.schema.id > 0,
         "horizons": any(max(chunk.horizon, chunk.horizon_max) >= 0 for chunk in chunks),
         "append times": any(chunk.append_time_ms >= 0 for chunk in chunks),

@@ -436,11 +436,17 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
         "replaced, not yet deleted": size(log["released_bytes"]),
         "writers": count(log["writers"]),
         **({"waited for": ", ".join(holds)} if holds else {}),
+        **{f"read by {name}": _sources(mine) for name, mine in log["sources"].items()},
         **{f"published as {view['format']}": _kept(view, now_ms) for view in log["views"]},
         "readable versions": f"{log['oldest_readable_version']} to {log['version']}",
         "newest snapshot": "none" if snapshot is None else f"version {snapshot}",
         "last commit": f"{duration(age_ms)} ago",
     }
+
+
+def _sources(sources: Mapping[str, Mapping[str, int]]) -> str:
+    named = (f"{name} ({counted(len(mine), 'partition')})" for name, mine in sources.items())
+    return ", ".join(named)
 
 
 def _kept(view: "ViewDescription", now_ms: int) -> str:

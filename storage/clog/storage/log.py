@@ -7,7 +7,7 @@ tables, of transactions and of published views.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,7 @@ from clog.storage.readers import (
 from clog.storage.store import store_at
 from clog.storage.store.contract import Store
 from clog.storage.store.opening import Reach
+from clog.storage.transactions.ids import last_sequence
 from clog.storage.transactions.several import TransactionInfo
 from clog.storage.transactions.transaction import Holders, Transaction
 from clog.storage.types.columns import arrow_schema
@@ -422,9 +423,39 @@ class Log:
             if m.partition == p
         ]
 
-    def positions(self, id: str) -> dict[str, dict[int, int]]:
-        """Returns the next offsets to read, by log id and partition, as committed under an id."""
-        return self._part(Holders).positions(id)
+    @overload
+    def positions(self, id: str, *, marks: Literal[False] = False) -> dict[str, dict[int, int]]: ...
+
+    @overload
+    def positions(
+        self, id: str, *, marks: Literal[True]
+    ) -> dict[str, dict[int, tuple[int, str | None]]]: ...
+
+    def positions(
+        self, id: str, *, marks: bool = False
+    ) -> dict[str, dict[int, int]] | dict[str, dict[int, tuple[int, str | None]]]:
+        """Returns the next offsets to read, as committed under an id: by log id, or by the name of
+        what is no log, and by partition. Who was killed begins a transaction first, so that what
+        the former process has sent cannot come later.
+
+        Args:
+            id: as of `transaction`.
+            marks: (offset, mark) in place of each offset; the mark is None where none was given.
+        """
+        holders = self._part(Holders)
+        return holders.marked_positions(id) if marks else holders.positions(id)
+
+    def sequence(
+        self, id: str, *, kind: Literal["producer", "transaction"] | None = None
+    ) -> int | None:
+        """Returns the sequence that was committed last under a producer's or a transaction's id;
+        None where there is none.
+
+        Args:
+            id: as in ``producer=(id, sequence)``, or as of `transaction`.
+            kind: which of both; needed only where both have used the id.
+        """
+        return last_sequence(self._handle, id, kind)
 
     def delete_records(self, before: Mapping[int, int]) -> dict[int, int]:
         """Raises log start offsets, and returns those of the partitions named: no read that is

@@ -243,6 +243,8 @@ def _writers(state: State, value: list[list[Any]], objects: int) -> None:
         need(first <= end <= objects, "3.2", "a writer of objects that are not there")
         if entry[1] in ("transaction", "participant"):
             need("transactions" in state.features, "11.1", "a transaction without its feature")
+            known = "foreign" not in entry[7] or "foreign-positions" in state.features
+            need(known, "11.4", "foreign positions without their feature")
         state.writers = [each for each in state.writers if each[:2] != entry[:2]]
         state.writers.append([*entry[:5], state.version, *entry[7:]])
 

@@ -87,7 +87,8 @@ def with_positions(log: Log, entry: list[Any]) -> list[Any]:
     """An entry with the positions of its transaction, wherever they stand (§11.1)."""
     if entry[1] != "transaction":
         return entry
-    rest = {name: value for name, value in entry[6].items() if not name.startswith("positions")}
+    kept = ("positions", "positions_at", "foreign")
+    rest = {name: value for name, value in entry[6].items() if name not in kept}
     return [*entry[:6], rest, snapshots.transaction_positions(log.folder, entry)]
 
 
@@ -117,5 +118,8 @@ def check_transaction(old: list[Any] | None, new: list[Any], *, appends: bool) -
         taken = (before["epoch"] + 1, -1, before["committed"])
         found = (now["epoch"], now["number"], now["committed"])
         need(found == taken and not appends, "11.1", "an id that is not taken up as it was left")
-    size = len(json.dumps(now.get("positions", {}), separators=(",", ":")))
+    inline = [now[name] for name in ("positions", "foreign") if name in now]
+    size = sum(
+        len(json.dumps(part, separators=(",", ":"), ensure_ascii=False).encode()) for part in inline
+    )
     need(size <= 1024, "11.1", "long positions stand inline")

@@ -342,14 +342,25 @@ def _subtree(
     return entries
 
 
-def transaction_positions(
-    folder: Folder, entry: list[Any]
-) -> dict[str, list[tuple[int, int, int]]]:
-    """By log id the positions of an entry: partition, next offset, version (§11.1)."""
+def transaction_positions(folder: Folder, entry: list[Any]) -> dict[str, list[tuple[Any, ...]]]:
+    """By log id the positions of an entry: partition, next offset, version (§11.1); by the name of
+    what is no log: partition, next offset, mark (§11.4).
+    """
     status = entry[6]
-    positions = status.get("positions", {})
     if "positions_at" in status:
-        positions = folder.reference(status["positions_at"], "page")["positions"]
-    return {
-        log_id: columns(group, "p offset version", "11.1") for log_id, group in positions.items()
+        need("foreign" not in status, "11.4", "foreign positions beside a document of positions")
+        status = folder.reference(status["positions_at"], "page")
+        need("positions" in status, "11.1", "a document of positions without any")
+    foreign = status.get("foreign", {})
+    for name, group in foreign.items():
+        system, colon, identity = name.partition(":")
+        sound = system[:1].isalpha() and colon and identity and not identity.startswith("//")
+        need(sound and len(name.encode()) <= 512, "11.4", f"{name!r} names no source")
+        group.setdefault("mark", [None] * len(group["p"]))
+    found = {
+        log_id: columns(group, "p offset version", "11.1")
+        for log_id, group in status.get("positions", {}).items()
+    }
+    return found | {
+        name: columns(group, "p offset mark", "11.4") for name, group in foreign.items()
     }

@@ -31,6 +31,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import accumulate
 from typing import NoReturn, TypeVar, cast
 
@@ -53,6 +54,7 @@ from clog.storage.errors import (
 )
 from clog.storage.format.chunks import Append
 from clog.storage.format.commits import HINT_STRIDE, Commit, Edit, advance
+from clog.storage.format.log_info import NO_FEATURES, FeatureNames
 from clog.storage.format.manifest import Manifest, unpage
 from clog.storage.format.transactions import AppendedBy, WriterEntry
 from clog.storage.format.writers import WriterPages, find_writer
@@ -436,7 +438,9 @@ class _Group:
 def _joined(edits: Sequence[Edit]) -> Edit:
     adds = [edit.add or Append(()) for edit in edits]
     before = accumulate((len(add.by_object()) for add in adds), initial=0)
+    named = reduce(FeatureNames.with_added, (e.features or NO_FEATURES for e in edits), NO_FEATURES)
     return Edit(
+        features=named if named != NO_FEATURES else None,
         add=Append(
             tuple(pair for add in adds for pair in add.chunks),
             tuple(roll for add in adds for roll in add.rolls),

@@ -15,15 +15,17 @@ from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version
 from clog.storage.config.log_config import LogConfig
 from clog.storage.format.chunks import Chunk, Segment
-from clog.storage.format.commits import Commit, Edit, EditRecord, edit_of, read_commit
+from clog.storage.format.commits import Commit, Edit, EditRecord, Head, edit_of, read_commit
 from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import SUPERSEDED_ROWS
+from clog.storage.format.log_info import FOREIGN_POSITIONS, SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest, apply
+from clog.storage.format.transactions import foreign_of, read_positions
 from clog.storage.format.writers import count_writers
 from clog.storage.publications.publish import kept_for_views
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.read.scan import partitions_named
 from clog.storage.readers import read_holds
+from clog.storage.store.contract import Store
 from clog.storage.types.evolve import schema_words
 
 
@@ -182,6 +184,8 @@ class LogDescription(TypedDict):
         released_bytes: size of the files that the version no longer needs, and the cleaner deletes.
         writers: number of producers, streams and transactional writers that are remembered.
         holds: by reader for which the cleaner waits, until when; empty in a log that allows none.
+        sources: positions in what is no log, of the transaction ids used of late: by id, source
+            and partition, as text, the next offset to read.
         transactions: those that have not ended, as the log says.
         views: what is kept for published views, one for each format; empty in a log without any.
         partition_details: one for each partition, in order.
@@ -205,6 +209,7 @@ class LogDescription(TypedDict):
     released_bytes: int
     writers: int
     holds: dict[str, int]
+    sources: dict[str, dict[str, dict[str, int]]]
     transactions: list[TransactionDescription]
     views: list[ViewDescription]
     partition_details: list[PartitionDescription]
@@ -239,7 +244,8 @@ def earliest_horizon_ms(segment: Segment) -> int | None:
 
 def describe(handle: Handle) -> LogDescription:
     """Returns the log at its newest version, in values that JSON has; beside the requests for its
-    manifest those of `count_writers` and `read_holds`.
+    manifest those of `count_writers` and `read_holds`, and a GET for each document of positions in
+    what is no log.
     """
     tip = handle.refresh()
     manifest, now_ms = handle.manifest(), handle.clock.now_ms()
@@ -267,6 +273,7 @@ def describe(handle: Handle) -> LogDescription:
         "released_bytes": sum({r.path: r.size_bytes for r in manifest.released}.values()),
         "writers": handle.with_pages(tip, lambda at: count_writers(handle.writer_pages, at.head)),
         "holds": {h.name: h.until_ms for h in read_holds(handle, config, now_ms=now_ms).holds},
+        "sources": handle.with_pages(tip, lambda at: _sources(handle.store, at.head)),
         "transactions": [
             {
                 "id": entry.name.id,
@@ -296,6 +303,23 @@ def describe(handle: Handle) -> LogDescription:
             _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms), markers[p])
             for p in range(head.log.partitions)
         ],
+    }
+
+
+def _sources(store: Store, head: Head) -> dict[str, dict[str, dict[str, int]]]:
+    if FOREIGN_POSITIONS not in head.log.features:
+        return {}
+    states = {w.writer_id: w.transaction for w in head.writers if w.transaction is not None}
+    found = {
+        name: foreign_of(read_positions(store, state.positions)) for name, state in states.items()
+    }
+    return {
+        name: {
+            source: {str(p): at.offset for p, at in mine.items()}
+            for source, mine in sources.items()
+        }
+        for name, sources in found.items()
+        if sources
     }
 
 

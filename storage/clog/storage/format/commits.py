@@ -75,6 +75,7 @@ from clog.storage.format.documents import (
 from clog.storage.format.log_info import (
     DEAD_ROWS,
     FEATURE_NAMES,
+    FOREIGN_POSITIONS,
     LOG_INFO,
     NEXT_SCHEMA,
     PUBLICATIONS,
@@ -98,11 +99,13 @@ from clog.storage.format.transactions import (
     AppendedBy,
     Ending,
     Joining,
+    PositionsAt,
     Unended,
     WriterEntry,
     appended_by_from_json,
     ended,
     find_unended,
+    foreign_of,
     joined,
     unended_from_json,
     with_started_reset,
@@ -311,8 +314,11 @@ def _mask(head: _Next, _: object) -> None:
 
 
 def _write(head: _Next, given: Sequence[AppendedBy]) -> None:
-    if any(by.entry.transaction for by in given):
+    states = [by.entry.transaction for by in given if by.entry.transaction]
+    if states:
         head.need(TRANSACTIONS, "a transaction")
+    if any(not isinstance(at := s.positions, PositionsAt) and foreign_of(at) for s in states):
+        head.need(FOREIGN_POSITIONS, "foreign positions")
     head.now["writers"] = with_writers(head.now["writers"], given)
 
 

@@ -47,6 +47,7 @@ ERASURES = "erasures"
 READER_HOLDS = "reader-holds"
 TYPED_KEYS = "typed-keys"
 ROW_TEXTS = "row-texts"
+FOREIGN_POSITIONS = "foreign-positions"
 
 
 _PARTITIONS_MAX = 1 << 16
@@ -181,6 +182,10 @@ FEATURES = {
         Feature(
             *(ROW_TEXTS, "19", _WRITERS),
             "by which rules upsert makes texts of rows; a log of bytes gets it with its first rows",
+        ),
+        Feature(
+            *(FOREIGN_POSITIONS, "11.4", _WRITERS),
+            "positions in what is no log; a log gets it with the first of them",
         ),
     )
 }

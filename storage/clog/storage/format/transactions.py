@@ -4,8 +4,9 @@ Pure, but for documents of positions.
 
 The state of an id is part of its writer entry, of kind ``transaction``: its epoch, the last number
 that the log knows of, which transaction was committed last (kept apart from the current state), and
-the *positions*, how far the readers behind it have come. Large positions are a document of their
-own, since each commit repeats the entries in the head.
+the *positions*, how far the readers behind it have come: in logs, and in what is no log (*foreign*
+ones). Large positions are a document of their own, since each commit repeats the entries in the
+head.
 
 The head lists the transactions that have not ended, so that every reader knows from it alone up to
 where all is decided (the *last stable offset*), and every writer whether a transaction is still
@@ -14,6 +15,7 @@ that it touched: a *marker*. Who decides, and when, is the room `transactions`; 
 chunks, `manifest`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -56,6 +58,12 @@ PARTICIPANT = "participant"
 """The kind of those in a log that takes part in a transaction of another log."""
 POSITIONS_BYTES_MAX = 1 << 10
 """Positions whose JSON is longer are a document of their own."""
+SOURCE_BYTES_MAX = 512
+"""Of the name of what is no log. This and the next two are part of the format."""
+MARK_BYTES_MAX = 128
+FOREIGN_PARTITIONS_MAX = 1 << 31
+_SOURCE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!//)[^\x00-\x1f\x7f\ud800-\udfff]+")
+_MARK = re.compile(r"[^\ud800-\udfff]+")
 WRITER_ID_BYTES_MAX = 1024
 """The head repeats the ids of recent writers in each commit. Part of the format."""
 UNENDED_MAX = 64
@@ -80,22 +88,48 @@ class Position:
     version: Int
 
 
-Positions = Mapping[str, Mapping[int, Position]]
-"""By log id and partition."""
-_POSITIONS_OF = columns(Position, made=Position)
+def is_source_name(text: str) -> bool:
+    """Tells whether this can name what is no log (FORMAT.md §11.4)."""
+    return _SOURCE_NAME.fullmatch(text) is not None and len(text.encode()) <= SOURCE_BYTES_MAX
 
 
-def _of_log_to_json(mine: Mapping[int, Position]) -> dict[str, Any]:
-    pairs = sorted(mine.items())
-    return {"p": [p for p, _ in pairs], **_POSITIONS_OF.write(at for _, at in pairs)}
+def is_mark(text: str) -> bool:
+    """Tells whether this can be a mark (FORMAT.md §11.4)."""
+    return _MARK.fullmatch(text) is not None and len(text.encode()) <= MARK_BYTES_MAX
 
 
-def _of_log_from_json(value: dict[str, Any]) -> dict[int, Position]:
-    partitions = seq(INT).read(value["p"])
-    return dict(zip(partitions, _POSITIONS_OF.read(value), strict=True))
+@dataclass(frozen=True, slots=True)
+class ForeignPosition:
+    """How far a partition of what is no log was read: ``offset`` is the next one to read, ``mark``
+    tells the source's histories apart (FORMAT.md §11.4).
+    """
+
+    offset: Natural
+    mark: Annotated[str | None, maybe(checked(TEXT, is_mark, "a mark"))] = None
 
 
-_POSITIONS = table(HEX, Codec(_of_log_to_json, _of_log_from_json))
+Positions = Mapping[str, Mapping[int, Position | ForeignPosition]]
+"""By log id, or the name of what is no log, and partition."""
+
+
+def _of_source(kind: type, partition: Codec) -> Codec:
+    """Returns the codec of the positions in one source, by partition."""
+    partitions, positions = seq(partition), columns(kind, made=kind)
+
+    def write(mine: Mapping[int, Any]) -> dict[str, Any]:
+        pairs = sorted(mine.items())
+        return {"p": [p for p, _ in pairs], **positions.write(at for _, at in pairs)}
+
+    def read(value: dict[str, Any]) -> dict[int, Any]:
+        return dict(zip(partitions.read(value["p"]), positions.read(value), strict=True))
+
+    return Codec(write, read)
+
+
+_PARTITION = checked(NATURAL, lambda p: p < FOREIGN_PARTITIONS_MAX, "a partition")
+_NAME = checked(TEXT, is_source_name, "the name of a source")
+_POSITIONS = table(HEX, _of_source(Position, INT))
+_FOREIGN = table(_NAME, _of_source(ForeignPosition, _PARTITION))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +155,21 @@ class Committed:
 def _positions_to_json(positions: Positions | PositionsAt) -> dict[str, Any]:
     if isinstance(positions, PositionsAt):
         return {"positions_at": _AT.write(positions)}
-    return {"positions": _POSITIONS.write(positions)} if positions else {}
+    foreign = foreign_of(positions)
+    logs = {name: mine for name, mine in positions.items() if name not in foreign}
+    made = {"positions": _POSITIONS.write(logs), "foreign": _FOREIGN.write(foreign)}
+    return {name: part for name, part in made.items() if part}
 
 
 def _positions_from_json(value: Mapping[str, Any]) -> Positions | PositionsAt:
-    positions: Positions = _POSITIONS.read(value.get("positions", {}))
     at: PositionsAt | None = maybe(_AT).read(value.get("positions_at"))
-    return positions if at is None else at
+    logs, foreign = value.get("positions", {}), value.get("foreign", {})
+    return _POSITIONS.read(logs) | _FOREIGN.read(foreign) if at is None else at
+
+
+def foreign_of(positions: Positions) -> Positions:
+    """Returns those in what is no log."""
+    return {name: mine for name, mine in positions.items() if ":" in name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,10 +412,10 @@ def stored_positions(
     store: Store, positions: Positions, *, new_id: Callable[[], str]
 ) -> Positions | PositionsAt:
     """Returns positions as an entry holds them: large ones are written as a document first."""
-    value = _POSITIONS.write(positions)
-    if len(documents.body_json(value)) <= POSITIONS_BYTES_MAX:
+    parts = _positions_to_json(positions)
+    if sum(len(documents.body_json(part)) for part in parts.values()) <= POSITIONS_BYTES_MAX:
         return positions
-    path, data = page_path(new_id()), documents.encode("page", {"positions": value})
+    path, data = page_path(new_id()), documents.encode("page", {"positions": {}, **parts})
     store.put(path, data)
     return PositionsAt(path, len(data))
 
@@ -386,7 +428,8 @@ def read_positions(store: Store, positions: Positions | PositionsAt) -> Position
         return positions
     body = documents.get(store, "page", positions.path, positions.size_bytes)
     with reading(f"{positions.path} of {store.url}"):
-        found: Positions = _POSITIONS.read(body["positions"])
+        logs, foreign = body["positions"], body.get("foreign", {})
+        found: Positions = _POSITIONS.read(logs) | _FOREIGN.read(foreign)
         return found
 
 

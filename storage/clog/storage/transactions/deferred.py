@@ -32,6 +32,7 @@ from clog.storage.format import documents
 from clog.storage.format.chunks import Append
 from clog.storage.format.commits import Commit, Edit, edit_of
 from clog.storage.format.documents import NONE
+from clog.storage.format.log_info import FOREIGN_POSITIONS, FeatureNames
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,
@@ -39,11 +40,13 @@ from clog.storage.format.transactions import (
     UNENDED_MAX,
     Committed,
     Ending,
+    ForeignPosition,
     Position,
     Positions,
     TransactionName,
     TransactionState,
     WriterEntry,
+    foreign_of,
     stored_positions,
 )
 from clog.storage.objects.writer import DataObject
@@ -378,7 +381,11 @@ class CommitRequest:
         entry = WriterEntry(ours.id, TRANSACTION, None, self.sequence, self.content)
         by = entry_by(entry, state, version=version, objects=len(self.objects))
         ends = (Ending(ours, COMMITTED),) if self.is_undecided else ()
-        return replace(edit, ends=ends, writers=(by,))
+        has_foreign = FOREIGN_POSITIONS in tip.head.log.features or not foreign_of(
+            self.positions or {}
+        )
+        features = None if has_foreign else FeatureNames(write=(FOREIGN_POSITIONS,))
+        return replace(edit, features=features, ends=ends, writers=(by,))
 
 
 class Committing:
@@ -386,7 +393,7 @@ class Committing:
 
     Attributes:
         objects: what it appends to the log in which it was begun.
-        positions: those that it names, by log id and partition.
+        positions: those that it names, by source and partition.
         several, visible: what it has in other logs, or in this one already.
         tried: a commit of it was sent, whose outcome is not known.
         content: a hash of what it appends, which the log keeps for who does it again.
@@ -401,7 +408,7 @@ class Committing:
         self.ours = TransactionName(home, holder.transaction_id, holder.epoch, number)
         self.began = began
         self.objects: list[DataObject] = []
-        self.positions: dict[str, dict[int, Position]] = {}
+        self.positions: dict[str, dict[int, Position | ForeignPosition]] = {}
         self.state = State.OPEN
         self.result: TransactionResult | None = None
         self.tried = False

@@ -61,6 +61,7 @@ from clog.storage.store.contract import Store
 
 ID_BYTES_MAX = 512
 """The head repeats the ids of recent writers in each commit."""
+PRODUCER = "producer"
 OPERATION = "transaction"
 """Of commits that change the state of an id alone."""
 _UNDECIDED = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
@@ -191,6 +192,29 @@ def committed_positions(handle: Handle, transaction_id: str) -> Positions:
 def _positions(handle: Handle, transaction_id: str) -> Positions:
     state = state_of(handle.writer_pages, handle.refresh().head, transaction_id)
     return {} if state is None else read_positions(handle.store, state.positions)
+
+
+def last_sequence(handle: Handle, writer_id: str, kind: str | None) -> int | None:
+    """Returns the sequence that was last committed under an id; see `Log.sequence`. One GET, and
+    those of pages of older writers.
+    """
+    if kind not in (None, TRANSACTION, PRODUCER):
+        raise InvalidInputError(
+            f"kind={kind!r} is not a kind of writer; allowed: {PRODUCER}, {TRANSACTION}, or None"
+        )
+    kinds = (TRANSACTION, PRODUCER) if kind is None else (kind,)
+    tip, pages = handle.refresh(), handle.writer_pages
+    entries = handle.with_pages(
+        tip, lambda at: [find_writer(pages, at.head, one, writer_id) for one in kinds]
+    )
+    found = [e.sequence for e in entries if e is not None and e.sequence != NONE]
+    if len(found) > 1:
+        raise InvalidInputError(
+            f"{handle.store.url} knows a producer and a transaction id {writer_id!r:.80}, which"
+            f" have sequences of their own; say which with kind={PRODUCER!r} or"
+            f" kind={TRANSACTION!r}"
+        )
+    return found[0] if found else None
 
 
 def entry_by(

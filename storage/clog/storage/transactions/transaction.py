@@ -49,14 +49,21 @@ from clog.storage.errors import (
 )
 from clog.storage.format.documents import NONE
 from clog.storage.format.transactions import (
+    FOREIGN_PARTITIONS_MAX,
+    MARK_BYTES_MAX,
+    SOURCE_BYTES_MAX,
     TRANSACTION,
+    ForeignPosition,
     Position,
     PositionsAt,
     WriterEntry,
+    is_mark,
+    is_source_name,
 )
 from clog.storage.objects.records import Appendable
 from clog.storage.read.scan import Isolation, check_start, isolation_named
 from clog.storage.read.table import missed_deletes
+from clog.storage.store.opening import redact
 from clog.storage.transactions.deferred import (
     Began,
     Committing,
@@ -87,7 +94,7 @@ def handle_of(source: object) -> Handle:
 
 
 def checked_positions(
-    source: Source, offsets: Mapping[int, int], version: int | None
+    source: Source, offsets: Mapping[int, Any], version: int | None
 ) -> dict[int, Position]:
     """Returns positions as they are committed, by partition; see `Transaction.positions`."""
     handle = handle_of(source)
@@ -109,13 +116,47 @@ def checked_positions(
     return {p: Position(offset, at) for p, offset in offsets.items()}
 
 
+def foreign_positions(name: str, offsets: Mapping[int, Any]) -> dict[int, ForeignPosition]:
+    """Returns positions in what is no log as they are committed; see `Transaction.positions`."""
+    if not is_source_name(name):
+        raise InvalidInputError(
+            f"{redact(name)!r:.80} is not a log, and cannot name what is none; give a Log, as"
+            " Log.open returns it, or for another system <system>:<identity>, such as"
+            ' "kafka:<cluster id>/<topic id>": no URL, no control characters, up to'
+            f" {SOURCE_BYTES_MAX} bytes"
+        )
+    if not isinstance(offsets, Mapping):
+        raise InvalidInputError(
+            f"{offsets!r:.80} is not a position in {name}; give a dict of partition to the next"
+            " offset, or to (offset, mark)"
+        )
+    made = {}
+    for p, given in offsets.items():
+        offset, mark = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+        fits = _is_whole(p, FOREIGN_PARTITIONS_MAX - 1) and _is_whole(offset, LONG_MAX)
+        if not fits or not (mark is None or (isinstance(mark, str) and is_mark(mark))):
+            raise InvalidInputError(
+                f"{p!r}: {given!r:.200} is not a position in {name}; allowed: partitions 0 to"
+                f" {FOREIGN_PARTITIONS_MAX - 1}, offsets from 0 to 2^63 - 1, and marks that are"
+                f" text of 1 to {MARK_BYTES_MAX} bytes"
+            )
+        made[p] = ForeignPosition(offset, mark)
+    return made
+
+
 def check_missed(
-    source: Source, before: Mapping[int, Position], now: Mapping[int, Position]
+    source: Source,
+    before: Mapping[int, Position | ForeignPosition],
+    now: Mapping[int, Position],
 ) -> None:
     """Raises if a tombstone that lies at or above a position of before was removed since, by the
     version that was read now. No request where the source was read by its own handle.
     """
-    known = {p: before[p] for p in now if p in before and before[p].version < now[p].version}
+    known = {
+        p: position
+        for p, at in now.items()
+        if isinstance(position := before.get(p), Position) and position.version < at.version
+    }
     if not known:
         return
     removed = source.handle.manifest().tombstones_removed
@@ -308,36 +349,44 @@ class Transaction:
 
     def positions(
         self,
-        source: Source,
-        offsets: Mapping[int, int],
+        source: Source | str,
+        offsets: Mapping[int, int | tuple[int, str | None]],
         *,
         version: int | None = None,
         isolation: str = "read_committed",
         missed_deletes: bool = False,
     ) -> None:
-        """Commits, with the transaction, how far its work has read a log; `Log.positions` returns
-        it. Other partitions keep the position that was committed under the id before.
+        """Commits, with the transaction, how far its work has read a log, or what is no log, such
+        as a topic of Kafka; `Log.positions` returns it. Other partitions keep the position that was
+        committed under the id before.
 
         Args:
-            source: the log that was read.
-            offsets: by partition, the next offset to read.
+            source: the log that was read; or, as text, the name of what is no log,
+                ``<system>:<identity>``: what it is, not where it stands
+                (``kafka:<cluster id>/<topic id>``). The other arguments are for logs alone.
+            offsets: by partition, the next offset to read; of what is no log also (offset, mark),
+                where the mark tells its histories apart (Kafka's leader epoch).
             version: that at which the records before it were read; None: that of the newest
                 read by ``source``.
             isolation: the isolation with which they were read, as of `Log.read`.
             missed_deletes: accept that deletes were missed.
 
         Raises:
-            InvalidInputError: not a log, a partition that does not exist, or an impossible offset,
-                version or isolation.
+            InvalidInputError: not a log nor a name, a partition that does not exist, or an
+                impossible offset, mark, version or isolation.
             OffsetOutOfRangeError: an offset beyond the last stable one, where ``read_committed``
                 ends: undecided records would count as read.
             NotFoundError: since the id's last positions, tombstones were removed that its reader
                 had not reached, so it has missed deletes.
         """
         self._check_open(and_untried=True)
+        if isinstance(source, str):
+            foreign = foreign_positions(source, offsets)
+            self._work.positions.setdefault(source, {}).update(foreign)
+            return
         now = checked_positions(source, offsets, version)
         if isolation_named(isolation) is Isolation.COMMITTED:
-            check_decided(source, offsets)
+            check_decided(source, {p: at.offset for p, at in now.items()})
         log_id = source.handle.standing.log_id
         if not missed_deletes:
             check_missed(source, self._work.before().get(log_id, {}), now)
@@ -518,7 +567,18 @@ class Holders(Shared):
     def positions(self, transaction_id: str) -> dict[str, dict[int, int]]:
         """Returns the offsets last committed under an id; see `Log.positions`."""
         found = committed_positions(self._handle, check_id(transaction_id))
-        return {log_id: {p: at.offset for p, at in mine.items()} for log_id, mine in found.items()}
+        return {source: {p: at.offset for p, at in mine.items()} for source, mine in found.items()}
+
+    def marked_positions(self, transaction_id: str) -> dict[str, dict[int, tuple[int, str | None]]]:
+        """Returns the same with their marks, None for those in logs."""
+        found = committed_positions(self._handle, check_id(transaction_id))
+        return {
+            source: {
+                p: (at.offset, at.mark if isinstance(at, ForeignPosition) else None)
+                for p, at in mine.items()
+            }
+            for source, mine in found.items()
+        }
 
     def _held_now(self, transaction_id: str) -> Holder:
         known, begun = self._held.get(transaction_id), self._begun.get(transaction_id)

@@ -72,8 +72,10 @@ class Company:
         made = [self.pool.submit(self.log.append, [row("first")])]
         self.gate.reached.wait()
         self.queue.came.acquire()
-        for rows, named in calls:
-            made.append(self.pool.submit(self.log.append, rows, **named))
+        for call in calls:
+            is_append = isinstance(call, tuple)
+            begun = partial(self.log.append, call[0], **call[1]) if is_append else call
+            made.append(self.pool.submit(begun))
             self.queue.came.acquire()
         self.gate.opened.set()
         return [future.exception() or future.result() for future in made]
@@ -116,6 +118,23 @@ def test_those_that_wait_become_one_commit(company, values_of):
     assert made.log.version == 2
     assert values_of(made.log, partition=0)[-3:] == [b"a", b"b", b"c"]
     check_log(made.log.handle.standing.root)
+
+
+def test_a_group_announces_the_features_of_its_members(company):
+    """S73: the first positions in what is no log come with an append of another, in one commit."""
+    made = company()
+    log, begun = made.log, []
+    for name in ("a", "b"):
+        made.gate.version += 1  # That of its taking up.
+        t = log.transaction(name)
+        t.append([row(name)])
+        t.positions("kafka:c/t", {0: (1, "7")})
+        begun.append(t.commit)
+    outcomes = made.append(*begun, ([row("c")], {}))
+    assert [r.version for r in outcomes] == [3, 4, 4, 4]
+    assert log.positions("a") == log.positions("b") == {"kafka:c/t": {0: 1}}
+    assert log.handle.tip.head.log.features.write == ("transactions", "foreign-positions")
+    check_log(log.handle.standing.root)
 
 
 def test_a_lone_append_costs_what_it_did(make_log, store):

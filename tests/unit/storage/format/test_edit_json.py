@@ -59,6 +59,7 @@ def _full() -> dict:
         "number": 0,
         "committed": [2, 1, 5],
         "positions": {"c" * 32: {"p": [0, 2], "offset": [7, 8], "version": [1, 1]}},
+        "foreign": {"kafka:c/t": {"p": [0, 2], "offset": [7, 8], "mark": ["e", None]}},
     }
     writers = [
         ["w", "producer", None, 7, "ab", 0, 1],
@@ -123,9 +124,10 @@ def test_a_value_of_a_wrong_type_is_never_another_error(junk):
 
 def test_a_missing_value_is_corruption_unless_it_is_a_whole_part():
     """Inside a part nothing is optional but `segments`, `append_time_ms`, `index`, `forced`,
-    `participants`, and positions, whose fields are logs.
+    `participants`, positions, whose fields are logs and names, and `mark`.
     """
     optional = {"segments", "append_time_ms", "index", "positions", "c" * 32}
+    optional |= {"foreign", "kafka:c/t", "mark"}
     optional |= {"forced", "participants"}
     fields = [
         place

@@ -522,6 +522,7 @@ class LogRound:
         if self._indexes is None:
             seed = work.head.log.key_seed
             self._indexes = KeyIndexCache(work.store, seed=seed, cache_bytes=_INDEX_BYTES)
+        self._indexes.inner = work.store  # A round's own.
         with suppress(VersionExpiredError):  # The next round plans from a newer one.
             return keep_masks(work.handle, self._indexes)
         return 0

@@ -34,7 +34,7 @@ from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.objects.records import Appendable, ContentHash, to_records
-from clog.storage.objects.writer import DataObject, ObjectWriter, record_sizes
+from clog.storage.objects.writer import DataObject, ObjectWriter, given_back, record_sizes
 from clog.storage.store.contract import Store
 from clog.storage.types.columns import shaped
 
@@ -288,7 +288,8 @@ def append_objects(
         handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform
     )
     try:
-        done = handle.append(request.prepare, chunks=sum(len(obj.chunks) for obj in objects))
+        with given_back(handle.store, objects):
+            done = handle.append(request.prepare, chunks=sum(len(obj.chunks) for obj in objects))
     except NotFoundError:
         handle.withdraw(obj.ref.path for obj in objects)
         raise

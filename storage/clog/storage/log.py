@@ -214,8 +214,8 @@ class Log:
     def append_objects(
         self, objects: Sequence[DataObject], writer: Writer | None = None
     ) -> AppendResult:
-        """Commits objects that tasks wrote, in this order; with ``writer``, once. For connectors,
-        not for users.
+        """Commits objects that tasks wrote, in this order; with ``writer``, once. Where the disk is
+        full they are deleted. For connectors, not for users.
         """
         return append.append_objects(self._handle, objects, writer)
 

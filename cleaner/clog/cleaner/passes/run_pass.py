@@ -352,13 +352,15 @@ def commit_pass(
     *,
     operation: str,
     delete_retention_ms: int,
+    store: Store | None = None,
     lies_elsewhere: bool = False,
 ) -> Commit:
     """Commits an edit of one partition that was planned at ``planned``, and whose objects bear
     it as their stamp. The first dirty offset never goes back; delete horizons count from the
-    commit. ``lies_elsewhere``: rows were in other chunks in the log than in the plan even then.
+    commit. ``store``: the handle's, as who asks sees it. ``lies_elsewhere``: rows were in other
+    chunks in the log than in the plan even then.
     """
-    carrier = MaskCarrier(handle.store, planned.version, handle.ids.new_id)
+    carrier = MaskCarrier(store or handle.store, planned.version, handle.ids.new_id)
 
     def prepare(tip: Commit, time_ms: int) -> Edit:
         if (edit.replace or edit.dead) and objects_may_be_gone(planned, tip):
@@ -522,7 +524,15 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
 
     def publish(edit: Edit, counts: PassStats) -> None:
         tools.check_clock()  # Hours may have gone by, and the commit sets horizons.
-        _commit_published(handle, plan, edit, counts, stats)
+        commit_pass(  # P5
+            *(handle, plan.manifest, plan.partition, edit),
+            operation="clean",
+            delete_retention_ms=plan.config.delete_retention_ms,
+            store=noted,
+            lies_elsewhere=bool(plan.gathered),
+        )
+        stats.add_records(counts)
+        stats.groups_committed += 1
 
     try:
         with noted.leaves_room(handle):
@@ -650,20 +660,6 @@ def _rechecked(
     """Yields the segments; after the last one what the map has of their range must add up."""
     yield from judged
     recheck.check_range(partition)
-
-
-def _commit_published(
-    handle: Handle, plan: PassPlan, edit: Edit, counts: PassStats, stats: PassStats
-) -> None:
-    """Commits what an execution published (P5), and counts it."""
-    commit_pass(
-        *(handle, plan.manifest, plan.partition, edit),
-        operation="clean",
-        delete_retention_ms=plan.config.delete_retention_ms,
-        lies_elsewhere=bool(plan.gathered),
-    )
-    stats.add_records(counts)
-    stats.groups_committed += 1
 
 
 def finished(

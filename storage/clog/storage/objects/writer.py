@@ -24,7 +24,8 @@ kept where they prune. The Arrow schema is left out: the Parquet types determine
 half of a small object's footer.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -35,7 +36,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from clog.storage.config.definitions import ZSTD, Compression
-from clog.storage.errors import InvalidInputError
+from clog.storage.errors import InvalidInputError, StoreUnavailableError
 from clog.storage.format.chunks import Chunk, ObjectRef
 from clog.storage.format.documents import NONE, data_path
 from clog.storage.format.log_info import LogSchema
@@ -51,7 +52,7 @@ from clog.storage.numpy_arrays import (
     to_numpy,
 )
 from clog.storage.objects.reader import TAIL_BYTES, WHOLE_BYTES
-from clog.storage.store.contract import Store
+from clog.storage.store.contract import Store, StoreFullError
 from clog.storage.types.columns import (
     DELETE_HORIZON,
     OFFSET,
@@ -139,6 +140,25 @@ class DataObject:
         )
 
 
+@contextmanager
+def given_back(store: Store, objects: Sequence[DataObject]) -> Iterator[None]:
+    """Deletes objects that nobody will commit any more if the block ends as the disk is full: no
+    sweep would for a day, and what makes room begins with a commit (COMMIT.md §5).
+    """
+    try:
+        yield
+    except StoreFullError:
+        discard(store, objects)
+        raise
+
+
+def discard(store: Store, objects: Sequence[DataObject]) -> None:
+    """Deletes objects that nobody has committed, or ever will, as far as possible."""
+    with suppress(StoreUnavailableError):  # The sweep takes what is left.
+        for obj in objects:
+            store.delete(obj.path)
+
+
 def rewritten_chunk(obj: DataObject, *, version: int) -> Chunk:
     """Returns the chunk that is all of a rewritten object.
 
@@ -219,7 +239,8 @@ class ObjectWriter:
         Raises:
             InvalidInputError: other columns or types than the schema's, a timestamp that is null or
                 negative, a partition that does not exist. Nothing of ``records`` is taken.
-            StoreUnavailableError: an object could not be put.
+            StoreUnavailableError: an object could not be put; where the disk is full, those before
+                it are deleted.
         """
         if len(partition) != records.num_rows:
             raise InvalidInputError(
@@ -289,7 +310,8 @@ class ObjectWriter:
     ) -> None:
         data, footer_bytes, index_bytes = made
         path = data_path(self._stamp, self._new_id())
-        self._store.put(path, data)
+        with given_back(self._store, self._objects):
+            self._store.put(path, data)
         self._objects.append(
             DataObject(
                 path=path,

@@ -36,6 +36,9 @@ RECOVERED_FOLDER = "lost+found"
 
 _OF_VIEWS = {view.folder for view in FORMATS.values()}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:::|://)|(file|local):(?=/)")
+_LIKE_A_SCHEME = re.compile(r"[\s'\"<]*([A-Za-z][A-Za-z0-9+.-]+)\s*:")
+_LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*:|/|[^@]*$)")
+"""Between two URLs of a chain, and not within a password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,8 @@ class Reach:
         """
         if not isinstance(url, str) and storage_options is None:
             return cls()
-        place = parse(url if isinstance(url, str) else url.url)
-        return cls(place.protocol, dict(storage_options or {}), single_writer, _host(place))
+        place, options = parse(url if isinstance(url, str) else url.url), _given(storage_options)
+        return cls(place.protocol, options, single_writer, _host(place))
 
     def __call__(self, url: str) -> Store:
         """Opens the store at a URL. Makes no request."""
@@ -101,11 +104,11 @@ def open_store(
         probe: whether the endpoint is asked once for its exclusive create before the first one.
 
     Raises:
-        InvalidInputError: a URL without a place, or with credentials where none belong; an
-            ``fsync`` that is no boolean.
+        InvalidInputError: a URL without a place, or with credentials where none belong; options
+            that are no mapping, an ``fsync`` that is no boolean.
     """
     location = parse(url)
-    options = dict(storage_options or {})
+    options = _given(storage_options)
     if location.protocol == LOCAL:
         from clog.storage.store.local import LocalStore
 
@@ -124,6 +127,17 @@ def open_store(
     return open_remote(location, options, single_writer=single_writer, probe=probe)
 
 
+def _given(storage_options: Mapping[str, object] | None) -> dict[str, object]:
+    """Returns storage options as they were given, where they are a mapping of names."""
+    options = {} if storage_options is None else storage_options
+    if isinstance(options, Mapping) and all(isinstance(name, str) for name in options):
+        return dict(options)
+    found = "has a name that is not text" if isinstance(options, Mapping) else "is not a mapping"
+    raise InvalidInputError(
+        f'storage_options ({type(options).__name__}) {found}; pass a dict, as {{"key": "…"}}'
+    )
+
+
 def store_at(
     url: str | Store, storage_options: Mapping[str, object] | None, *, single_writer: bool = False
 ) -> Store:
@@ -135,11 +149,16 @@ def store_at(
 
 def parse(url: str) -> Location:
     """Takes a URL apart; raises `InvalidInputError` if it is empty, has no bucket, has a NUL
-    character, which no file system takes, or carries credentials where none belong.
+    character, which no file system takes, is not the URL that it was meant to be, or carries
+    credentials where none belong.
     """
     if "\0" in url:
         raise InvalidInputError(f"URL {redact(url)!r} has a NUL character; leave it out")
     match = _SCHEME.match(url)
+    if match is None and (meant := _meant(url)):
+        raise InvalidInputError(
+            f"URL {redact(url)!r} is malformed; begin it with {meant}://, or a path with ./"
+        )
     scheme = (match[1] or match[2]).lower() if match is not None else LOCAL
     if match is None or scheme in (LOCAL, "local"):
         path = url if match is None else url[match.end() :]
@@ -158,10 +177,8 @@ def parse(url: str) -> Location:
         raise InvalidInputError(f"URL {url!r} names no location; use {scheme}://bucket/path")
     kind = kind_of(scheme)
     protocol = kind.protocols[0] if scheme in kind.aliases else scheme
-    if protocol == "s3" and "@" in rest.partition("/")[0]:
-        raise InvalidInputError(
-            f"URL {redact(url)} carries credentials; pass them as storage options key and secret"
-        )
+    for part in _LINK.split(url):
+        _check_authority(part)
     separator = url[match.end(1) : match.end()]
     return Location(protocol, f"{protocol}{separator}{rest}", rest, redact(url).rstrip("/"))
 
@@ -172,20 +189,65 @@ def redact(url: str) -> str:
     >>> redact("sftp://me:secret@host/log"), redact("https://host/log?sig=abc")
     ('sftp://***@host/log', 'https://host/log?***')
     """
-    return "::".join(_redact_one(part) for part in url.split("::"))
+    return "::".join(_redact_one(part) for part in _LINK.split(url))
 
 
 def _redact_one(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator:
-        return url
-    rest, query, _ = rest.partition("?")
-    authority, slash, path = rest.partition("/")
+        return f"{meant}:***" if (meant := _meant(url)) else url
+    slashes, authority, rest = _taken_apart(rest)
     user, at, host = authority.rpartition("@")
     names_no_user = kind_of(scheme.lower()).authority not in ("container", "user@host")
     if at and (":" in user or names_no_user):
         authority = f"***@{host}"
-    return f"{scheme}://{authority}{slash}{path}{'?***' if query else ''}"
+    elif not at and _has_no_port(authority):  # A password that was cut off, or that is all.
+        _, is_cut, host = rest.rpartition("@")
+        authority, rest = "***", f"@{host}" if is_cut else rest
+    path, query, _ = rest.partition("?")
+    return f"{scheme}://{slashes}{authority}{path}{'?***' if query else ''}"
+
+
+def _taken_apart(rest: str) -> tuple[str, str, str]:
+    """Returns what comes after ``://``: slashes too many, who is meant, and what follows."""
+    stripped = rest.lstrip("/")
+    authority = re.split("[/?#]", stripped, maxsplit=1)[0]
+    return rest[: -len(stripped) or None], authority, stripped[len(authority) :]
+
+
+def _has_no_port(authority: str) -> bool:
+    """Tells whether what comes after a colon is not a port; Amazon's resource names have many."""
+    _, colon, port = authority.rpartition(":")
+    is_other = port.isdecimal() or not port or port.endswith("]") or authority.startswith("arn:")
+    return bool(colon) and not is_other
+
+
+def _check_authority(url: str) -> None:
+    """Raises if one URL of a chain has credentials where none belong, or cuts a password off."""
+    scheme, separator, rest = url.partition("://")
+    _, authority, _ = _taken_apart(rest)
+    user, at, _ = authority.rpartition("@")
+    is_cut = "::" in user if at else _has_no_port(authority)
+    if separator and kind_of(scheme.lower()) is kind_of("s3") and (is_cut or at):
+        raise InvalidInputError(
+            f"URL {redact(url)} carries credentials; pass them as storage options key and secret"
+        )
+    if separator and is_cut:
+        raise InvalidInputError(
+            f"URL {redact(url)} is malformed: what follows a colon is neither a port nor a password"
+            " before a host; write /, ? and # in a password as %2F, %3F and %23, or pass it as a"
+            " storage option"
+        )
+
+
+def _meant(url: str) -> str | None:
+    """Returns the scheme of what is not a URL, but begins like one; None for a path."""
+    if (match := _LIKE_A_SCHEME.match(url)) is None or _SCHEME.match(url):
+        return None
+    from fsspec.registry import known_implementations
+
+    scheme = match[1].lower()
+    return scheme if scheme in known_implementations or kind_of(scheme).protocols else None
 
 
 def _host(place: Location) -> str:
@@ -210,7 +272,7 @@ def _connected(
 
     location = parse(url)
     # Whether local writes reach the disk is not for fsspec's class, nor for a search.
-    options = {k: v for k, v in (storage_options or {}).items() if k != "fsync"}
+    options = {k: v for k, v in _given(storage_options).items() if k != "fsync"}
     try:
         fs, root = connect(location, options)
         yield location, options, fs, root

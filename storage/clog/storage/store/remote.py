@@ -140,18 +140,17 @@ class RemoteStore:
         fs = name = None
         try:
             fs, name = self._locate(path)
-            data: bytes = fs.cat_file(name, start=first, end=end)
+            return _read(fs, name, first, end)
         except Exception as e:
             if failure_of(e) == "past the end":
                 return b""
             if type(e) is OSError and name is not None and _is_folder(fs, name):
                 raise not_found(path, self.url) from e
             raise self._error("get", path, e) from self._told(e)
-        return data
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         pieces = coalesce(ranges)
-        if len(pieces) <= 1:
+        if len(pieces) <= 1 or "::" in self._location.url:
             return cut(ranges, [(start, self.get(path, start, end)) for start, end in pieces])
         starts = [start for start, _ in pieces]
         try:
@@ -406,6 +405,19 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
         root, fs = fs._join(root), fs.fs  # noqa: SLF001 - what it does for every call
     kind_of_class(fs).connected(fs)
     return fs, str(fs._strip_protocol(root)).rstrip("/")  # noqa: SLF001
+
+
+def _read(fs: Any, name: str, start: int, end: int | None) -> bytes:
+    """Returns bytes of an object; a cache takes whatever failed for absence, so that the filesystem
+    inside it is asked what that was.
+    """
+    try:
+        data: bytes = fs.cat_file(name, start=start, end=end)
+    except FileNotFoundError:
+        if kind_of_class(fs).is_cache and (inner := getattr(fs, "fs", None)) is not None:
+            return _read(inner, name, start, end)
+        raise
+    return data
 
 
 def _is_folder(fs: Any, name: str) -> bool:

@@ -49,8 +49,8 @@ from clog.storage.format.transactions import (
     foreign_of,
     stored_positions,
 )
-from clog.storage.objects.writer import DataObject
-from clog.storage.store.contract import together
+from clog.storage.objects.writer import DataObject, discard, given_back
+from clog.storage.store.contract import StoreFullError, together
 from clog.storage.transactions.ids import (
     OPERATION,
     AlreadyCommitted,
@@ -417,6 +417,7 @@ class Committing:
         self.visible = Visible(handle, self.ours, began.timeout_ms) if visible else None
         self._all_positions: Positions | None = None
         self._in_doubt = False  # Some try may have been decided.
+        self._found_no_room = False
         self._sequence = sequence
         if sequence == holder.sequence != NONE:
             self.result = found_result(handle, holder.transaction_id, holder.version)
@@ -432,12 +433,22 @@ class Committing:
         except TransactionTimeoutError:
             self.state = State.ABORTED
             raise
+        except StoreFullError:
+            self._found_no_room = True
+            raise
         self.state = State.COMMITTED
+
+    def abort(self) -> None:
+        """Ends one of which nothing is, or may be, in a log."""
+        self.state = State.ABORTED
+        if self._found_no_room:  # Whoever commits again needs the objects.
+            discard(self._handle.store, self.objects)
 
     def append_visible(self, visible: Visible, objects: "Sequence[DataObject]") -> None:
         """Commits records of a visible transaction, undecided."""
         try:
-            visible.append(objects, self.check_time)
+            with given_back(self._handle.store, objects):
+                visible.append(objects, self.check_time)
         except TransactionFencedError:
             self.fence()
             raise

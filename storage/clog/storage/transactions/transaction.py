@@ -413,7 +413,7 @@ class Transaction:
     def abort(self) -> None:
         """Ends the transaction; nothing of it is ever committed. Without requests, but for one
         commit where a commit of it was tried whose outcome is not known (T4), and one in each log
-        where records of it are undecided.
+        where records of it are undecided; where the disk was full its objects are deleted.
 
         Raises:
             InvalidInputError: it is committed, as may be found out here.
@@ -427,7 +427,7 @@ class Transaction:
                 f" version {self.result.version}, and cannot be aborted"
             )
         if self._work.state is State.OPEN:
-            self._work.state = State.ABORTED
+            self._work.abort()
 
     def __enter__(self) -> Self:
         return self

@@ -4,10 +4,11 @@ import os
 import shutil
 import subprocess
 from contextlib import suppress
+from random import Random
 
 import pytest
 
-from clog.cleaner import Cleaner
+from clog.cleaner import Cleaner, CleanerSettings
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans, with_room
 from clog.storage import Log, StoreUnavailableError
@@ -178,6 +179,59 @@ def test_a_rewrite_that_finds_no_room_gives_back_what_it_took(policy, room, tmp_
         left = {found.path for found in log.handle.store.list("data/")}
         assert left <= before | known
     assert log.delete_records({0: -1}) == {0: 80}
+
+
+class NoMoreCommits(WrappingStore):
+    """A store that takes no commit of a kind any more."""
+
+    operation = b"none"
+
+    def create(self, path, data):
+        if self.operation in data:
+            raise StoreFullError(f"no room for {path}")
+        self.inner.create(path, data)
+
+
+@pytest.fixture
+def masked(store, clock):
+    """A log with masks that are files, and a cleaner that has written some before."""
+    log = Log.create(NoMoreCommits(store), 1, clock=clock, ids=SeededIds(1))
+    log.upgrade(["superseded-rows"])
+    cleaner, dice = Cleaner(log, settings=CleanerSettings(compaction=False)), Random(1)
+    rows = [{"key": f"{n}", "value": "x"} for n in range(20_000)]
+    for again in (True, False):
+        log.append([*rows, *rows])
+        log.roll()
+        log.append(dice.sample(rows, 8_000))
+        if again:
+            cleaner.run_once()
+    return log, cleaner
+
+
+def check_nothing_left(log):
+    """Each object and bitmap is in the manifest, or will go by its date."""
+    manifest = log.handle.manifest()
+    known = {*manifest.files(), *(r.path for r in manifest.released)}
+    assert {found.path for found in log.handle.store.list("data/")} == known
+
+
+def test_masks_that_find_no_room_leave_nothing(masked):
+    """S68: not only in a cleaner's first round."""
+    log, cleaner = masked
+    log.handle.standing.root.operation = b'"mask"'
+    with pytest.raises(StoreFullError):
+        cleaner.run_once()
+    check_nothing_left(log)
+
+
+def test_masks_that_a_pass_carries_over_leave_nothing(masked):
+    """S68: bits of rows that were superseded by what a pass does not come to."""
+    log, cleaner = masked
+    cleaner.run_once()
+    log.handle.standing.root.operation = b'"clean"'
+    with pytest.raises(StoreFullError):
+        Cleaner(log).run_once(force=True)
+    check_nothing_left(log)
 
 
 @pytest.fixture

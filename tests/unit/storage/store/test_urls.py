@@ -5,9 +5,9 @@ import sys
 import pytest
 from fsspec.registry import _registry
 
-from clog.storage import InvalidInputError
+from clog.storage import InvalidInputError, Log, StoreUnavailableError
 from clog.storage.store import open_store
-from clog.storage.store.opening import parse, redact
+from clog.storage.store.opening import find_logs, parse, redact
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,56 @@ def test_a_url_without_a_place_or_with_credentials_is_refused(url):
         ("https://host/log?sig=abc&x=1", "https://host/log?***"),
         ("simplecache::https://me:secret@host/log?sig=abc", "simplecache::https://***@host/log?***"),
         ("s3://bucket/a@b:c/log", "s3://bucket/a@b:c/log"),
+        ("sftp://me:sec?ret@host/log", "sftp://***@host/log"),
+        ("sftp://me:sec/ret#@host/log", "sftp://***@host/log"),
+        ("sftp:///me:secret@host/log", "sftp:///***@host/log"),
+        ("sftp://me:secret/log", "sftp://***/log"),
+        ("simplecache::sftp://me:a::b@host/log", "simplecache::sftp://***@host/log"),
+        ("dir::s3:/key:secret@bucket", "dir::s3:***"),
+        ("https://[::1]:80/log", "https://[::1]:80/log"),
+        ("s3://arn:aws:s3:r:1:accesspoint/log", "s3://arn:aws:s3:r:1:accesspoint/log"),
+        ("zip://log::file.zip", "zip://log::file.zip"),
     ],
 )  # fmt: skip
 def test_secrets_in_urls_are_struck_out(url, shown):
     """Passwords, tokens and the values of queries; containers and users stay."""
     assert redact(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("s3:/key:secret@bucket/log", "s3:key:secret@bucket", " s3://key:secret@bucket"),
+        *("S3 ://key:secret@bucket", "'https://me:secret@host/log'", "sftp:\\me:secret@host"),
+        *("sftp://me:sec?secret@host", "https://me:pa/secret@host/x", "s3://key:se/secret@bucket"),
+        *("sftp://me:secret/log", "dir::s3://key:secret@bucket", "file:me:secret@log"),
+        "simplecache::sftp://me:a::secret@host/log",
+    ],
+)
+def test_a_url_that_is_not_the_one_that_was_meant_is_refused(url):
+    """As a path, or with half of its password for a port, it was shown with all that is in it."""
+    for act in (Log.open, Log.create, find_logs):
+        with pytest.raises(InvalidInputError, match=r"malformed|carries credentials") as raised:
+            act(url)
+        assert "secret@" not in str(raised.value)
+        assert "me:" not in str(raised.value)
+
+
+@pytest.mark.parametrize("options", ["key=secret1", [("key", "secret1")], {1: "secret1"}, 7])
+def test_storage_options_are_a_mapping(options):
+    """What is not is refused in words, without the values, wherever it is given."""
+    for act in (Log.open, Log.create, find_logs):
+        with pytest.raises(InvalidInputError, match=r"storage_options .*; pass a dict") as raised:
+            act("memory://log", storage_options=options)
+        assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache", "blockcache"])
+def test_a_server_that_does_not_answer_is_told_behind_a_cache(cache):
+    """The caches of fsspec say that a file is absent, whatever came between."""
+    pytest.importorskip("aiohttp")
+    with pytest.raises(StoreUnavailableError, match="Connect call failed"):
+        Log.open(f"{cache}::http://127.0.0.1:9/log")
 
 
 @pytest.mark.parametrize(

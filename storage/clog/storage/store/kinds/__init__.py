@@ -19,6 +19,7 @@ _CACHES = Kind(
         "fsspec.implementations.asyn_wrapper.AsyncFileSystemWrapper",
     ),
     folders="made",
+    is_cache=True,
     hint="pass the filesystem inside it",
 )
 """These lose the mode on the way, or decide by what they remember."""

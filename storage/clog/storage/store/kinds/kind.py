@@ -55,6 +55,7 @@ class Kind:
         config: what the client is told, given the options; also for a part of a chain of URLs.
         connected: what is done to a filesystem before it is used.
         caches: whether the class keeps listings, unless it is told not to.
+        is_cache: whether it keeps files of the filesystem inside it, its ``fs``.
         failures: what the client's errors say: by their code, their class, or their first word.
         extra: the extra of clog that brings the client.
         authority: what a URL has first. A bucket names no host, nor does a container without one
@@ -75,6 +76,7 @@ class Kind:
     config: Callable[[Location, Mapping[str, object]], dict[str, Any]] = lambda _, given: {**given}
     connected: Callable[[Any], None] = lambda _: None
     caches: bool = True
+    is_cache: bool = False
     failures: Mapping[str, Failure] = field(default_factory=dict)
     extra: str = ""
     authority: Literal["bucket", "container", "host", "user@host"] = "host"

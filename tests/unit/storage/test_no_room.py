@@ -1,0 +1,110 @@
+"""A disk without room for a commit: what was written for it, and will never be committed, goes."""
+
+import pytest
+
+from clog.storage import Log, StateStore
+from clog.storage.store.contract import StoreFullError, WrappingStore
+
+
+class SmallStore(WrappingStore):
+    """A store that takes no commits while ``has_room`` is false, and ``objects`` data objects."""
+
+    has_room = True
+    objects = 1 << 20
+
+    def put(self, path, data):
+        if path.startswith("_clog/") and "/data/" in path:
+            if not self.objects:
+                raise StoreFullError("no room; nothing was written")
+            self.objects -= 1
+        self.inner.put(path, data)
+
+    def create(self, path, data):
+        if not self.has_room:
+            raise StoreFullError("no room; nothing was written")
+        self.inner.create(path, data)
+
+
+@pytest.fixture
+def disk(store):
+    return SmallStore(store)
+
+
+@pytest.fixture
+def log(disk):
+    """A log with a record, whose objects hold 1 KiB."""
+    log = Log.create(disk, 1, {"object.bytes": "1024"})
+    log.append([{"key": "a", "value": "1"}])
+    return log
+
+
+ROWS = [{"key": f"{n}", "value": "x" * 600} for n in range(4)]
+
+
+def objects_of(log):
+    return [found.path for found in log.handle.store.list("data/")]
+
+
+def check_rest(log, count):
+    """Nothing is left but what was committed, and the handle goes on."""
+    assert len(objects_of(log)) == 1
+    disk = log.handle.standing.root
+    disk.has_room, disk.objects = True, 1 << 20
+    log.append(ROWS)
+    assert sum(batch.num_rows for batch in Log.open(disk).read()) == count
+
+
+@pytest.mark.parametrize("producer", [None, ("p", 1)])
+def test_an_append_that_cannot_be_committed_leaves_nothing(disk, log, producer):
+    """S68: left there its objects took the room that deleteRecords needs, for a day."""
+    disk.has_room = False
+    with pytest.raises(StoreFullError):
+        log.append(ROWS, producer=producer)
+    check_rest(log, 5)
+
+
+def test_an_append_of_several_objects_leaves_nothing_of_those_before(disk, log):
+    """Nor does one whose third object finds no room."""
+    disk.objects = 2
+    with pytest.raises(StoreFullError):
+        log.append(ROWS)
+    check_rest(log, 5)
+
+
+def test_an_append_to_a_visible_transaction_leaves_nothing(disk, log):
+    """And the transaction goes on."""
+    with log.transaction("job", visible=True) as begun:
+        begun.append(ROWS[:1])
+        disk.has_room = False
+        with pytest.raises(StoreFullError):
+            begun.append(ROWS[1:])
+        assert len(objects_of(log)) == 2
+        disk.has_room = True
+    assert sum(batch.num_rows for batch in log.read(isolation="read_committed")) == 2
+
+
+def test_a_transaction_that_is_aborted_leaves_nothing(disk, log):
+    """One that may be committed again keeps its objects until then."""
+    for end in ("commit", "abort"):
+        begun = log.transaction("job")
+        begun.append(ROWS)
+        disk.has_room = False
+        with pytest.raises(StoreFullError):
+            begun.commit()
+        disk.has_room = True
+        getattr(begun, end)()
+        assert sum(batch.num_rows for batch in log.read()) == 5
+    assert set(objects_of(log)) == set(log.handle.manifest().files())
+
+
+def test_a_state_store_that_finds_no_room_leaves_nothing(disk, log, tmp_path):
+    """Its commit may be repeated, by objects of its own."""
+    with StateStore(disk, tmp_path, "app") as state:
+        state.put("k", "1")
+        disk.has_room = False
+        with pytest.raises(StoreFullError):
+            state.commit()
+        assert len(objects_of(log)) == 1
+        disk.has_room = True
+        state.commit()
+        assert state.get("k") == b"1"

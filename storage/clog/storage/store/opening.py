@@ -127,7 +127,7 @@ def open_store(
     return open_remote(location, options, single_writer=single_writer, probe=probe)
 
 
-def _given(storage_options: Mapping[str, object] | None) -> dict[str, object]:
+def _given(storage_options: object) -> dict[str, object]:
     """Returns storage options as they were given, where they are a mapping of names."""
     options = {} if storage_options is None else storage_options
     if isinstance(options, Mapping) and all(isinstance(name, str) for name in options):

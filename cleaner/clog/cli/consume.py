@@ -26,6 +26,7 @@ from clog.cli.options import (
     usage_errors,
 )
 from clog.cli.output import print_note, write_lines
+from clog.storage.types.rows import RECORD_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -257,7 +258,11 @@ def _starts_of(
 
 def _table(log: "Log", view: "Table", keys: list[Any] | None) -> "_Source":
     def batches(poll_ms: int | None) -> "Iterator[pa.RecordBatch]":
-        yield from view.to_batches() if keys is None else view.of_keys(keys).to_batches()
+        yield from (
+            view.to_batches(columns=RECORD_COLUMNS)
+            if keys is None
+            else view.of_keys(keys).to_batches()
+        )
         if poll_ms is not None:
             yield from _read_on(log, view.offsets, poll_ms, keys)
 

@@ -14,6 +14,7 @@ from clog.cli.consume import AS_TABLE, AT, START, check_table, positions
 from clog.cli.lines import format_jsonl, headers_json, texts_of
 from clog.cli.options import PARTITION, URL, Given, argument, choice, command, flag, option
 from clog.cli.output import counted, counting, print_note, size, tell_left_out
+from clog.storage.types.rows import RECORD_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +72,11 @@ def export(
         raise typer.BadParameter("--strings and --base64 contradict each other; leave one out")
     chosen = _checked(out, file_format, overwrite=overwrite)
     log = given.open(url)
-    batches = log.table(partition, at).to_batches() if table else _records(log, partition, start)
+    batches = (
+        log.table(partition, at).to_batches(columns=RECORD_COLUMNS)
+        if table
+        else _records(log, partition, start)
+    )
     schema = log.handle.tip.head.log.schema
     total = None if table else sum(d["records"] for d in log.describe()["partition_details"])
     records = 0

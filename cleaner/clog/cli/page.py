@@ -52,6 +52,7 @@ from clog.storage.errors import (
     NotFoundError,
     StoreUnavailableError,
 )
+from clog.storage.types.rows import RECORD_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -405,7 +406,11 @@ class ShownLogs:
         """Returns rows of the table at a version; of one key alone where it is given."""
         log = self.log(number)
         view = log.table(at=at)
-        batches = view.to_batches() if key is None else view.of_keys(_keys(log, key)).to_batches()
+        batches = (
+            view.to_batches(columns=RECORD_COLUMNS)
+            if key is None
+            else view.of_keys(_keys(log, key)).to_batches()
+        )
         return _first(batches, limit)
 
 

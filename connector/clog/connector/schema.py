@@ -46,6 +46,7 @@ from pyspark.sql.types import (
 )
 
 from clog.storage.errors import ClogError, InvalidInputError, OptionError
+from clog.storage.types import rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -417,53 +418,14 @@ class LogTypes:
 
 
 @dataclass(frozen=True, slots=True)
-class TableColumns:
-    """Which plain columns are in the key, and which in the value; how rows become records, and
-    records rows. May travel to tasks.
-    """
-
-    key: tuple[str, ...]
-    value: tuple[str, ...]
-    key_is_struct: bool
+class TableColumns(rows.TableColumns):
+    """The plain columns of a log's table, as Spark has them. May travel to tasks."""
 
     @classmethod
     def of(cls, types: LogTypes) -> "TableColumns":
         """Returns the columns of a log whose key columns have names."""
-        import pyarrow as pa
-
-        kinds = {field.name: field.type for field in types.schema}
-        value = tuple(field.name for field in kinds["value"])
-        return cls(types.key_columns, value, bool(pa.types.is_struct(kinds["key"])))
-
-    def fields(self, schema: "pa.Schema") -> "list[pa.Field]":
-        """Returns Arrow's fields of the table's columns, in their order."""
-        key = schema.field("key")
-        own = list(key.type) if self.key_is_struct else [key.with_name(self.key[0])]
-        return [*own, *schema.field("value").type]
-
-    def own(self, name: str) -> str | None:
-        """Returns the table's spelling of a column; None where it has none of that name."""
-        spelled = {n.lower(): n for n in (*self.key, *self.value)}
-        return spelled.get(name.lower())
-
-    def has(self, names: Sequence[str]) -> bool:
-        """Tells whether all these are columns of the table."""
-        return all(self.own(name) is not None for name in names)
-
-    def of_rows(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
-        """Returns the records that rows are: a key, which the log's schema may want otherwise
-        (`objects.records`), and a value, never null.
-        """
-        import pyarrow as pa
-
-        given = dict(zip(map(self.own, batch.schema.names), batch.columns, strict=True))
-        keys = [given[name] for name in self.key]
-        fields = {name: given[name] for name in self.value if name in given}
-        rows = batch.num_rows
-        key = _structs(dict(zip(self.key, keys, strict=True)), rows)
-        return pa.RecordBatch.from_arrays(
-            [key if self.key_is_struct else keys[0], _structs(fields, rows)], ["key", "value"]
-        )
+        named = rows.TableColumns.named(types.schema, types.key_columns)
+        return cls(named.key, named.value, named.key_is_struct)
 
     def as_records(self, rows: StructType) -> StructType:
         """Returns the record columns, of structs the fields, that hold these columns of rows."""
@@ -481,23 +443,7 @@ class TableColumns:
 
     def rows_of(self, batch: "pa.RecordBatch", rows: StructType) -> "pa.RecordBatch":
         """Returns records, read by `as_records`, as rows of these columns."""
-        import pyarrow as pa
-
-        found: dict[str, pa.Array] = {}
-        for top, names, is_struct in (
-            ("key", self.key, self.key_is_struct),
-            ("value", self.value, True),
-        ):
-            if top not in batch.schema.names:
-                continue
-            column = batch.column(top)
-            if is_struct:
-                kinds = [field.name for field in column.type]
-                found |= dict(zip(kinds, column.flatten(), strict=True))
-            else:
-                found[names[0]] = column
-        arrays = [found[str(self.own(f.name))] for f in rows]
-        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(rows))
+        return self.as_rows(batch, arrow_schema(rows))
 
 
 def table_schema(
@@ -572,50 +518,30 @@ def table_write(types: LogTypes, schema: StructType, where: str) -> TableColumns
 def _row_problem(table: TableColumns, schema: "pa.Schema", given: StructType) -> str | None:
     from clog.storage.types.conform import type_problem
 
+    if problem := rows.problem_of_names(table, schema, given.names):
+        return problem
     there = {f.name: f for f in table.fields(schema)}
-    names = [table.own(f.name) for f in given]
-    for f, name in zip(given, names, strict=True):
-        if name is None:
-            return (
-                f"column {f.name} is not in the log's schema; it has {', '.join(there)}"
-                " (add it with evolve, or leave it out)"
-            )
-        if names.count(name) > 1:
-            return f"column {f.name} stands twice"
-        if problem := type_problem(arrow_type(f.dataType), there[name].type, f.name):
-            return problem
-    for name, field in there.items():
-        if name not in names and (name in table.key or not field.nullable):
-            return f"column {name} is missing, which is NOT NULL; give it" + (
-                "" if name in table.key else ", or relax it with evolve"
-            )
-    return None
+    problems = (
+        type_problem(arrow_type(f.dataType), there[str(table.own(f.name))].type, f.name)
+        for f in given
+    )
+    return next(filter(None, problems), None)
 
 
 def new_types(schema: StructType, key_columns: Sequence[str]) -> LogTypes:
-    """Returns the types of a log made for rows of a DataFrame: the key is its column, or a struct
-    of its columns, which are NOT NULL then; the value a struct of the others, which may be null,
-    and what is inside them: Spark says of literals and counts that they are not, and nobody can
-    tell that from a declaration.
+    """Returns the types of a log made for rows of a DataFrame. All that is inside a value may be
+    null: Spark says of literals and counts that they are not, and nobody can tell that from a
+    declaration.
     """
     import pyarrow as pa
 
-    own = {f.name.lower(): f for f in schema}
-    if missing := [name for name in key_columns if name.lower() not in own]:
-        raise OptionError(
-            f'option "keyColumns" names {missing[0]!r}, which the DataFrame has not; it has'
-            f" {', '.join(schema.names)}"
-        )
-    keys = [own[name.lower()] for name in key_columns]
-    others = [f for f in schema if f not in keys]
-    if not others or len(own) < len(schema.names):
-        what = "repeats a column" if others else "has no column beside those of the key"
-        raise OptionError(f'option "keyColumns": the DataFrame {what}, and a value needs some')
-    parts = [pa.field(f.name, arrow_type(_nullable(f.dataType)), nullable=False) for f in keys]
-    kind = parts[0].type if len(parts) == 1 else pa.struct(parts)
-    value = [pa.field(f.name, arrow_type(_nullable(f.dataType))) for f in others]
-    fields = [pa.field("key", kind, nullable=False), pa.field("value", pa.struct(value))]
-    return LogTypes(pa.schema(fields), tuple(f.name for f in keys))
+    own = {f.name.lower(): f.name for f in schema}
+    fields = [pa.field(f.name, arrow_type(_nullable(f.dataType))) for f in schema]
+    try:
+        types = rows.schema_of_rows(pa.schema(fields), key_columns)
+    except InvalidInputError as e:
+        raise OptionError(f'option "keyColumns": {e}') from None
+    return LogTypes(types, tuple(own[name.lower()] for name in key_columns))
 
 
 def _nullable(kind: DataType) -> DataType:
@@ -632,14 +558,6 @@ def _nullable(kind: DataType) -> DataType:
 def _are_records(names: Sequence[str]) -> bool:
     ours = {name.lower() for name in COLUMNS}
     return all(name.lower() in ours for name in names)
-
-
-def _structs(fields: "dict[str, pa.Array]", rows: int) -> "pa.Array":
-    import pyarrow as pa
-
-    if not fields:  # All may be null, and none is given.
-        return pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
-    return pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
 
 
 _P = ParamSpec("_P")

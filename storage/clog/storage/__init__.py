@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from clog.storage.transactions.deferred import Source, TransactionResult
     from clog.storage.transactions.several import TransactionInfo
     from clog.storage.transactions.transaction import Transaction
+    from clog.storage.types.columns import Frame, Records
 
 __all__ = [
     "READ_SCHEMA",
@@ -69,6 +70,7 @@ __all__ = [
     "CorruptionError",
     "ErrorKind",
     "FeatureState",
+    "Frame",
     "Ids",
     "InvalidInputError",
     "Log",
@@ -83,6 +85,7 @@ __all__ = [
     "PartitionDescription",
     "PublishResult",
     "Reader",
+    "Records",
     "Refreshed",
     "SeededIds",
     "SegmentInfo",
@@ -116,12 +119,14 @@ _NEEDS_ARROW = {
     "ArrowStream": "objects.records",
     "CommitInfo": "diagnostics.describe",
     "FeatureState": "administration",
+    "Frame": "types.columns",
     "Log": "log",
     "LogDescription": "diagnostics.describe",
     "NamedReader": "readers",
     "PartitionDescription": "diagnostics.describe",
     "PublishResult": "publications.publish",
     "Reader": "readers",
+    "Records": "types.columns",
     "Refreshed": ".state",
     "SegmentInfo": "diagnostics.describe",
     "Source": "transactions.deferred",

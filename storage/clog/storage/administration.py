@@ -13,9 +13,10 @@ create its log, is not touched; nor is a view of another log that is created mea
 No writer is stopped: one that goes on is told at its next commit, or within seconds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -59,6 +60,7 @@ from clog.storage.format.log_info import (
     key_columns_problem,
     lists_of,
 )
+from clog.storage.objects.records import schema_like
 from clog.storage.publications.publish import (
     Publications,
     ViewFiles,
@@ -69,7 +71,8 @@ from clog.storage.read.scan import by_partition, partitions_named
 from clog.storage.readers import features_of_holds
 from clog.storage.store.contract import Store, StoredObject, is_temporary
 from clog.storage.types.columns import schema_of
-from clog.storage.types.evolve import evolved
+from clog.storage.types.evolve import evolved, fields_from_words
+from clog.storage.types.rows import KEY_COLUMNS, schema_of_rows
 from clog.storage.views import FORMATS
 
 
@@ -409,18 +412,36 @@ class NewLog:
             raise _exists(root)
 
 
+_WORDS: Final = (str, dict, list)
+"""What stands for a type in JSON (`schema_words`)."""
+
+
 def new_log(
     partitions: int,
     config: Mapping[str, object],
-    schema: Mapping[str, pa.DataType] | pa.Schema | None,
+    schema: Mapping[str, Any] | pa.Schema | None,
     *,
     ids: Ids,
+    key: str | Sequence[str] | None = None,
+    like: object = None,
 ) -> NewLog:
-    """Returns a log to be created."""
+    """Returns a log to be created; see `Log.create`."""
     if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidInputError(
             f"partitions={partitions!r} is out of range; allowed: 1 to {PARTITIONS_MAX}"
         )
+    if like is not None:
+        if key is None or schema is not None:
+            raise InvalidInputError("like= needs key=, the columns of the key, and no schema=")
+        schema = schema_like(like)
+    elif isinstance(schema, Mapping) and any(isinstance(t, _WORDS) for t in schema.values()):
+        schema = fields_from_words(schema)
+    if key is not None:
+        if schema is None:
+            raise InvalidInputError("key= needs schema= or like=, which say what columns there are")
+        names = [key] if isinstance(key, str) else list(key)
+        schema = schema_of_rows(pa.schema(schema), names)
+        config = {KEY_COLUMNS: ",".join(names), **config}
     typed = None if schema is None else schema_of(schema)
     overrides = parse_overrides(config)
     settings = LogConfig.from_overrides(overrides)

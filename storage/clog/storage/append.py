@@ -33,10 +33,10 @@ from clog.storage.format.transactions import WRITER_ID_BYTES_MAX, AppendedBy, Wr
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import to_numpy
-from clog.storage.objects.records import Appendable, ContentHash, to_records
+from clog.storage.objects.records import Appendable, ContentHash, loaded, to_records
 from clog.storage.objects.writer import DataObject, ObjectWriter, given_back, record_sizes
 from clog.storage.store.contract import Store
-from clog.storage.types.columns import shaped
+from clog.storage.types.columns import rows_of, shaped
 
 BEFORE_THE_FIRST = -1
 """The sequence of a stream that is known, but has no records in the log yet."""
@@ -234,14 +234,20 @@ def put_records(
 
 def records_of(handle: Handle, data: Appendable) -> tuple[pa.Table, bool]:
     """Returns the records by the log's schema; by the newest one before any is refused (S62)."""
-    now_us, schema = handle.clock.now_us(), handle.tip.head.log.schema
+    now_us, head, data = handle.clock.now_us(), handle.tip.head, loaded(data)
     try:
-        return to_records(data, now_us=now_us, schema=schema)
+        return to_records(data, now_us=now_us, **_columns_of(head))
     except InvalidInputError:
-        newest = handle.refresh().head.log.schema
-        if newest == schema:
+        newest = handle.refresh().head
+        if newest.log.schema == head.log.schema and newest.config == head.config:
             raise
-        return to_records(data, now_us=now_us, schema=newest)
+        return to_records(data, now_us=now_us, **_columns_of(newest))
+
+
+def _columns_of(head: Head) -> dict[str, Any]:
+    """Returns what columns records have, or rows, as `to_records` wants it."""
+    names = LogConfig.from_overrides(head.config).table_key_columns
+    return {"schema": head.log.schema, "rows": rows_of(head.log.schema, names)}
 
 
 def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:

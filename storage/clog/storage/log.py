@@ -27,6 +27,7 @@ from clog.storage.diagnostics.describe import (
     segment_infos,
 )
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.errors import AlreadyExistsError
 from clog.storage.format.documents import NONE, reader_path
 from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import DataObject, ObjectWriter
@@ -47,7 +48,8 @@ from clog.storage.store.opening import Reach
 from clog.storage.transactions.ids import last_sequence
 from clog.storage.transactions.several import TransactionInfo
 from clog.storage.transactions.transaction import Holders, Transaction
-from clog.storage.types.columns import arrow_schema
+from clog.storage.types.columns import Records, arrow_schema, rows_of
+from clog.storage.types.rows import KEY_COLUMNS
 
 _T = TypeVar("_T")
 
@@ -79,11 +81,21 @@ class Log:
         storage_options: Mapping[str, object] | None = None,
         clock: Clock | None = None,
         *,
-        schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
+        schema: Mapping[str, Any] | pa.Schema | None = None,
+        key: str | Sequence[str] | None = None,
+        like: object = None,
+        exist_ok: bool = False,
         ids: Ids | None = None,
         single_writer: bool = False,
     ) -> Self:
         """Creates a log and opens it.
+
+        >>> rows = [{"id": 1, "city": "Riga"}, {"id": 2, "city": "Oslo"}]
+        >>> trips = Log.create("memory://help-of-create", key="id", like=rows)
+        >>> trips.append(rows).version
+        1
+        >>> trips.table().to_pylist()
+        [{'id': 1, 'city': 'Riga'}, {'id': 2, 'city': 'Oslo'}]
 
         Args:
             url: any fsspec URL, a local path, or a store.
@@ -94,19 +106,29 @@ class Log:
                 was opened with, for other logs on its filesystem.
             clock: the source of times; None: the system's clock.
             schema: the Arrow types of ``key`` and ``value``, which appends are checked against and
-                reads give back; None: bytes.
+                reads give back, also in the words of ``describe()["schema"]``; None: bytes. With
+                ``key``, the types of a table's columns.
+            key: the column, or columns, of the key: makes a log of rows with plain columns, which
+                ``schema`` or ``like`` has.
+            like: data with the columns that the log is to have: a pandas or Polars frame, an Arrow
+                table or schema, a list of dicts.
+            exist_ok: open the log where there is one already, as it is.
             ids: the source of random ids; None: the operating system.
             single_writer: promises that nobody else writes, so creates need not be exclusive.
 
         Raises:
-            AlreadyExistsError: there is a log at this URL.
+            AlreadyExistsError: there is a log at this URL, unless ``exist_ok``.
             InvalidInputError: a config, a schema or a number of partitions that is refused.
             UnsupportedFilesystemError: the filesystem cannot create exclusively.
         """
         store = store_at(url, storage_options, single_writer=single_writer)
         clock, ids = clock or SystemClock(), ids or SystemIds()
-        new = new_log(partitions, config or {}, schema, ids=ids)
-        new.create(store, clock=clock, ids=ids)
+        new = new_log(partitions, config or {}, schema, ids=ids, key=key, like=like)
+        try:
+            new.create(store, clock=clock, ids=ids)
+        except AlreadyExistsError:
+            if not exist_ok:
+                raise
         reach = Reach.of(url, storage_options, single_writer=single_writer)
         return cls(Handle(store, clock=clock, ids=ids, reach=reach))
 
@@ -227,9 +249,10 @@ class Log:
         isolation: str = "read_committed",
         *,
         columns: Sequence[str] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields the records with ``start <= offset < end``, partition by partition, as batches of
-        partition, offset, timestamp, key, value and headers.
+    ) -> Records:
+        """Returns the records with ``start <= offset < end``, partition by partition: an iterator
+        of batches of partition, offset, timestamp, key, value and headers, which Arrow, pandas,
+        Polars and DuckDB take as they take any stream of batches.
 
         Args:
             partition: one, or None for all.
@@ -253,7 +276,8 @@ class Log:
         head, url = manifest.head, handle.store.url
         ranges = scan.ranges(head, partition, start, end, url=url, isolation=shown)
         asked = scan.columns_asked(head.log.schema, columns)
-        return scan.read_records(handle.store, manifest, ranges, columns=asked, isolation=shown)
+        batches = scan.read_records(handle.store, manifest, ranges, columns=asked, isolation=shown)
+        return Records(scan.read_schema(head.log.schema, asked), batches, repr(url))
 
     def table(
         self, partition: int | None = None, at: int | None = None, *, at_time_ms: int | None = None
@@ -273,7 +297,11 @@ class Log:
         tip = handle.refresh()
         manifest = handle.manifest_at(version_asked(handle.store, tip, at, at_time_ms))
         parts = scan.partitions_named(tip.head, partition, url=handle.store.url)
-        return self._part(_tables_of).at(manifest, parts, tip.head.partitions.start)
+        head, rows = manifest.head, None
+        if KEY_COLUMNS in head.config:
+            names = LogConfig.from_overrides(head.config).table_key_columns
+            rows = rows_of(head.log.schema, names)
+        return self._part(_tables_of).at(manifest, parts, tip.head.partitions.start, rows)
 
     def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
         """Returns the latest record of each key changed since a position, tombstones included: it

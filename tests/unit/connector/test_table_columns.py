@@ -350,9 +350,13 @@ def test_records_are_written_as_ever(url):
 @pytest.mark.parametrize(
     ("schema", "columns", "message"),
     [
-        (TRIP, "id,zz", "names 'zz', which the DataFrame has not; it has id"),
-        (fields("id"), "id", "no column beside those of the key"),
-        (StructType([*TRIP.fields, StructField("ID", LongType())]), "minutes", "repeats a column"),
+        (TRIP, "id,zz", "there is no column 'zz'; there are id"),
+        (fields("id"), "id", "needs columns for its key and others"),
+        (
+            StructType([*TRIP.fields, StructField("ID", LongType())]),
+            "minutes",
+            "a column stands twice",
+        ),
         (
             StructType([TRIP["minutes"], StructField("d", DoubleType())]),
             "d",

@@ -1,12 +1,14 @@
 """What `Log.append` accepts, made one Arrow table of a log's records; and a hash of it.
 
-Accepted: a pyarrow Table or RecordBatch, a pandas or Polars DataFrame, anything else with
-``__arrow_c_stream__`` (Polars frames, DuckDB relations, record batch readers and what others will
-make), or a list of dicts. All have the columns or fields ``key`` and ``value``, and may have
-``headers`` and ``timestamp``.
+Accepted: a pyarrow Table or RecordBatch, a pandas or Polars DataFrame (lazy too), anything else
+with ``__arrow_c_stream__`` (DuckDB relations, record batch readers and what others will make), or
+dicts, one a record. All have the columns or fields ``key`` and ``value``, and may have ``headers``
+and ``timestamp``; of a log whose key columns have names they may be rows instead (`types.rows`).
 
 - Keys and values of a log of bytes are binary or string: of any Arrow layout, or dictionaries of
-  them (categoricals); in dicts bytes, str or None. Those of a typed log: `types.conform`.
+  them (categoricals); in dicts bytes, str or None. Integers become their decimal digits, and in
+  values what JSON has (dicts, lists, booleans, finite floats) becomes JSON, without spaces, in the
+  order given. Those of a typed log: `types.conform`.
 - Headers are lists of struct<key, value>; in dicts (name, value) pairs or a dict will do, too.
 - Timestamps have any unit, and are UTC where they name no zone; or they are integers, milliseconds
   since 1970. Finer ones than microseconds are rounded down. Missing ones are the time of the call.
@@ -24,9 +26,10 @@ than bytes only what is not null counts, by its place, and numbers count as the 
 become.
 """
 
+import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias
 
@@ -49,21 +52,25 @@ from clog.storage.numpy_arrays import (
 )
 from clog.storage.types.columns import (
     RECORD_SCHEMA,
+    arrow_schema,
     column_types,
     elements,
     is_listed,
     list_lengths,
 )
 from clog.storage.types.conform import conform, from_python
+from clog.storage.types.rows import TableColumns, are_records, problem_of_names
 
 
-def frame_to_table(data: object) -> pa.Table | None:
+def frame_to_table(data: Any) -> pa.Table | None:
     """Returns a frame, or a stream of Arrow data, as a table; None for anything else.
 
     The index of a pandas frame is left out.
     """
     if isinstance(data, _frame_class("pandas")):
         return _from_pandas(data)
+    if isinstance(data, _frame_class("polars", "LazyFrame")):
+        data = data.collect()
     if not hasattr(data, "__arrow_c_stream__"):
         return None
     if isinstance(data, _frame_class("polars")):
@@ -77,6 +84,30 @@ def frame_to_table(data: object) -> pa.Table | None:
         ) from e
 
 
+def schema_like(data: Any) -> pa.Schema:
+    """Returns the columns that tabular data have: a frame, anything of Arrow's, a list of dicts."""
+    if isinstance(data, pa.Schema):
+        return data
+    if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data) and data:
+        try:
+            return pa.Table.from_pylist(data).schema
+        except (pa.ArrowException, TypeError) as e:
+            raise InvalidInputError(f"like= has columns without one type: {e}") from None
+    if isinstance(data, _frame_class("polars", "LazyFrame")):
+        data = data.head(0)
+    elif hasattr(data, "__arrow_c_schema__"):
+        return pa.schema(data)
+    elif isinstance(getattr(data, "schema", None), pa.Schema):
+        return data.schema  # Of what can be gone through once.
+    table = frame_to_table(data)
+    if table is None:
+        raise InvalidInputError(
+            f"like= is a {type(data).__name__}; give a frame, an Arrow table or schema, or a list"
+            " of dicts"
+        )
+    return table.schema.remove_metadata()
+
+
 def rows_of_pandas(data: object) -> list[dict[str, Any]] | None:
     """Returns the rows of a pandas frame, None for what is missing; None for anything else."""
     if not isinstance(data, _frame_class("pandas")):
@@ -86,9 +117,9 @@ def rows_of_pandas(data: object) -> list[dict[str, Any]] | None:
     return rows
 
 
-def _frame_class(package: str) -> Any:
+def _frame_class(package: str, name: str = "DataFrame") -> Any:
     """Returns the class of the package's frames, or one that nothing is of if it is not loaded."""
-    return getattr(sys.modules.get(package), "DataFrame", ())
+    return getattr(sys.modules.get(package), name, ())
 
 
 def _from_pandas(frame: Any) -> pa.Table:
@@ -130,26 +161,31 @@ class ArrowStream(Protocol):
         ...
 
 
-Appendable: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream | Sequence[Mapping[str, Any]]
+Appendable: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream | Iterable[Mapping[str, Any]]
 """What `Log.append` takes."""
 Header: TypeAlias = tuple[bytes, bytes | None]
 """Name, as UTF-8, and value."""
 
 
 def to_records(
-    data: Appendable, *, now_us: int, schema: LogSchema | None = None
+    data: Appendable,
+    *,
+    now_us: int,
+    schema: LogSchema | None = None,
+    rows: TableColumns | None = None,
 ) -> tuple[pa.Table, bool]:
     """Returns the records as a table of `ColumnTypes.records` in one chunk, and whether the caller
     gave all timestamps.
 
-    ``now_us`` (µs since 1970) stands for timestamps that are missing; ``schema`` is the log's.
+    ``now_us`` (µs since 1970) stands for timestamps that are missing; ``schema`` is the log's;
+    ``rows`` are its plain columns, where it has them.
 
     Raises:
         InvalidInputError: a column that is missing or of a wrong type, an unknown column, a
             negative timestamp, more than 2 GiB of keys or of values; a key or a value that does
             not fit the log's schema (S62).
     """
-    table = _to_table(data, schema)
+    table = _to_table(data, schema, rows)
     unknown = [name for name in table.schema.names if name not in COLUMNS]
     if unknown:
         raise InvalidInputError(f"unknown columns {unknown}; records have {', '.join(COLUMNS)}")
@@ -168,50 +204,105 @@ def to_records(
     return pa.Table.from_arrays(columns, schema=types), given
 
 
-def _to_table(data: Appendable, schema: LogSchema | None) -> pa.Table:
+def loaded(data: Appendable) -> Appendable:
+    """Returns what can be gone through again, of what can be gone through once: generators of
+    dicts, streams.
+    """
+    if (records := _listed(data)) is not None:
+        return records
+    if isinstance(data, _frame_class("pandas")):
+        return data  # Record by record it can be said what does not fit.
+    table = frame_to_table(data)
+    return data if table is None else table
+
+
+def _to_table(data: Appendable, schema: LogSchema | None, rows: TableColumns | None) -> pa.Table:
+    table: pa.Table | None
     if isinstance(data, pa.Table):
-        return data
-    if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
-    if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-        return _from_dicts(data, schema)
-    try:
-        table = frame_to_table(data)
-    except InvalidInputError:  # Record by record it can be said what does not fit (S62).
-        if schema is None or (rows := rows_of_pandas(data)) is None:
-            raise
-        return _from_dicts(rows, schema)
-    if table is not None:
+        table = data
+    elif isinstance(data, pa.RecordBatch):
+        table = pa.Table.from_batches([data])
+    elif (given := _listed(data)) is not None:
+        return _from_dicts(given, schema, rows)
+    else:
+        try:
+            table = frame_to_table(data)
+        except InvalidInputError:  # Record by record it can be said what does not fit (S62).
+            if schema is None or (of_frame := rows_of_pandas(data)) is None:
+                raise
+            return _from_dicts(of_frame, schema, rows)
+    if table is None:
+        raise InvalidInputError(
+            f"cannot append a {type(data).__name__}; give a pyarrow Table or RecordBatch, a pandas"
+            " or Polars DataFrame, or dicts with key and value"
+        )
+    if rows is None or not _are_rows(rows, schema, table.schema.names):
         return table
-    raise InvalidInputError(
-        f"cannot append a {type(data).__name__}; give a pyarrow Table or RecordBatch, a pandas or"
-        " Polars DataFrame, or a list of dicts with key and value"
-    )
+    chunks = [_one_chunk(column) for column in table.columns]
+    batch = rows.of_rows(pa.RecordBatch.from_arrays(chunks, schema=table.schema))
+    return pa.Table.from_batches([batch])
 
 
-def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: LogSchema | None) -> pa.Table:
-    for i, row in enumerate(rows):
+def _listed(data: object) -> Sequence[Mapping[str, Any]] | None:
+    """Returns dicts that something yields; None where it is tabular, or nothing to go through."""
+    if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
+        return data
+    if isinstance(data, Iterator) and not hasattr(data, "__arrow_c_stream__"):
+        return list(data)
+    return None
+
+
+def _are_rows(rows: TableColumns, schema: LogSchema | None, names: Sequence[str]) -> bool:
+    """Tells whether these names are the table's columns; else they are those of records."""
+    problem = problem_of_names(rows, arrow_schema(schema), names)
+    if problem is not None and not ("value" in names and are_records(names)):
+        raise InvalidInputError(
+            f"the log is a table with the key columns {', '.join(rows.key)}: {problem}; nothing was"
+            " appended"
+        )
+    return problem is None
+
+
+def _from_dicts(
+    records: Sequence[Mapping[str, Any]], schema: LogSchema | None, rows: TableColumns | None
+) -> pa.Table:
+    for i, row in enumerate(records):
         if not isinstance(row, Mapping):
             raise InvalidInputError(f"record {i} is a {type(row).__name__}, expected a dict")
+    if rows is not None and records:
+        names = list(dict.fromkeys(name for row in records for name in row))
+        if _are_rows(rows, schema, names):
+            records = [_record_of(row, i, rows) for i, row in enumerate(records)]
+    for i, row in enumerate(records):
         unknown = [name for name in row if name not in COLUMNS]
         if unknown or "key" not in row or "value" not in row:
             raise InvalidInputError(
                 f"record {i} has the fields {list(row)}; required: key, value; allowed:"
                 f" {', '.join(COLUMNS)}"
             )
-    headers = [_pairs(row.get("headers"), i) for i, row in enumerate(rows)]
-    times = [_micros(row.get("timestamp"), i) for i, row in enumerate(rows)]
+    headers = [_pairs(row.get("headers"), i) for i, row in enumerate(records)]
+    times = [_micros(row.get("timestamp"), i) for i, row in enumerate(records)]
     if schema is None:
-        keys = [_bytes(row["key"], i, "key") for i, row in enumerate(rows)]
-        values = [_bytes(row["value"], i, "value") for i, row in enumerate(rows)]
+        keys = [_bytes(row["key"], i, "key") for i, row in enumerate(records)]
+        values = [_value(row["value"], i) for i, row in enumerate(records)]
         return from_columns(keys, values, headers, times)
-    nothing = [None] * len(rows)
+    nothing = [None] * len(records)
     table = from_columns(nothing, nothing, headers, times)
     for i, name in enumerate(("key", "value")):
         field = column_types(schema).records.field(name)
-        made = from_python([row[name] for row in rows], field)
+        made = from_python([row[name] for row in records], field)
         table = table.set_column(i, field, made)
     return table
+
+
+def _record_of(row: Mapping[str, Any], i: int, rows: TableColumns) -> dict[str, Any]:
+    """Returns the record that a row is."""
+    given = {rows.own(name): value for name, value in row.items()}
+    if missing := [name for name in rows.key if name not in given]:
+        raise InvalidInputError(f"record {i} has no {missing[0]}, which is a column of the key")
+    key = {name: given[name] for name in rows.key}
+    value = {name: given[name] for name in rows.value if name in given}
+    return {"key": key if rows.key_is_struct else key[rows.key[0]], "value": value}
 
 
 def from_columns(
@@ -246,9 +337,26 @@ def _bytes(value: object, i: int, name: str) -> bytes | None:
         return _text(value, i, name)
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
+    if type(value) is int and name != "header":
+        return str(value).encode()
     raise InvalidInputError(
-        f"record {i} has a {name} of type {type(value).__name__}; it must be bytes, str or None"
+        f"record {i} has a {name} of type {type(value).__name__}; it must be bytes, str,"
+        f" {'' if name == 'header' else 'int '}or None"
     )
+
+
+def _value(value: object, i: int) -> bytes | None:
+    """Returns a value as bytes, of what JSON has its text."""
+    if not isinstance(value, (dict, list, bool, float)):
+        return _bytes(value, i, "value")
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as e:
+        raise InvalidInputError(
+            f"record {i} has a value that is not JSON: {e}; give its bytes, or create a log with a"
+            " schema"
+        ) from None
+    return _text(text, i, "value")
 
 
 def _text(value: str, i: int, name: str) -> bytes:
@@ -327,8 +435,13 @@ def _binary(table: pa.Table, name: str) -> pa.Array:
     column = table.column(name)
     kind = column.type
     coded = pa.types.is_dictionary(kind)
+    if pa.types.is_integer(kind):
+        column, kind = column.cast(pa.string()), pa.string()
     if not _is_binary(kind.value_type if coded else kind):
-        raise InvalidInputError(f"column {name} has type {kind}; it must be binary or string")
+        raise InvalidInputError(
+            f"column {name} has type {kind}; it must be binary or string, or an integer, which"
+            " becomes its digits; for columns of other types create the log with key= and like="
+        )
     try:
         if coded:  # Arrow casts no dictionary of views, which is what Polars makes.
             chunks = [c.dictionary.cast(pa.binary()).take(c.indices) for c in column.chunks]

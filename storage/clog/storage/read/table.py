@@ -67,7 +67,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import groupby
 from operator import attrgetter, is_
 from typing import Any, Final, NoReturn, Self
@@ -105,7 +104,8 @@ from clog.storage.read.scan import (
     read_schema,
 )
 from clog.storage.store.contract import Store
-from clog.storage.types.columns import shaped
+from clog.storage.types.columns import SHOWN_ROWS, Frame, arrow_schema, html, shaped
+from clog.storage.types.rows import Shown, TableColumns
 
 ROW_BYTES: Final = 40
 """Memory for a row of room; while it settles half of it again."""
@@ -569,7 +569,7 @@ def present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
     return batch.filter(batch.column(name).is_valid())
 
 
-class Table:
+class Table(Frame):
     """The latest value of each key at one version. From `Log.changes`: the latest record of each
     key that changed, with a null value where it was deleted.
 
@@ -589,14 +589,17 @@ class Table:
         ends: Mapping[int, int],
         *,
         schema: LogSchema | None,
+        rows: TableColumns | None = None,
     ) -> None:
         """Shows what the plans say, read by way of the log's ``indexes``; ``ends`` are its
-        offsets, ``schema`` the log's at the version.
+        offsets, ``schema`` the log's at the version, ``rows`` its plain columns, if it is to show
+        them.
         """
         self._indexes = indexes
         self._plans = plans
         self._runs: list[list[Run]] | None = None
-        self._schema = schema
+        self._typed = schema
+        self._rows = rows
         self._ends = ends
         self.version = version
 
@@ -653,7 +656,7 @@ class Table:
             VersionExpiredError: the version has expired.
             CorruptionError: the log needs an object that is gone or damaged.
         """
-        wanted = asked_keys(keys, self._schema)
+        wanted = asked_keys(keys, self._typed)
         batches: list[pa.RecordBatch] = []
         with reading(self._indexes, self.version):
             if self._runs is None:
@@ -663,12 +666,20 @@ class Table:
             for plan, runs in zip(self._plans, self._runs, strict=True):
                 found = latest_of_keys(self._indexes, runs, wanted)
                 batches += (b if plan.tombstones else present(b, "value") for b in found)
-        return pa.Table.from_batches(batches, read_schema(self._schema))
+        return pa.Table.from_batches(batches, read_schema(self._typed))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, and their types: of a table whose key columns have names these and the
+        fields of the value, else those of records.
+        """
+        return self._schema_of(None)
 
     def to_batches(self, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields record batches with partition, offset, timestamp, key, value and headers, or with
         these ``columns``. Of a typed log, ``value.price`` names a field of a struct, and no other
-        is read.
+        is read. A table whose key columns have names has these and the fields of the value instead,
+        unless columns of records are asked for.
 
         Memory holds the map and what is decoded of one object at a time.
 
@@ -677,43 +688,44 @@ class Table:
             CorruptionError: the log needs an object that is gone or damaged.
             InvalidInputError: a column does not exist.
         """
-        wanted = columns_asked(self._schema, columns)
+        shown = self._shown(columns)
         for plan in self._plans:
-            yield from table_batches(self._indexes, plan, columns=wanted)
+            batches = table_batches(self._indexes, plan, columns=shown.paths)
+            yield from batches if shown.rows is None else map(shown.of, batches)
 
-    def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns the whole table, or these ``columns`` of it, in memory."""
-        schema = read_schema(self._schema, columns_asked(self._schema, columns))
-        return pa.Table.from_batches(self.to_batches(columns=columns), schema)
+    def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+        return self._shown(columns).schema
 
-    def to_pandas(self, *, columns: Sequence[str] | None = None) -> Any:
-        """Returns a ``pandas.DataFrame``, of all ``columns`` or of these; needs pandas."""
-        _package("pandas", "to_pandas")
-        return self.to_arrow(columns=columns).to_pandas()
+    def _shown(self, columns: Sequence[str] | None) -> Shown:
+        if self._rows is not None:
+            of_rows = self._rows.shown(arrow_schema(self._typed), columns)
+            if of_rows is not None:
+                return of_rows
+        paths = columns_asked(self._typed, columns)
+        return Shown(read_schema(self._typed, paths), paths)
 
-    def to_polars(self, *, columns: Sequence[str] | None = None) -> Any:
-        """Returns a ``polars.DataFrame``, of all ``columns`` or of these; needs polars."""
-        return _package("polars", "to_polars").from_arrow(self.to_arrow(columns=columns))
+    def __len__(self) -> int:
+        """Returns the number of rows; as far as they are not cleaned, their keys are read."""
+        counted = (table_batches(self._indexes, p, columns=("partition",)) for p in self._plans)
+        return sum(batch.num_rows for batches in counted for batch in batches)
 
-    def to_duckdb(self, *, columns: Sequence[str] | None = None, connection: Any = None) -> Any:
-        """Returns a ``duckdb.DuckDBPyRelation``, of all ``columns`` or of these, in DuckDB's
-        default connection unless another ``connection`` is given, as each of several threads must;
-        needs duckdb.
-        """
-        duckdb = _package("duckdb", "to_duckdb") if connection is None else connection
-        return duckdb.from_arrow(self.to_arrow(columns=columns))
+    def __bool__(self) -> bool:
+        """Returns True: whether there are rows is a question for ``len``, which reads."""
+        return True
 
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows as dicts."""
+        return (row for batch in self.to_batches() for row in batch.to_pylist())
 
-def _package(name: str, method: str) -> Any:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as e:
-        if e.name != name:
-            raise  # It is there, and lacks something itself.
-        raise ModuleNotFoundError(
-            f"Table.{method}() needs {name}, which is not installed; run pip install {name}",
-            name=name,
-        ) from e
+    def _repr_html_(self) -> str:
+        batches: list[pa.RecordBatch] = []
+        for batch in self.to_batches():
+            batches.append(batch)
+            if sum(b.num_rows for b in batches) > SHOWN_ROWS:
+                break
+        table = pa.Table.from_batches(batches, self.schema)
+        more = f"the first {SHOWN_ROWS} rows" if table.num_rows > SHOWN_ROWS else ""
+        return html(table, repr(self), more)
 
 
 def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) -> TablePlan:
@@ -753,18 +765,24 @@ class Tables:
         self._last: tuple[Manifest, object, Table] | None = None
         self._pieces: defaultdict[int, KnownPieces] = defaultdict(KnownPieces)
 
-    def at(self, manifest: Manifest, parts: Sequence[int], starts: Sequence[int]) -> Table:
+    def at(
+        self,
+        manifest: Manifest,
+        parts: Sequence[int],
+        starts: Sequence[int],
+        rows: TableColumns | None = None,
+    ) -> Table:
         """Returns the table of these partitions at the manifest's version, without what lies below
-        ``starts``, the log start offsets of now, by partition.
+        ``starts``, the log start offsets of now, by partition, as these ``rows``.
         """
         head = manifest.head
-        asked, known = (parts, starts), self._last
+        asked, known = (parts, starts, rows), self._last
         if known is not None and known[0] is manifest and known[1] == asked:
             return known[2]
         plans = [plan_table(manifest, p, starts[p], self._pieces[p]) for p in parts]
         shown = {p: max(head.stable_offset(p), starts[p]) for p in parts}
         schema = manifest.head.log.schema
-        table = Table(self._indexes, manifest.version, plans, shown, schema=schema)
+        table = Table(self._indexes, manifest.version, plans, shown, schema=schema, rows=rows)
         self._last = manifest, asked, table
         return table
 

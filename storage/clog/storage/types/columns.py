@@ -9,13 +9,18 @@ is, is refused.
 *Leaf*: a column of an object as Parquet has it, named by its path with dots (``value.price``). Of a
 struct only those leaves are read that are asked for; where none is, the cheapest, which tells
 whether the struct is null.
+
+*Frame*: rows that are read when somebody asks, in Arrow's own way: pandas, Polars, DuckDB and
+whatever else takes Arrow's streams take one as it is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from html import escape
+from importlib import import_module
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +49,12 @@ from clog.storage.kinds import (
     word_of,
 )
 from clog.storage.numpy_arrays import scalar, to_numpy, validity_of
+from clog.storage.types.rows import TableColumns
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
 
 OFFSET = "offset"
 DELETE_HORIZON = "delete_horizon"
@@ -82,6 +93,8 @@ COLUMN_IDS: Final = {
 _HEADER_IDS: Final = (4, 5, 6)
 BYTES: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 """The schema of a log that was created without one."""
+SHOWN_ROWS: Final = 10
+"""How many rows a notebook shows."""
 Sizes = NDArray[np.int64]
 
 
@@ -120,6 +133,11 @@ def arrow_schema(schema: LogSchema | None) -> pa.Schema:
     if schema is None:
         return BYTES
     return pa.schema([_arrow_field(field, with_ids=False) for field in (schema.key, schema.value)])
+
+
+def rows_of(schema: LogSchema | None, key_columns: tuple[str, ...]) -> TableColumns | None:
+    """Returns the plain columns of a log, where those of its key have names."""
+    return TableColumns.named(arrow_schema(schema), key_columns) if key_columns else None
 
 
 def schema_of(given: Mapping[str, Any] | pa.Schema) -> LogSchema | None:
@@ -546,3 +564,143 @@ def _there(array: pa.Array) -> pa.Array:
         return pa.Array.from_buffers(kind, len(lists), [None, lists.buffers()[1]], children=[inner])
     own = [None, *buffers[1:]]
     return pa.Array.from_buffers(kind, len(array), own, offset=array.offset)
+
+
+class Frame:
+    """Rows that are read when they are asked for. pandas, Polars, DuckDB and all else that takes
+    Arrow's streams take one as it is.
+    """
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, and their types."""
+        raise NotImplementedError
+
+    def to_batches(self, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields the rows as record batches, of all ``columns`` or of these."""
+        raise NotImplementedError
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Returns a capsule with the rows (Arrow's PyCapsule interface)."""
+        reader = pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        """Returns a capsule with the schema."""
+        return self.schema.__arrow_c_schema__()
+
+    def __getitem__(self, column: str) -> pa.ChunkedArray:
+        """Returns one column, in memory; only it is read."""
+        return self.to_arrow(columns=[column]).column(0)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Returns all rows, of all ``columns`` or of these, in memory."""
+        batches = list(self.to_batches(columns=columns))
+        return pa.Table.from_batches(batches, self._schema_of(columns))
+
+    def to_pylist(self, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Returns the rows as dicts, of all ``columns`` or of these."""
+        rows: list[dict[str, Any]] = self.to_arrow(columns=columns).to_pylist()
+        return rows
+
+    def to_pandas(self, *, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+        """Returns a ``pandas.DataFrame``, of all ``columns`` or of these; needs pandas."""
+        _package("pandas", f"{type(self).__name__}.to_pandas()")
+        frame: pd.DataFrame = self.to_arrow(columns=columns).to_pandas()
+        return frame
+
+    def to_polars(self, *, columns: Sequence[str] | None = None) -> "pl.DataFrame":
+        """Returns a ``polars.DataFrame``, of all ``columns`` or of these; needs polars."""
+        polars = _package("polars", f"{type(self).__name__}.to_polars()")
+        frame: pl.DataFrame = polars.from_arrow(self.to_arrow(columns=columns))
+        return frame
+
+    def to_duckdb(
+        self, *, columns: Sequence[str] | None = None, connection: Any = None
+    ) -> "duckdb.DuckDBPyRelation":
+        """Returns a ``duckdb.DuckDBPyRelation``, of all ``columns`` or of these, in DuckDB's
+        default connection unless another ``connection`` is given, as each of several threads must;
+        needs duckdb.
+        """
+        method = f"{type(self).__name__}.to_duckdb()"
+        engine = _package("duckdb", method) if connection is None else connection
+        relation: duckdb.DuckDBPyRelation = engine.from_arrow(self.to_arrow(columns=columns))
+        return relation
+
+    def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+        """Returns the schema of these columns."""
+        raise NotImplementedError
+
+
+class Records(Frame):
+    """The records of a range of offsets, as `Log.read` yields them: an iterator of record batches,
+    which are read as they are asked for, once.
+    """
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], about: str) -> None:
+        self._schema = schema
+        self._batches = batches
+        self._about = about
+
+    def __repr__(self) -> str:
+        return f"Records({self._about})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, and their types."""
+        return self._schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Ends reading: nothing more is yielded."""
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+
+    def to_batches(self, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields what has not been read yet, of all ``columns`` or of these."""
+        if columns is None:
+            return self
+        schema = self._schema_of(columns)
+        return (batch.select(schema.names) for batch in self)
+
+    def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
+        return self._schema if columns is None else projected(self._schema, columns)
+
+
+def html(frame: pa.Table, title: str, more: str = "") -> str:
+    """Returns the first rows as a table for notebooks."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in frame.schema.names)
+    rows = frame.slice(0, SHOWN_ROWS).to_pylist()
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(_cell(value))}</td>" for value in row.values()) + "</tr>"
+        for row in rows
+    )
+    return (
+        f"<div><strong>{escape(title)}</strong><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>{escape(more)}</div>"
+    )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    text = "" if value is None else str(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _package(name: str, method: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as e:
+        if e.name != name:
+            raise  # It is there, and lacks something itself.
+        raise ModuleNotFoundError(
+            f"{method} needs {name}, which is not installed; run pip install {name}",
+            name=name,
+        ) from e

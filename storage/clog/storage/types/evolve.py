@@ -170,7 +170,17 @@ def schema_from_words(words: Any) -> pa.Schema:
     """Returns what `Log.create` takes."""
     if not isinstance(words, Mapping) or sorted(words) != ["key", "value"]:
         raise InvalidInputError('a schema is a JSON object {"key": type, "value": type}')
-    return pa.schema([_field(name, words[name], name) for name in ("key", "value")])
+    return fields_from_words({name: words[name] for name in ("key", "value")})
+
+
+def fields_from_words(words: Mapping[str, Any]) -> pa.Schema:
+    """Returns fields whose types are words, as `schema_words` has them, or Arrow's types."""
+    return pa.schema(
+        [
+            pa.field(name, word) if isinstance(word, pa.DataType) else _field(name, word, name)
+            for name, word in words.items()
+        ]
+    )
 
 
 def evolution_to(schema: LogSchema | None, wanted: pa.Schema) -> dict[str, Any]:

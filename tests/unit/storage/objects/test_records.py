@@ -106,7 +106,7 @@ def test_no_rows():
     [
         ({"key": ["a"]}, r"columns \['value'\] are missing"),
         ({"key": ["a"], "value": ["b"], "topic": ["t"]}, r"unknown columns \['topic'\]"),
-        ({"key": [1], "value": ["b"]}, "column key has type int64; it must be binary or string"),
+        ({"key": [1.5], "value": ["b"]}, "column key has type double; it must be binary or string"),
         ({"key": ["a"], "value": ["b"], "timestamp": ["now"]}, "column timestamp has type string"),
         ({"key": ["a"], "value": ["b"], "timestamp": [-1]}, "before 1970"),
         ({"key": ["a"], "value": ["b"], "timestamp": [2**62]}, "above"),

@@ -1,0 +1,194 @@
+"""Rows: the records of a log whose key columns have names, as plain columns.
+
+A row has the columns of the key, which ``table.key.columns`` names, and the fields of the value: a
+key that is a struct has its fields for columns, any other is one column; the value is a struct. The
+names of what is given, or asked for, tell whether it is of rows or of records. Rows are tried
+first, so that a table may have a column ``value``. Names have no case, as Spark's; the log's
+spelling stays.
+
+pyarrow is imported where it is needed: a cold process asks for this module, too.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clog.storage.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KEY_COLUMNS = "table.key.columns"
+RECORD_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """Which plain columns are in the key, and which in the value; how rows become records, and
+    records rows. May travel to tasks.
+    """
+
+    key: tuple[str, ...]
+    value: tuple[str, ...]
+    key_is_struct: bool
+
+    @classmethod
+    def named(cls, schema: "pa.Schema", key_columns: tuple[str, ...]) -> "TableColumns":
+        """Returns the columns of a log of this schema whose key columns have these names."""
+        import pyarrow as pa
+
+        value = tuple(field.name for field in schema.field("value").type)
+        return cls(key_columns, value, bool(pa.types.is_struct(schema.field("key").type)))
+
+    def fields(self, schema: "pa.Schema") -> "list[pa.Field]":
+        """Returns Arrow's fields of the table's columns, in their order."""
+        key = schema.field("key")
+        own = list(key.type) if self.key_is_struct else [key.with_name(self.key[0])]
+        return [*own, *schema.field("value").type]
+
+    def own(self, name: str) -> str | None:
+        """Returns the table's spelling of a column; None where it has none of that name."""
+        spelled = {n.lower(): n for n in (*self.key, *self.value)}
+        return spelled.get(name.lower())
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Tells whether all these are columns of the table."""
+        return all(self.own(name) is not None for name in names)
+
+    def of_rows(self, batch: Any) -> Any:
+        """Returns the records that rows are, given as a batch: a key, which the log's schema may
+        want otherwise (`objects.records`), and a value, never null.
+        """
+        import pyarrow as pa
+
+        given = dict(zip(map(self.own, batch.schema.names), batch.columns, strict=True))
+        keys = [given[name] for name in self.key]
+        fields = {name: given[name] for name in self.value if name in given}
+        rows = batch.num_rows
+        key = _structs(dict(zip(self.key, keys, strict=True)), rows)
+        return pa.RecordBatch.from_arrays(
+            [key if self.key_is_struct else keys[0], _structs(fields, rows)], ["key", "value"]
+        )
+
+    def path(self, column: str) -> str | None:
+        """Returns where a column, or a field of one, stands in records: ``value.price`` for
+        ``price``; None where the table has no such column.
+        """
+        top, dot, rest = column.partition(".")
+        name = self.own(top)
+        if name is None:
+            return None
+        if name in self.value:
+            return f"value.{name}{dot}{rest}"
+        return f"key.{name}{dot}{rest}" if self.key_is_struct else f"key{dot}{rest}"
+
+    def shown(self, schema: "pa.Schema", columns: Sequence[str] | None) -> "Shown | None":
+        """Returns what these columns of rows are, None: all; None unless they all are such."""
+        import pyarrow as pa
+
+        from clog.storage.types.columns import projected
+
+        if columns is None:
+            columns = [*self.key, *self.value]
+        tops = [column.partition(".") for column in columns]
+        if isinstance(columns, str) or not (tops and self.has(top for top, _, _ in tops)):
+            return None
+        spelled = [f"{self.own(top)}{dot}{rest}" for top, dot, rest in tops]
+        own = projected(pa.schema(self.fields(schema)), spelled)
+        return Shown(own, tuple(str(self.path(column)) for column in spelled), self)
+
+    def as_rows(self, batch: "pa.RecordBatch", rows: "pa.Schema") -> "pa.RecordBatch":
+        """Returns records of which the paths of some columns were read as rows of these columns."""
+        import pyarrow as pa
+
+        found: dict[str, pa.Array] = {}
+        for top, names, is_struct in (
+            ("key", self.key, self.key_is_struct),
+            ("value", self.value, True),
+        ):
+            if top not in batch.schema.names:
+                continue
+            column = batch.column(top)
+            if is_struct:
+                kinds = [field.name for field in column.type]
+                found |= dict(zip(kinds, column.flatten(), strict=True))
+            else:
+                found[names[0]] = column
+        arrays = [found[str(self.own(name))] for name in rows.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Columns that are shown, and the ``paths`` that are read for them; ``rows``: they are of these
+    rows, None: of records.
+    """
+
+    schema: "pa.Schema"
+    paths: tuple[str, ...]
+    rows: TableColumns | None = None
+
+    def of(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        """Returns what was read of the paths as it is shown."""
+        return batch if self.rows is None else self.rows.as_rows(batch, self.schema)
+
+
+def problem_of_names(table: TableColumns, schema: "pa.Schema", given: Sequence[str]) -> str | None:
+    """Returns why columns of these names are not rows of the table; None where they are."""
+    there = {f.name: f for f in table.fields(schema)}
+    names = [table.own(name) for name in given]
+    for spelled, name in zip(given, names, strict=True):
+        if name is None:
+            return (
+                f"column {spelled} is not in the log's schema; it has {', '.join(there)}"
+                " (add it with evolve, or leave it out)"
+            )
+        if names.count(name) > 1:
+            return f"column {spelled} stands twice"
+    for name, field in there.items():
+        if name not in names and (name in table.key or not field.nullable):
+            return f"column {name} is missing, which is NOT NULL; give it" + (
+                "" if name in table.key else ", or relax it with evolve"
+            )
+    return None
+
+
+def are_records(names: Iterable[str]) -> bool:
+    """Tells whether these are columns of records, and of nothing else."""
+    return {name.lower() for name in names} <= set(RECORD_COLUMNS)
+
+
+def schema_of_rows(columns: "pa.Schema", key: Sequence[str]) -> "pa.Schema":
+    """Returns the schema of a log made for rows of these columns: its key is the column, or a
+    struct of the columns, that ``key`` names, NOT NULL; its value a struct of the others, which may
+    be null.
+
+    Raises:
+        InvalidInputError: a key column that is none of them, or none beside those of the key.
+    """
+    import pyarrow as pa
+
+    own = {f.name.lower(): f for f in columns}
+    names, there = [name.lower() for name in key], ", ".join(columns.names)
+    if missing := [name for name in key if name.lower() not in own]:
+        raise InvalidInputError(f"there is no column {missing[0]!r}; there are {there}")
+    others = [f for f in columns if f.name.lower() not in names]
+    if len(own) < len(columns) or len(set(names)) < len(names):
+        raise InvalidInputError(f"a column stands twice: {there}; key: {', '.join(key)}")
+    if not names or not others:
+        raise InvalidInputError(
+            f"a table needs columns for its key and others beside them; the key is"
+            f" {', '.join(key) or 'none'} of {there}"
+        )
+    parts = [pa.field(own[n].name, own[n].type, nullable=False) for n in names]
+    kind = parts[0].type if len(parts) == 1 else pa.struct(parts)
+    value = pa.struct([pa.field(f.name, f.type) for f in others])
+    return pa.schema([pa.field("key", kind, nullable=False), pa.field("value", value)])
+
+
+def _structs(fields: "Mapping[str, pa.Array]", rows: int) -> "pa.Array":
+    import pyarrow as pa
+
+    if not fields:  # All may be null, and none is given.
+        return pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
+    return pa.StructArray.from_arrays(list(fields.values()), names=list(fields))

@@ -1,0 +1,203 @@
+"""Logs of plain rows, in and out, and frames that others take as they are."""
+
+import pyarrow as pa
+import pytest
+
+from clog.storage import AlreadyExistsError, InvalidInputError, Log
+
+TRIPS = [
+    {"id": 1, "city": "Riga", "place": {"zone": 2}},
+    {"id": 2, "city": "Oslo", "place": None},
+]
+TYPES = pa.schema(
+    [("id", pa.int64()), ("city", pa.string()), ("place", pa.struct([("zone", pa.int64())]))]
+)
+
+
+@pytest.fixture
+def trips(store, clock):
+    return Log.create(store, partitions=1, clock=clock, key="id", like=TRIPS)
+
+
+def frames():
+    """The same rows as each kind of data that has columns."""
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    table = pa.Table.from_pylist(TRIPS)
+    return [
+        TRIPS,
+        (dict(row) for row in TRIPS),
+        table,
+        table.to_batches()[0],
+        pa.RecordBatchReader.from_batches(table.schema, table.to_batches()),
+        pandas.DataFrame(TRIPS),
+        polars.DataFrame(TRIPS),
+        polars.DataFrame(TRIPS).lazy(),
+    ]
+
+
+def test_rows_come_in_as_they_are(store, clock, discarded):
+    """A frame with columns of its own is appended to a log made like it, and its table is that."""
+    for i, data in enumerate(frames()):
+        like = TRIPS if i in (1, 4) else data  # These two can be gone through once.
+        log = Log.create(discarded(i), partitions=2, clock=clock, key="id", like=like)
+        log.append(data)
+        rows = sorted(log.table().to_pylist(), key=lambda row: row["id"])
+        assert rows == TRIPS, type(data)
+        assert log.config["table.key.columns"] == "id"
+
+
+@pytest.fixture
+def discarded(tmp_path):
+    return lambda i: str(tmp_path / str(i))
+
+
+def test_the_later_row_of_a_key_stays(trips):
+    """Rows are records: the last of a key is the table's (S2), a record without value deletes."""
+    trips.append(TRIPS)
+    trips.append([{"ID": 1, "City": "Rīga"}])
+    assert trips.table().to_pylist(columns=["city"]) == [{"city": "Oslo"}, {"city": "Rīga"}]
+    trips.append([{"key": 2, "value": None}])
+    assert [row["id"] for row in trips.table()] == [1]
+    assert trips.table().get(1) == {"city": "Rīga", "place": None}
+
+
+def test_a_key_of_several_columns(store, clock):
+    """Its columns are a struct, which is NOT NULL."""
+    log = Log.create(store, clock=clock, key=["city", "id"], schema=TYPES)
+    log.append(TRIPS)
+    assert log.table().get(("Oslo", 2)) == {"place": None}
+    assert log.table().schema.names == ["city", "id", "place"]
+    with pytest.raises(InvalidInputError, match="record 1 has no city, which is a column of the"):
+        log.append([TRIPS[0], {"id": 5}])
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"id": 1, "town": "Riga"}], "column town is not in the log's schema; it has id, city"),
+        ([{"city": "Riga"}], "column id is missing, which is NOT NULL"),
+        ([{"id": "one"}], "record 0 has a key of type str"),
+        ([{"id": 1, "ID": 2}], "column id stands twice"),
+        ([{"id": None, "city": "Riga"}], "key"),
+        (pa.table({"id": [1], "town": ["Riga"]}), "column town is not in the log's schema"),
+    ],
+)
+def test_rows_that_do_not_fit(trips, rows, words):
+    """The error names the column, and nothing is appended."""
+    with pytest.raises(InvalidInputError, match=words):
+        trips.append(rows)
+    assert trips.version == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"like": TRIPS}, "like= needs key="),
+        ({"key": "id"}, "key= needs schema= or like="),
+        ({"key": "nr", "like": TRIPS}, "there is no column 'nr'; there are id, city, place"),
+        ({"key": ["id", "ID"], "like": TRIPS}, "a column stands twice"),
+        ({"key": "id", "like": [{"id": 1}]}, "a table needs columns for its key and others"),
+        ({"key": "id", "like": 5}, "like= is a int; give a frame"),
+        ({"key": "id", "like": [{"id": 1, "a": 1}, {"id": "x"}]}, "columns without one type"),
+    ],
+)
+def test_what_makes_no_log_of_rows(store, arguments, words):
+    """The error says what is missing, and there is no log then."""
+    with pytest.raises(InvalidInputError, match=words):
+        Log.create(store, **arguments)
+    assert Log.create(store).version == 0
+
+
+def test_a_log_like_another(trips, tmp_path):
+    """`Log.create` takes the words that `Log.describe` returns, and a table for what to be like."""
+    described = trips.describe()["schema"]
+    again = Log.create(str(tmp_path / "words"), schema=described)
+    assert again.schema == trips.schema
+    words = {"id": "int64", "city": "string"}
+    assert Log.create(str(tmp_path / "rows"), key="id", schema=words).table().schema.names == [
+        *words
+    ]
+    like = Log.create(str(tmp_path / "like"), key="id", like=trips.table())
+    assert like.schema == trips.schema
+
+
+def test_a_log_that_is_there_is_opened_where_that_is_asked_for(trips, store, clock):
+    """``exist_ok`` opens it as it is; without it there is an error."""
+    trips.append(TRIPS)
+    again = Log.create(store, clock=clock, key="id", like=TRIPS, exist_ok=True)
+    assert (again.id, again.version) == (trips.id, 1)
+    with pytest.raises(AlreadyExistsError):
+        Log.create(store, key="id", like=TRIPS)
+
+
+def test_json_and_integers_are_text_in_a_log_of_bytes(make_log):
+    """What is exact as text is taken: integers as digits, what JSON has as JSON without spaces."""
+    log = make_log()
+    log.append(
+        [
+            {"key": 7, "value": {"b": [1, None, "ü"], "a": 2**70}},
+            {"key": "n", "value": -5},
+            {"key": "f", "value": 0.1},
+            {"key": "t", "value": True},
+        ]
+    )
+    log.append(pa.table({"key": [8], "value": [2**60]}))
+    assert log.table().get_many(["7", "n", "f", "t", "8"]) == {
+        b"7": '{"b":[1,null,"ü"],"a":1180591620717411303424}'.encode(),
+        b"n": b"-5",
+        b"f": b"0.1",
+        b"t": b"true",
+        b"8": str(2**60).encode(),
+    }
+
+
+def test_a_stream_that_can_be_read_once_is_not_lost_to_a_second_try(store, clock):
+    """Where the schema evolved since, an append tries again with all of its records (S62)."""
+    log = Log.create(store, clock=clock, key="id", like=TRIPS)
+    other = Log.open(store, clock=clock)
+    other.evolve(add={"value.note": pa.string()})
+    log.append({"id": i, "city": "x", "note": "n"} for i in range(3))
+    assert [row["note"] for row in log.table()] == ["n"] * 3
+
+
+def test_a_table_goes_wherever_arrow_goes(trips):
+    """pyarrow, Polars, pandas and DuckDB take a table, and what is read, as they are."""
+    polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
+    duckdb = pytest.importorskip("duckdb")
+    trips.append(TRIPS)
+    table = shown = trips.table()
+    assert len(table) == 2 and table.schema == pa.table(table).schema
+    assert list(table) == table.to_pylist() == TRIPS
+    assert table["city"].to_pylist() == ["Riga", "Oslo"]
+    assert table["place.zone"].to_pylist() == [{"zone": 2}, None]
+    assert polars.DataFrame(table).to_dicts() == TRIPS
+    assert list(pandas.DataFrame(table)["id"]) == [1, 2]
+    assert duckdb.connect().sql("select sum(id) from shown").fetchall() == [(3,)]
+    copy = Log.create("memory://plain-columns-copy", key="id", like=table)
+    copy.append(table)
+    assert copy.table().to_pylist() == TRIPS
+    read = trips.read()
+    assert read.schema.names == pa.table(trips.read()).schema.names
+    assert duckdb.connect().sql("select count(*) from read").fetchall() == [(2,)]
+    assert list(read) == []
+    assert trips.read().to_pandas(columns=["key", "offset"]).shape == (2, 2)
+
+
+def test_records_are_shown_where_they_are_asked_for(trips):
+    """Columns of records are read by their names, of any log; `Log.changes` yields records, as a
+    deleted row has no columns.
+    """
+    trips.append(TRIPS)
+    trips.append([{"key": 2, "value": None}])
+    assert trips.table().to_pylist(columns=["offset", "key"]) == [{"offset": 0, "key": 1}]
+    assert [row["value"] for row in trips.changes(1)] == [None]
+    with pytest.raises(InvalidInputError, match="there is no column 'town'"):
+        trips.table().to_arrow(columns=["town"])
+
+
+def test_a_notebook_shows_the_first_rows(trips):
+    """Text is escaped, and not everything is read."""
+    trips.append([{"id": i, "city": f"<b>{i}</b>"} for i in range(100)])
+    shown = trips.table()._repr_html_()
+    assert "&lt;b&gt;0&lt;/b&gt;" in shown and "the first 10 rows" in shown
+    assert shown.count("<tr>") == 11

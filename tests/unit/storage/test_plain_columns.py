@@ -165,8 +165,9 @@ def test_a_table_goes_wherever_arrow_goes(trips):
     polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
     duckdb = pytest.importorskip("duckdb")
     trips.append(TRIPS)
-    table = shown = trips.table()
-    assert len(table) == 2 and table.schema == pa.table(table).schema
+    table = trips.table()
+    assert len(table) == 2
+    assert table.schema == pa.table(table).schema
     assert list(table) == table.to_pylist() == TRIPS
     assert table["city"].to_pylist() == ["Riga", "Oslo"]
     assert table["place.zone"].to_pylist() == [{"zone": 2}, None]
@@ -199,5 +200,6 @@ def test_a_notebook_shows_the_first_rows(trips):
     """Text is escaped, and not everything is read."""
     trips.append([{"id": i, "city": f"<b>{i}</b>"} for i in range(100)])
     shown = trips.table()._repr_html_()
-    assert "&lt;b&gt;0&lt;/b&gt;" in shown and "the first 10 rows" in shown
+    assert "&lt;b&gt;0&lt;/b&gt;" in shown
+    assert "the first 10 rows" in shown
     assert shown.count("<tr>") == 11

@@ -165,17 +165,17 @@ def test_a_table_goes_wherever_arrow_goes(trips):
     polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
     duckdb = pytest.importorskip("duckdb")
     trips.append(TRIPS)
-    table = trips.table()
-    assert len(table) == 2
-    assert table.schema == pa.table(table).schema
-    assert list(table) == table.to_pylist() == TRIPS
-    assert table["city"].to_pylist() == ["Riga", "Oslo"]
-    assert table["place.zone"].to_pylist() == [{"zone": 2}, None]
-    assert polars.DataFrame(table).to_dicts() == TRIPS
-    assert list(pandas.DataFrame(table)["id"]) == [1, 2]
-    assert duckdb.connect().sql("select sum(id) from shown").fetchall() == [(3,)]
-    copy = Log.create("memory://plain-columns-copy", key="id", like=table)
-    copy.append(table)
+    rows = trips.table()
+    assert len(rows) == 2
+    assert rows.schema == pa.table(rows).schema
+    assert list(rows) == rows.to_pylist() == TRIPS
+    assert rows["city"].to_pylist() == ["Riga", "Oslo"]
+    assert rows["place.zone"].to_pylist() == [{"zone": 2}, None]
+    assert polars.DataFrame(rows).to_dicts() == TRIPS
+    assert list(pandas.DataFrame(rows)["id"]) == [1, 2]
+    assert duckdb.connect().sql("select sum(id) from rows").fetchall() == [(3,)]
+    copy = Log.create("memory://plain-columns-copy", key="id", like=rows)
+    copy.append(rows)
     assert copy.table().to_pylist() == TRIPS
     read = trips.read()
     assert read.schema.names == pa.table(trips.read()).schema.names

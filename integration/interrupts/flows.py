@@ -271,7 +271,7 @@ class Store(Flow):
         self.acknowledged[self.value] = 1
 
     def struck(self) -> None:
-        again = f"{self.value} again"
+        again = f"again {next(_SEEDS)}"  # A signal may come before the value is another.
         self.doubtful.add(again)
         try:
             self.store.put("s", again)

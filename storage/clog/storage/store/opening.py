@@ -149,11 +149,12 @@ def store_at(
 
 def parse(url: str) -> Location:
     """Takes a URL apart; raises `InvalidInputError` if it is empty, has no bucket, has a NUL
-    character, which no file system takes, is not the URL that it was meant to be, or carries
-    credentials where none belong.
+    character, which no file system takes, is not UTF-8, nor the URL that it was meant to be, or
+    carries credentials where none belong.
     """
     if "\0" in url:
         raise InvalidInputError(f"URL {redact(url)!r} has a NUL character; leave it out")
+    _check_text(url)
     match = _SCHEME.match(url)
     if match is None and (meant := _meant(url)):
         raise InvalidInputError(
@@ -168,6 +169,7 @@ def parse(url: str) -> Location:
             )
         # Absolute from here on: a store travels to workers that run in other folders.
         root = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+        _check_text(root)
         return Location(LOCAL, root, root, root if match is None else f"file://{root}")
     rest = url[match.end() :].rstrip("/")
     if scheme == MEMORY:
@@ -181,6 +183,20 @@ def parse(url: str) -> Location:
         _check_authority(part)
     separator = url[match.end(1) : match.end()]
     return Location(protocol, f"{protocol}{separator}{rest}", rest, redact(url).rstrip("/"))
+
+
+def _as_text(url: str) -> str:
+    """Returns a URL as it can be printed; another one where a folder's name is not UTF-8."""
+    return url.encode(errors="backslashreplace").decode()
+
+
+def _check_text(url: str) -> None:
+    if (shown := _as_text(url)) != url:
+        raise _not_text(redact(shown))
+
+
+def _not_text(shown: str) -> InvalidInputError:
+    return InvalidInputError(f"the name of {shown} is not UTF-8; rename the folder")
 
 
 def redact(url: str) -> str:
@@ -326,7 +342,9 @@ def find_logs(url: str, storage_options: Mapping[str, object] | None = None) -> 
     """
     with _connected("list", url, storage_options) as (location, options, fs, root):
         search = _Search(fs, options, is_local=location.protocol == LOCAL, unlisted={})
-        return LogsBelow(sorted(search.below(root, url.rstrip("/"), DEPTH_MAX)), search.unlisted)
+        found = sorted(search.below(root, url.rstrip("/"), DEPTH_MAX))
+        odd = {shown: _not_text(shown) for at in found if (shown := _as_text(at)) != at}
+        return LogsBelow([at for at in found if at == _as_text(at)], {**search.unlisted, **odd})
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +362,7 @@ class _Search:
                 raise
             is_of_system = self.is_local and isinstance(e, OSError)
             options = None if is_of_system else self.options
-            self.unlisted[url] = failed("list", "", redact(url), e, options)
+            self.unlisted[_as_text(url)] = failed("list", "", redact(url), e, options)
             return
         if LOG_FOLDER in names:
             yield url

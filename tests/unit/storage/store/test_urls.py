@@ -1,6 +1,8 @@
 """Roots by URL: which filesystem, where on it, and what may be shown."""
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 from fsspec.registry import _registry
@@ -135,3 +137,21 @@ def test_an_unknown_scheme_or_missing_package_is_named(url, remedy, monkeypatch)
     store = open_store(url)
     with pytest.raises(InvalidInputError, match=f"cannot be opened: .*; {remedy}"):
         store.get("object")
+
+
+def test_a_folder_whose_name_is_not_text_is_named(tmp_path, monkeypatch):
+    """No page, metric or log line could show it: one such log took them from all others."""
+    Log.create(f"{tmp_path}/good")
+    folder = Log.create(f"{tmp_path}/odd").url
+    odd = os.fsdecode(os.fsencode(folder) + b"\xff")
+    Path(folder).rename(odd)
+    found = find_logs(str(tmp_path))
+    assert found.urls == [f"{tmp_path}/good"]
+    ((shown, why),) = found.unlisted.items()
+    assert shown == f"{tmp_path}/odd\\udcff"
+    assert str(why) == f"the name of {shown} is not UTF-8; rename the folder"
+    with pytest.raises(InvalidInputError, match=r"not UTF-8; rename the folder"):
+        Log.open(odd)
+    monkeypatch.chdir(odd)
+    with pytest.raises(InvalidInputError, match=r"not UTF-8; rename the folder"):
+        Log.create("log")

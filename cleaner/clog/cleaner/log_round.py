@@ -32,6 +32,7 @@ from typing import Any
 
 from clog.cleaner.duties import Duty, Work
 from clog.cleaner.duties.commit_blocks import close_blocks
+from clog.cleaner.duties.cuts import let_go
 from clog.cleaner.duties.layout import (
     Gathered,
     Room,
@@ -146,6 +147,8 @@ class Rest:
         self.until_ms = self.failures = 0
 
 
+_CUTS_CHECK_MS = 3_600_000
+"""Homes of named cuts are asked this often for what they still keep."""
 _BLOCKS_CHECK_MS = 86_400_000
 """Blocks of old commits are looked at this often, the first time at once: that is cheap."""
 _INDEX_BYTES = 32 << 20
@@ -250,6 +253,11 @@ class LogRound:
             Duty("publish", self._has_views, self._publish, counts=Counter, asked=True),
         )
         after = (
+            Duty(
+                *("cuts", lambda work: work.head.kept or work.head.cuts, let_go),
+                every_ms=_CUTS_CHECK_MS,
+                asked=True,
+            ),
             Duty("sweep", due_released, _release),
             Duty(
                 *("purge", due_purges, purge_dead_rows),

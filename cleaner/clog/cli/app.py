@@ -40,6 +40,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "offsets": "describe",
         "delete-records": "logs",
         "transactions": "readers",
+        "snapshot": "readers",
     },
     "Cleaning": {
         "roll": "clean",

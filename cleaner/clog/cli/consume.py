@@ -17,6 +17,7 @@ from clog.cli.options import (
     Given,
     choice,
     command,
+    duration_given,
     flag,
     integer,
     option,
@@ -40,17 +41,6 @@ _WHERE = (
     "earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record at or after"
     " that time."
 )
-
-
-def _hold_ms(text: str) -> int:
-    from clog.storage.config import definitions
-
-    try:
-        return definitions.duration_ms(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{quoted(text)} is not a length of time; use 90s, 15min, 8h or 7d"
-        ) from None
 
 
 def _reader_name(text: str) -> str:
@@ -112,7 +102,7 @@ def consume(  # noqa: PLR0913 - one for each option
         "--hold TIME",
         "How long the cleaner waits for the reader after each time it reports, so that it misses no"
         " delete; at most the log's reader.hold.max.ms.",
-        _hold_ms,
+        duration_given,
     ),
     is_base64: bool = flag("--base64", "--key is given in base64, for keys that are no text."),
     line_format: str = option(

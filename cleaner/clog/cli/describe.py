@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from clog.storage import (
+        KeptDescription,
         Log,
         LogDescription,
         PartitionDescription,
@@ -438,6 +439,7 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
         **({"waited for": ", ".join(holds)} if holds else {}),
         **{f"read by {name}": _sources(mine) for name, mine in log["sources"].items()},
         **{f"published as {view['format']}": _kept(view, now_ms) for view in log["views"]},
+        **{f"kept for cut {keep['cut']}": _kept_for_cut(keep) for keep in log["kept"]},
         "readable versions": f"{log['oldest_readable_version']} to {log['version']}",
         "newest snapshot": "none" if snapshot is None else f"version {snapshot}",
         "last commit": f"{duration(age_ms)} ago",
@@ -447,6 +449,12 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
 def _sources(sources: Mapping[str, Mapping[str, int]]) -> str:
     named = (f"{name} ({counted(len(mine), 'partition')})" for name, mine in sources.items())
     return ", ".join(named)
+
+
+def _kept_for_cut(keep: "KeptDescription") -> str:
+    until = "it is dropped" if keep["until_ms"] is None else moment(keep["until_ms"])
+    kept = f"{counted(keep['objects'], 'object')}, {size(keep['size_bytes'])}"
+    return f"version {keep['version']}, until {until}; keeps {kept}; of {keep['home']}"
 
 
 def _kept(view: "ViewDescription", now_ms: int) -> str:

@@ -78,6 +78,18 @@ def partition_count(given: str | int) -> int:
     return integer(1, PARTITIONS_MAX)(given)
 
 
+def duration_given(text: str | int) -> int:
+    """Reads a length of time, in milliseconds."""
+    from clog.storage.config import definitions
+
+    try:
+        return definitions.duration_ms(str(text))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{quoted(str(text))} is not a length of time; use 90s, 15min, 8h or 7d"
+        ) from None
+
+
 def choice(*allowed: str) -> Callable[[str], str]:
     """Returns what reads one of a few words of an option.
 

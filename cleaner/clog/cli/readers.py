@@ -1,6 +1,8 @@
 """`clog readers`: who reads a log, how far behind, and what is about to overtake it.
 
 `clog transactions`: what has not ended in a log, where, since when, and why it waits.
+
+`clog snapshot`: versions of several logs that belong together, by name.
 """
 
 from dataclasses import asdict
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from clog.cli.describe import transaction_words
-from clog.cli.options import URL, Given, command, flag, option
+from clog.cli.options import URL, Given, argument, command, duration_given, flag, option
 from clog.cli.output import count, counted, duration, moment, print_table, say, size, table
 
 if TYPE_CHECKING:
@@ -150,3 +152,77 @@ def _shown(info: "TransactionInfo") -> "TransactionDescription":
         "home": info.home,
         "first_offsets": {str(p): offset for p, offset in info.first_offsets.items()},
     }
+
+
+@command(writes=True)
+def snapshot(
+    url: str = URL,
+    name: str | None = argument("[NAME]", "The name of the new cut; without one, list.", None),
+    *,
+    keep: int | None = option(
+        "--keep DURATION",
+        "How long it is kept, such as 90d; default: until it is dropped.",
+        duration_given,
+    ),
+    without: list[str] | None = option(
+        "--without LOG",
+        "URL or id of a log that is gone for good: this cut and later ones leave it out; may be"
+        " given more than once.",
+    ),
+    drop: str | None = option("--drop NAME", "Drop this cut: nothing is kept for it any more."),
+    force: bool = flag(
+        "--force",
+        "With --drop: URL is a log that keeps a version for the cut of a home that is gone for"
+        " good.",
+    ),
+    given: Given,
+) -> None:
+    r"""Name, list or drop cuts over the logs that transactions of this one have written.
+
+    A cut is one version of each log. Of each transaction over them it shows all or nothing, and it
+    can be read (Log.table(at=...)) until it is dropped or its time is up.
+
+    \b
+    clog snapshot ./orders month-end --keep 365d
+    clog snapshot ./orders
+    clog snapshot ./orders --drop month-end
+    """
+    if name is not None and drop is not None:
+        raise typer.BadParameter("give NAME or --drop NAME")
+    if force and drop is None:
+        raise typer.BadParameter("--force goes with --drop NAME")
+    if name is None and (keep is not None or without):
+        raise typer.BadParameter("--keep and --without go with NAME")
+    from clog.storage.cuts import cuts_of, drop_cut, name_cut
+
+    home = given.open(url).handle
+    said = []
+    if name is not None:
+        cut = name_cut(home, name, keep, without=without or ())
+        said.append(f"named the cut {cut.name} over {counted(len(cut.logs), 'log')}")
+    if drop is not None:
+        drop_cut(home, drop, force=force)
+        said.append(f"dropped the cut {drop}")
+    found = cuts_of(home)
+
+    def draw() -> None:
+        for line in said:
+            say(line)
+        for one in found:
+            until = "it is dropped" if one.until_ms is None else moment(one.until_ms)
+            say(f"{one.name}: of {moment(one.time_ms)}, kept until {until}")
+            for of_log, version in one.logs.items():
+                say(f"  version {version} of {of_log}")
+        if not (said or found):
+            say("no named cuts")
+
+    shown = [
+        {
+            "name": one.name,
+            "time_ms": one.time_ms,
+            "until_ms": one.until_ms,
+            "logs": dict(one.logs),
+        }
+        for one in found
+    ]
+    given.tell({"url": home.store.url, "cuts": shown, "dropped": drop}, draw)

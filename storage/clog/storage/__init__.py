@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from clog.state.table import Refreshed, StateTable
     from clog.storage.administration import FeatureState
     from clog.storage.append import AppendResult
+    from clog.storage.cuts import Cut, drop_snapshot, snapshot, snapshots
     from clog.storage.diagnostics.describe import (
         CommitInfo,
+        KeptDescription,
         LogDescription,
         PartitionDescription,
         SegmentInfo,
@@ -68,11 +70,13 @@ __all__ = [
     "CommitInfo",
     "CommitStateUnknownError",
     "CorruptionError",
+    "Cut",
     "ErrorKind",
     "FeatureState",
     "Frame",
     "Ids",
     "InvalidInputError",
+    "KeptDescription",
     "Log",
     "LogDescription",
     "LogReplacedError",
@@ -111,6 +115,9 @@ __all__ = [
     "VersionExpiredError",
     "ViewDescription",
     "WithdrawResult",
+    "drop_snapshot",
+    "snapshot",
+    "snapshots",
 ]
 _NEEDS_ARROW = {
     "READ_SCHEMA": "read.scan",
@@ -118,8 +125,10 @@ _NEEDS_ARROW = {
     "Appendable": "objects.records",
     "ArrowStream": "objects.records",
     "CommitInfo": "diagnostics.describe",
+    "Cut": "cuts",
     "FeatureState": "administration",
     "Frame": "types.columns",
+    "KeptDescription": "diagnostics.describe",
     "Log": "log",
     "LogDescription": "diagnostics.describe",
     "NamedReader": "readers",
@@ -141,6 +150,9 @@ _NEEDS_ARROW = {
     "TransactionResult": "transactions.deferred",
     "ViewDescription": "diagnostics.describe",
     "WithdrawResult": "publications.publish",
+    "drop_snapshot": "cuts",
+    "snapshot": "cuts",
+    "snapshots": "cuts",
 }
 """Where each name is defined that would load Arrow, or the store, with it."""
 

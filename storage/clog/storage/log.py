@@ -18,6 +18,7 @@ from clog.storage.append import AppendResult, Writer
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import version_asked
 from clog.storage.config.log_config import LogConfig
+from clog.storage.cuts import Cut, manifest_of, version_in
 from clog.storage.diagnostics.describe import (
     CommitInfo,
     LogDescription,
@@ -280,22 +281,29 @@ class Log:
         return Records(scan.read_schema(head.log.schema, asked), batches, repr(url))
 
     def table(
-        self, partition: int | None = None, at: int | None = None, *, at_time_ms: int | None = None
+        self,
+        partition: int | None = None,
+        at: int | Cut | None = None,
+        *,
+        at_time_ms: int | None = None,
     ) -> Table:
         """Returns the latest value of each key at a version. Deleted keys are absent, and so is
         what `delete_records` or retention has removed since.
 
         Args:
             partition: one, or None for all.
-            at: the version; None: the newest.
+            at: the version, or a named cut (`snapshot`) that has one of this log; None: the newest.
             at_time_ms: instead of ``at``: the newest version committed by then, in ms since 1970.
 
         Raises:
-            VersionExpiredError: the version is below the oldest readable one, or above the newest.
+            VersionExpiredError: the version is below the oldest readable one, or above the newest;
+                the cut was dropped, or its time is up.
         """
         handle = self._handle
         tip = handle.refresh()
-        manifest = handle.manifest_at(version_asked(handle.store, tip, at, at_time_ms))
+        asked = version_in(handle, at) if isinstance(at, Cut) else at
+        version = version_asked(handle.store, tip, asked, at_time_ms)
+        manifest = manifest_of(handle, at) if isinstance(at, Cut) else handle.manifest_at(version)
         parts = scan.partitions_named(tip.head, partition, url=handle.store.url)
         head, rows = manifest.head, None
         if KEY_COLUMNS in head.config:

@@ -16,6 +16,7 @@ from second_reader.state import (
     bitmap,
     check_chunk,
     check_config,
+    check_cuts,
     check_features,
     check_log,
     check_row_texts,
@@ -311,6 +312,19 @@ def _row_texts(state: State, value: Json) -> None:
     state.row_texts = value
 
 
+def _merged(name: str) -> Callable[[State, Any], None]:
+    """The step that gives `kept`, `members` or `cuts` other entries (§20)."""
+
+    def step(state: State, value: Any) -> None:
+        need("named-cuts" in state.features, "20", f"{name} without their feature")
+        need(isinstance(value, dict), "20", "no object")
+        after = {**getattr(state, name), **value}
+        setattr(state, name, {key: each for key, each in after.items() if each is not None})
+        check_cuts(state.kept, state.members, state.cuts)
+
+    return step
+
+
 STEPS: dict[str, Callable[[State, Any], None]] = {
     "features": _features,
     "schema": State.add_schema,
@@ -333,6 +347,9 @@ STEPS: dict[str, Callable[[State, Any], None]] = {
     "orphan_floor": _orphan_floor,
     "oldest_readable": _oldest_readable,
     "row_texts": _row_texts,
+    "kept": _merged("kept"),
+    "members": _merged("members"),
+    "cuts": _merged("cuts"),
     "reset_times": _reset_times,
     "forget": _forget,
 }

@@ -17,7 +17,7 @@ from second_reader.documents import (
     version_path,
 )
 from second_reader.objects import Record
-from second_reader.state import State, check_known
+from second_reader.state import State, check_cut_logs, check_known
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,16 @@ class Log:
             if "edit" in entry
             else self.folder.reference(entry["edit_at"], "edit")
         )
+
+    def cut(self, name: str) -> dict[str, int]:
+        """The version of each log of a cut, by log id (§20)."""
+        cut = self.newest.cuts.get(name)
+        need(cut is not None, "20", f"there is no cut {name}")
+        logs = cut.get("logs")
+        if "logs_at" in cut:
+            logs = self.folder.reference(cut["logs_at"], "page")["logs"]
+        check_cut_logs(logs)
+        return {log_id: version for log_id, _, version, _ in logs}
 
     def state(self, version: int, newest: bool = False) -> State:
         """The state at a version that is readable, checked against its head."""

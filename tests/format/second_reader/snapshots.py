@@ -17,6 +17,7 @@ from second_reader.state import (
     bitmap,
     check_chunk,
     check_config,
+    check_cuts,
     check_known,
     check_log,
     check_writer,
@@ -72,6 +73,7 @@ def _read_masks(state: State, manifest: Json, head: Json) -> None:
         partition.covered = integer(offset, "13")
     state.masked = head.get("masked")
     state.row_texts = head.get("row_texts")
+    state.kept, state.members, state.cuts = cuts_of(head)
 
 
 def _read_head(state: State, head: Json) -> None:
@@ -192,6 +194,13 @@ def check_tiling(partition: Partition) -> None:
     need(partition.start <= partition.end, "3.2", "the log starts behind its end")
 
 
+def cuts_of(head: Json) -> tuple[Json, Json, Json]:
+    """The keeps, members and cuts of a head (§20)."""
+    kept, members, cuts = (head.get(name, {}) for name in ("kept", "members", "cuts"))
+    check_cuts(kept, members, cuts)
+    return kept, members, cuts
+
+
 def check_head(folder: Folder, state: State, head: Json) -> None:
     """Refuses a head that the edits contradict (§8)."""
     log = head["log"]
@@ -203,6 +212,7 @@ def check_head(folder: Folder, state: State, head: Json) -> None:
     )
     need(head.get("masked") == state.masked, "13", "another version has masks")
     need(head.get("row_texts") == state.row_texts, "19", "the head has other rules of texts")
+    need(cuts_of(head) == (state.kept, state.members, state.cuts), "20", "the head has other cuts")
     need(head["orphan_floor"] == state.orphan_floor, "8", "another orphan floor")
     need(head["oldest_readable"] == state.oldest_readable, "8", "another oldest readable version")
     need(head["writers"] == state.writers, "8", "the head has other writers")

@@ -161,6 +161,9 @@ class State:
     uncleanable: dict[str, Json] = field(default_factory=dict)
     masked: int | None = None
     row_texts: Json | None = None
+    kept: Json = field(default_factory=dict)
+    members: Json = field(default_factory=dict)
+    cuts: Json = field(default_factory=dict)
     unended: list[Json] = field(default_factory=list)
     markers: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -198,6 +201,7 @@ class State:
             "config": (self.config, self.config_epoch),
             "masked": self.masked,
             "row_texts": self.row_texts,
+            "cuts": (self.kept, self.members, self.cuts),
             "versions": (
                 self.version,
                 self.id,
@@ -258,6 +262,37 @@ def check_row_texts(value: Json) -> None:
         "19",
         "no names of keys",
     )
+
+
+def check_cuts(kept: Any, members: Any, cuts: Any) -> None:
+    """Refuses what are no keeps, members or cuts (§20)."""
+    for body in (kept, members, cuts):
+        need(isinstance(body, dict), "20", "no object")
+    for key, keep in kept.items():
+        need(bool(HEX32.fullmatch(key)) and isinstance(keep, dict), "20", "no keep")
+        need(bool(HEX32.fullmatch(str(keep.get("home")))), "20", "a keep without home")
+        need(all(isinstance(keep.get(n), str) for n in ("name", "home_url")), "20", "no name")
+        need(integer(keep.get("version"), "20") >= 0, "20", "no version")
+    for key, url in members.items():
+        need(bool(HEX32.fullmatch(key)) and isinstance(url, str), "20", "no member")
+    for cut in cuts.values():
+        need(isinstance(cut, dict) and "id" in cut, "20", "no cut")
+        need(cut["id"] is None or bool(HEX32.fullmatch(str(cut["id"]))), "20", "no id of a cut")
+        integer(cut.get("until_ms"), "20", -1)
+        if "logs_at" in cut:
+            safe_path(cut["logs_at"].get("path"))
+            integer(cut["logs_at"].get("bytes"), "20")
+        else:
+            check_cut_logs(cut.get("logs"))
+
+
+def check_cut_logs(logs: Any) -> None:
+    """Refuses what are no logs of a cut (§20)."""
+    need(isinstance(logs, list), "20", "a cut without logs")
+    for log in logs:
+        need(isinstance(log, list) and len(log) == 4, "20", "no log of a cut")
+        need(all(HEX32.fullmatch(str(log[i])) for i in (0, 3)), "20", "no ids of a log")
+        integer(log[2], "20")
 
 
 def check_known(log: Json) -> None:

@@ -35,7 +35,7 @@ from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import block_body, first_open_version, read_block
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
-from clog.storage.format.commits import Commit, lowest_pinned, read_commit
+from clog.storage.format.commits import Commit, read_commit
 from clog.storage.format.manifest import read_named_snapshot, unpage
 from clog.storage.readers import read_holds
 from clog.storage.store.contract import Store
@@ -86,7 +86,7 @@ def _due_end(work: Work, first: int, *, young_ms: int) -> int:
 
     def is_due(end: int) -> bool:
         tip = work.handle.tip
-        snapshot, pinned = tip.head.snapshot, lowest_pinned(tip.head.pins)
+        snapshot, pinned = tip.head.snapshot, tip.head.lowest_needed()
         if snapshot is None or snapshot.version < end - 1 or tip.version < end:
             return False
         if pinned is not None and pinned < end:

@@ -74,7 +74,8 @@ from clog.storage.errors import CorruptionError, InvalidInputError, VersionExpir
 from clog.storage.format import documents
 from clog.storage.format.chunks import Released
 from clog.storage.format.columns import INLINE_PARTITIONS_MAX
-from clog.storage.format.commits import Commit, Edit, Head, edit_of, lowest_pinned, read_commit
+from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
+from clog.storage.format.cuts import CutLogsAt
 from clog.storage.format.manifest import Manifest, read_snapshot
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.format.writers import WriterPages
@@ -151,11 +152,11 @@ def due_released(work: Work) -> list[Released]:
 
 def raise_oldest(handle: Handle, version: int) -> int:
     """Commits that versions before this one are no longer readable, unless that is so already, as
-    far as no published view needs them; returns which is the oldest readable one then.
+    far as no published view or named cut needs them; returns which is the oldest readable one then.
     """
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-        pinned = lowest_pinned(tip.head.pins)
+        pinned = tip.head.lowest_needed()
         oldest = version if pinned is None else min(version, pinned)
         if tip.head.oldest_readable >= oldest:
             return NothingToCommit()
@@ -166,8 +167,8 @@ def raise_oldest(handle: Handle, version: int) -> int:
 
 
 def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Released]:
-    """Returns released objects to which no chunk refers, nor a published view, released long enough
-    ago.
+    """Returns released objects to which no chunk refers, nor a published view or a named cut,
+    released long enough ago.
 
     A dead object never comes back to life: a replacement may only refer to chunks that are there.
     One that lost its chunks bit by bit is dead since it lost the last (FORMAT.md §6).
@@ -176,7 +177,7 @@ def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[R
         return []
     alive = manifest.files()
     last = {r.path: r for r in manifest.released}  # in the order of their versions
-    pinned = lowest_pinned(manifest.head.pins)
+    pinned = manifest.head.lowest_needed()
     return [
         r
         for r in last.values()
@@ -329,6 +330,8 @@ def _unneeded_documents(
         heads = (oldest.head, _head_at(store, floor, tip))
         needed |= _writer_pages(store, tip.head, older=heads)
         needed |= {path for head in (*heads, tip.head) for path in _positions(head)}
+        cuts = [cut.logs for cut in tip.head.cuts.values()]
+        needed |= {logs.path for logs in cuts if isinstance(logs, CutLogsAt)}
         old += [found for found in pages if found.path not in needed]
     if tip.head.log.partitions > INLINE_PARTITIONS_MAX:
         old += _columns_before(store, oldest)

@@ -74,6 +74,7 @@ from clog.storage.format.commits import (
     read_commit,
     stored_edit,
 )
+from clog.storage.format.cuts import CutLogsAt
 from clog.storage.format.manifest import (
     PAGE_BYTES_MAX,
     Manifest,
@@ -385,6 +386,8 @@ def _files_of(commit: Commit) -> list[str]:
     states = (by.entry.transaction for by in edit.writers)
     positions = (state.positions for state in states if state is not None)
     found += (at.path for at in positions if isinstance(at, PositionsAt))
+    cuts = (cut.logs for cut in edit.cuts.values() if cut is not None)
+    found += (at.path for at in cuts if isinstance(at, CutLogsAt))
     return found
 
 

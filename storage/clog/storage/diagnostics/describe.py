@@ -21,7 +21,7 @@ from clog.storage.format.log_info import FOREIGN_POSITIONS, SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.format.transactions import foreign_of, read_positions
 from clog.storage.format.writers import count_writers
-from clog.storage.publications.publish import kept_for_views
+from clog.storage.publications.publish import kept_for_views, overdue
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.read.scan import partitions_named
 from clog.storage.readers import read_holds
@@ -162,6 +162,29 @@ class ViewDescription(TypedDict):
     overdue_ms: int
 
 
+class KeptDescription(TypedDict):
+    """What a `LogDescription` says of a version that a named cut needs.
+
+    Attributes:
+        cut: the name of the cut.
+        home: the URL of its home log.
+        version: the version.
+        since_ms: when the cut was computed.
+        until_ms: when it may go; None: it stays until it is dropped.
+        objects: number of objects that would have been deleted but for it and for later versions
+            that are kept.
+        size_bytes: their size in the store.
+    """
+
+    cut: str
+    home: str
+    version: int
+    since_ms: int
+    until_ms: int | None
+    objects: int
+    size_bytes: int
+
+
 class LogDescription(TypedDict):
     """What `Log.describe` returns, and ``clog describe --json`` prints. Times are ms since 1970.
 
@@ -188,6 +211,9 @@ class LogDescription(TypedDict):
             and partition, as text, the next offset to read.
         transactions: those that have not ended, as the log says.
         views: what is kept for published views, one for each format; empty in a log without any.
+        kept: the versions that named cuts need, the oldest first.
+        members: the URLs of the logs that transactions of this log have written.
+        cuts: the names of the cuts of this log as their home.
         partition_details: one for each partition, in order.
     """
 
@@ -212,6 +238,9 @@ class LogDescription(TypedDict):
     sources: dict[str, dict[str, dict[str, int]]]
     transactions: list[TransactionDescription]
     views: list[ViewDescription]
+    kept: list[KeptDescription]
+    members: list[str]
+    cuts: list[str]
     partition_details: list[PartitionDescription]
 
 
@@ -299,6 +328,9 @@ def describe(handle: Handle) -> LogDescription:
             }
             for name, mine in kept.items()
         ],
+        "kept": _kept_for_cuts(manifest, config.file_delete_delay_ms, now_ms=now_ms),
+        "members": sorted(head.members.values()),
+        "cuts": sorted(head.cuts),
         "partition_details": [
             _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms), markers[p])
             for p in range(head.log.partitions)
@@ -321,6 +353,25 @@ def _sources(store: Store, head: Head) -> dict[str, dict[str, dict[str, int]]]:
         for name, sources in found.items()
         if sources
     }
+
+
+def _kept_for_cuts(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[KeptDescription]:
+    due = overdue(manifest, delay_ms, now_ms=now_ms) if manifest.head.kept else []
+    found: list[KeptDescription] = []
+    for keep in sorted(manifest.head.kept.values(), key=lambda keep: keep.version):
+        held = [r.size_bytes for r in due if r.version > keep.version]
+        found.append(
+            {
+                "cut": keep.name,
+                "home": keep.home_url,
+                "version": keep.version,
+                "since_ms": keep.time_ms,
+                "until_ms": None if keep.until_ms == NONE else keep.until_ms,
+                "objects": len(held),
+                "size_bytes": sum(held),
+            }
+        )
+    return found
 
 
 def _partition(manifest: Manifest, b: CleanableBounds, markers: int) -> PartitionDescription:

@@ -68,6 +68,7 @@ from clog.storage.format.commits import (
     lacks_edits,
     read_commit,
 )
+from clog.storage.format.cuts import CutLogsAt, read_logs
 from clog.storage.format.manifest import Manifest, read_named_snapshot, read_snapshot, unpage
 from clog.storage.format.transactions import PositionsAt, read_positions
 from clog.storage.format.writers import FIRST, Child, WriterPages, writer_hash
@@ -248,6 +249,9 @@ def _reads(
     for state in (entry.transaction for entry in head.writers):
         if state is not None and isinstance(at := state.positions, PositionsAt):
             yield at.path, partial(read_positions, store, at), at.size_bytes
+    for cut in head.cuts.values():
+        if isinstance(logs := cut.logs, CutLogsAt):
+            yield logs.path, partial(read_logs, store, logs), logs.size_bytes
     for found in store.list(documents.BLOCKS):
         block = documents.version_of(found.path)
         if block is not None:

@@ -45,6 +45,19 @@ from clog.storage.format.columns import (
     columns_to_json,
     resolved,
 )
+from clog.storage.format.cuts import (
+    CUTS,
+    CUTS_GIVEN,
+    KEEPS,
+    KEEPS_GIVEN,
+    MEMBERS,
+    MEMBERS_GIVEN,
+    CutEntry,
+    Cuts,
+    Keep,
+    Keeps,
+    Members,
+)
 from clog.storage.format.documents import (
     BESIDE,
     FLAG,
@@ -77,6 +90,7 @@ from clog.storage.format.log_info import (
     FEATURE_NAMES,
     FOREIGN_POSITIONS,
     LOG_INFO,
+    NAMED_CUTS,
     NEXT_SCHEMA,
     PUBLICATIONS,
     ROW_TEXT_RULES,
@@ -138,11 +152,6 @@ Pins = Mapping[str, tuple[Pin, ...]]
 _PINS = table(SHOWN, seq(row(Pin)))
 
 
-def lowest_pinned(pins: Pins) -> int | None:
-    """Returns the lowest version that is pinned, None where none is."""
-    return min((pin.version for some in pins.values() for pin in some), default=None)
-
-
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
     """The newest complete snapshot; ``size_bytes`` of its JSON is what the edits since outweigh,
@@ -176,6 +185,9 @@ class Head:
     pins: Annotated[Pins, _PINS] = field(default_factory=dict)
     masked: Annotated[int, INT] = NONE
     row_texts: Annotated[RowTexts | None, ROW_TEXT_RULES] = None
+    kept: Annotated[Keeps, KEEPS] = field(default_factory=dict)
+    members: Annotated[Members, MEMBERS] = field(default_factory=dict)
+    cuts: Annotated[Cuts, CUTS] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def stable_offset(self, partition: int) -> int:
@@ -184,6 +196,11 @@ class Head:
         if not first:
             return self.partitions.end[partition]
         return max(min(first), self.partitions.start[partition])
+
+    def lowest_needed(self) -> int | None:
+        """Returns the lowest version that is pinned or kept, None where none is."""
+        pinned = (pin.version for some in self.pins.values() for pin in some)
+        return min((*pinned, *(keep.version for keep in self.kept.values())), default=None)
 
     def agrees_with(self, replayed: "Head") -> bool:
         """Tells whether this is the head that the edits before it lead to."""
@@ -341,12 +358,23 @@ def _reset_times(head: _Next, _: object) -> None:
     head.now["unended"] = with_started_reset(head.now["unended"], head.time_ms)
 
 
+def _merge(name: str) -> Callable[[_Next, Any], None]:
+    """Returns what gives an object of the head other entries; None takes one away."""
+
+    def merge(head: _Next, given: Mapping[str, Any]) -> None:
+        after = {**head.now[name], **given}
+        head.now[name] = {key: value for key, value in after.items() if value is not None}
+
+    return merge
+
+
 def _set(name: str) -> Callable[[_Next, Any], None]:
     return lambda head, given: head.now.update({name: given})
 
 
 _UNDECIDED = (UNDECIDED_RECORDS, "undecided records")
 _MASKS = (SUPERSEDED_ROWS, "masks")
+_CUTS = (NAMED_CUTS, "what named cuts need")
 _CLEANS = {"names": True, "changes": True, "rewrites": _partitions_of}
 
 
@@ -465,6 +493,15 @@ class Edit:
             feature=(ROW_TEXTS, "rules of texts"),
         ),
     ] = None
+    kept: Annotated[
+        Mapping[str, Keep | None], KEEPS_GIVEN, Part(head=_merge("kept"), feature=_CUTS)
+    ] = field(default_factory=dict)
+    members: Annotated[
+        Mapping[str, str | None], MEMBERS_GIVEN, Part(head=_merge("members"), feature=_CUTS)
+    ] = field(default_factory=dict)
+    cuts: Annotated[
+        Mapping[str, CutEntry | None], CUTS_GIVEN, Part(head=_merge("cuts"), feature=_CUTS)
+    ] = field(default_factory=dict)
     reset_times: Annotated[
         bool,
         checked(FLAG, lambda flag: flag, "it is true, or absent"),

@@ -48,6 +48,7 @@ READER_HOLDS = "reader-holds"
 TYPED_KEYS = "typed-keys"
 ROW_TEXTS = "row-texts"
 FOREIGN_POSITIONS = "foreign-positions"
+NAMED_CUTS = "named-cuts"
 
 
 _PARTITIONS_MAX = 1 << 16
@@ -186,6 +187,11 @@ FEATURES = {
         Feature(
             *(FOREIGN_POSITIONS, "11.4", _WRITERS),
             "positions in what is no log; a log gets it with the first of them",
+        ),
+        Feature(
+            *(NAMED_CUTS, "20", _WRITERS),
+            "versions of several logs that belong together, by name; a log gets it as home of the"
+            " first transaction over several logs, or with the first cut",
         ),
     )
 }

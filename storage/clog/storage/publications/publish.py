@@ -46,6 +46,7 @@ from clog.storage.errors import (
     VersionExpiredError,
     version_expired,
 )
+from clog.storage.format.chunks import Released
 from clog.storage.format.commits import Commit, Edit, Pin
 from clog.storage.format.documents import is_log_id
 from clog.storage.format.log_info import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames, LogSchema
@@ -497,11 +498,7 @@ def _raced(view: View[Any, Any], *, url: str) -> CommitConflictError:
 
 def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping[str, Kept]:
     """Returns what published views keep, by format; nothing of a log without pins."""
-    if not manifest.head.pins:
-        return {}
-    alive = manifest.files()
-    last = {r.path: r for r in manifest.released if r.path not in alive}
-    due = [r for r in last.values() if now_ms - r.time_ms > delay_ms]
+    due = overdue(manifest, delay_ms, now_ms=now_ms) if manifest.head.pins else []
     found = {}
     for name, pins in manifest.head.pins.items():
         held = [r for r in due if r.version > pins[0].version]
@@ -515,6 +512,15 @@ def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping
             overdue_ms=now_ms - since_ms,
         )
     return found
+
+
+def overdue(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[Released]:
+    """Returns the files that nothing refers to and whose time is up, so that they are kept for
+    somebody, or were not swept yet.
+    """
+    alive = manifest.files()
+    last = {r.path: r for r in manifest.released if r.path not in alive}
+    return [r for r in last.values() if now_ms - r.time_ms > delay_ms]
 
 
 def without_expired(

@@ -7,7 +7,7 @@ was fenced commits nothing more, however late it wakes: no timer and no other fi
 
 Transactions that are undecided for a time, over several logs, or visible ones (FORMAT.md §11.2):
 
-X1. `prepared_home`: the home names the transaction and who takes part.
+X1. `prepared_home`: the home names the transaction and who takes part, its members from then on.
 X2. `prepared_part`: a participant gets its records, undecided.
 X3. `deferred.CommitRequest` with a name, or `aborted_home`: the home decides.
 X4. `ended_part`: a participant hears of it, whether it was prepared or not.
@@ -33,7 +33,12 @@ from clog.storage.errors import (
 )
 from clog.storage.format.commits import Commit, Edit, Head
 from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
+from clog.storage.format.log_info import (
+    NAMED_CUTS,
+    TRANSACTIONS,
+    UNDECIDED_RECORDS,
+    FeatureNames,
+)
 from clog.storage.format.transactions import (
     ABORTED,
     OPEN,
@@ -65,6 +70,7 @@ PRODUCER = "producer"
 OPERATION = "transaction"
 """Of commits that change the state of an id alone."""
 _UNDECIDED = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
+_OF_HOME = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS, NAMED_CUTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,10 +350,11 @@ def prepared_home(
             )
         _check_room(head, url=url, ending=len(mine))
         return Edit(
-            features=_lacking(head),
+            features=_lacking(head, _OF_HOME),
             ends=tuple(Ending(e.name, e.state) for e in mine),
             unended=(joining,),
             writers=(_numbered(handle, tip, held, ours),),
+            members={i: at for i, at in participants if head.members.get(i) != at},
         )
 
     return prepare
@@ -495,12 +502,10 @@ def appended_visible(
     return prepare
 
 
-def _lacking(head: Head) -> FeatureNames | None:
+def _lacking(head: Head, needed: FeatureNames = _UNDECIDED) -> FeatureNames | None:
     """Returns the features that the log has yet to announce."""
     there = head.log.features
-    return (
-        None if all(name in there for name in (*_UNDECIDED.read, *_UNDECIDED.write)) else _UNDECIDED
-    )
+    return None if all(name in there for name in (*needed.read, *needed.write)) else needed
 
 
 def _check_floor(

@@ -155,7 +155,7 @@ def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
         return _not_due(entry)
 
     def tell(log_id: str, url: str) -> None:
-        part = _opened(handle, url, log_id)
+        part = open_other(handle, url, log_id)
         _check_original(handle, part, entry.name, outcome)
         part.commit(ended_part(part, entry.name, outcome), operation=OPERATION)
 
@@ -183,7 +183,7 @@ def _check_original(handle: Handle, part: Handle, name: TransactionName, outcome
     if entry is None or entry.home_url in (None, url):
         return
     try:
-        original = _opened(part, str(entry.home_url), name.home)
+        original = open_other(part, str(entry.home_url), name.home)
     except NotFoundError:
         return  # The home was moved.
     if _outcome_at(original, name, part.standing.log_id) != outcome:
@@ -198,7 +198,7 @@ def _finish_part(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
     name, url, mine = entry.name, entry.home_url, handle.standing.log_id
     assert url is not None, "only in its home it has none"
     try:
-        home = _opened(handle, url, name.home)
+        home = open_other(handle, url, name.home)
         outcome = _outcome_at(home, name, mine)
         if outcome is None and not _names(find_unended(home.tip.head.unended, name), mine):
             raise NotFoundError(
@@ -222,7 +222,7 @@ def _finish_part(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
     return None
 
 
-def _opened(handle: Handle, url: str, log_id: str) -> Handle:
+def open_other(handle: Handle, url: str, log_id: str) -> Handle:
     """Opens another log at its URL."""
     root = handle.reach(url)
     try:

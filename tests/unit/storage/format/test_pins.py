@@ -13,7 +13,6 @@ from clog.storage.format.commits import (
     edit_to_json,
     head_from_json,
     head_to_json,
-    lowest_pinned,
 )
 from clog.storage.format.log_info import PUBLICATIONS, FeatureNames
 from clog_testing.histories import fresh_manifest
@@ -28,10 +27,10 @@ def test_pins_are_carried_from_head_to_head():
     head = advance(HEAD, PINNED, version=8, time_ms=9)
     head = advance(head, Edit(pins={"iceberg": (Pin(0, 2, 9),)}), version=9, time_ms=9)
     head = advance(head, Edit(config={}), version=10, time_ms=9)
-    assert (sorted(head.pins), lowest_pinned(head.pins)) == (["delta", "iceberg"], 2)
+    assert (sorted(head.pins), head.lowest_needed()) == (["delta", "iceberg"], 2)
     assert head_from_json(head_to_json(head), where="a test") == head
     gone = advance(head, Edit(pins={"iceberg": (), "delta": ()}), version=11, time_ms=9)
-    assert (gone.pins, "pins" in head_to_json(gone), lowest_pinned(gone.pins)) == ({}, False, None)
+    assert (gone.pins, "pins" in head_to_json(gone), gone.lowest_needed()) == ({}, False, None)
 
 
 def test_an_edit_with_pins_is_read_back():

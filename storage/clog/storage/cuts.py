@@ -1,0 +1,619 @@
+"""Named cuts: one version of each log of a home that belong together (FORMAT.md §20, S74).
+
+N1. Look at the home and its members: each log has a first version from then on.
+N2. Look at each again, to learn its bound, and once more, to learn what became of all that the
+    bounds show (`_Followed`).
+N3. Find the highest versions up to the bounds that show of each transaction all or nothing
+    (`consistent`). Where there are none since the first look, finish what waits, and look again.
+N4. Commit a keep in the home, then in each other log: from now on nothing goes that the cut needs.
+N5. Commit the cut in the home, under its name.
+N6. Drop: the home first, then each log's keep.
+
+Nobody waits for a cut, and nothing is written into a log before N4, but the ends of transactions
+that are decided. A crash leaves keeps that no cut has, or an outcome that its caller was not told;
+whoever looks after a log takes such keeps away.
+"""
+
+import logging
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar
+
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.tip import edits_back_to
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.errors import (
+    AlreadyExistsError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    LogReplacedError,
+    NotFoundError,
+    VersionExpiredError,
+    version_expired,
+)
+from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
+from clog.storage.format.cuts import CutEntry, CutLog, Keep, read_logs, stored_logs
+from clog.storage.format.documents import NONE
+from clog.storage.format.log_info import NAMED_CUTS, FeatureNames
+from clog.storage.format.manifest import Manifest
+from clog.storage.format.transactions import COMMITTED, PARTICIPANT, TransactionName
+from clog.storage.format.writers import find_writer
+from clog.storage.store import store_at
+from clog.storage.store.contract import Store, together
+from clog.storage.store.opening import Reach
+from clog.storage.transactions.ids import participant_id, state_of
+from clog.storage.transactions.several import finish_all, open_other
+
+CUTS_MAX: Final = 128
+"""The home's head repeats them in each commit."""
+KEEP_MS_MAX: Final = 3_660 * 86_400_000
+"""Some ten years."""
+TRIES_MAX: Final = 20
+OPERATION: Final = "cut"
+_FEATURES: Final = FeatureNames(write=(NAMED_CUTS,))
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+_PENDING: Final = 1 << 63
+"""A version above all: there a transaction has not ended yet."""
+_LOGGER = logging.getLogger("clog.storage.cuts")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A named cut: versions of several logs that show of each transaction over them all or nothing.
+    `Log.table` takes one as ``at``.
+
+    Attributes:
+        name: its name in its home.
+        home: the URL of the home log.
+        logs: by URL the version of each log, the home's too.
+        time_ms: when it was computed, in ms since 1970.
+        until_ms: when it may go; None: it stays until it is dropped.
+        ids: by URL the id of the log, and that of the version's commit.
+    """
+
+    name: str
+    home: str
+    logs: Mapping[str, int]
+    time_ms: int
+    until_ms: int | None
+    ids: Mapping[str, tuple[str, str]] = field(repr=False)
+
+    def changed(self, storage_options: Mapping[str, object] | None = None) -> list[str]:
+        """Returns the URLs of the logs in which `delete_records` or retention has moved a log start
+        offset since: what they deleted is gone from the cut, too. Opens each log.
+
+        Args:
+            storage_options: what fsspec needs, for all of the logs.
+        """
+        return changed_since(_opened(self.home, storage_options), self)
+
+
+def _cut_of(home: Handle, name: str, entry: CutEntry, logs: Sequence[CutLog]) -> Cut:
+    return Cut(
+        *(name, home.store.url, {log.url: log.version for log in logs}, entry.time_ms),
+        until_ms=None if entry.until_ms == NONE else entry.until_ms,
+        ids={log.url: (log.log_id, log.commit_id) for log in logs},
+    )
+
+
+def version_in(handle: Handle, cut: Cut) -> int:
+    """Returns the version of a log in a cut."""
+    return _at(handle, cut)[0]
+
+
+def _at(handle: Handle, cut: Cut) -> tuple[int, str]:
+    """Returns the version of a log in a cut, and its commit's id."""
+    for url, (log_id, commit_id) in cut.ids.items():
+        if log_id == handle.standing.log_id:
+            return cut.logs[url], commit_id
+    raise InvalidInputError(
+        f"{handle.store.url} is not in the cut {cut.name!r} of {cut.home}, which has"
+        f" {sorted(cut.logs)}"
+    )
+
+
+def changed_since(home: Handle, cut: Cut) -> list[str]:
+    """Returns in which logs of a cut a log start offset has moved; see `Cut.changed`."""
+
+    def has_moved(url: str) -> bool:
+        handle = open_other(home, url, cut.ids[url][0])
+        then = manifest_of(handle, cut).head.partitions.start
+        return tuple(then) != tuple(handle.tip.head.partitions.start)
+
+    moved = _done(together([(home.store, partial(has_moved, url)) for url in cut.logs]))
+    return [url for url, yes in zip(cut.logs, moved, strict=True) if yes]
+
+
+def manifest_of(handle: Handle, cut: Cut) -> Manifest:
+    """Returns the manifest of a log at a cut.
+
+    Raises:
+        VersionExpiredError: the cut was dropped, or its time is up.
+        LogReplacedError: the log is not the one that was cut: it was restored from an older copy.
+    """
+    version, commit_id = _at(handle, cut)
+    try:
+        manifest = handle.manifest_at(version)
+    except VersionExpiredError as e:
+        raise VersionExpiredError(
+            f"the cut {cut.name!r} of {cut.home} was dropped, or its time is up: {e}"
+        ) from e
+    if manifest.commit_id != commit_id:
+        raise LogReplacedError(
+            f"version {version} of {handle.store.url} is not the one of the cut {cut.name!r} of"
+            f" {cut.home}: the log was restored from an older copy since; name another cut"
+        )
+    return manifest
+
+
+def snapshot(
+    home: str | Store,
+    name: str,
+    keep_ms: int | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    *,
+    without: Collection[str] = (),
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    single_writer: bool = False,
+) -> Cut:
+    """Names a cut over a home log and all logs that its transactions have written, while others
+    write: of each transaction over them it shows all or nothing, whichever ids wrote it. What the
+    cut shows can be read until it is dropped, or its time is up.
+
+    >>> from clog.storage import Log, drop_snapshot, snapshot, snapshots
+    >>> orders = Log.create("memory://help-of-snapshot/orders")
+    >>> stock = Log.create("memory://help-of-snapshot/stock")
+    >>> with orders.transaction("shop") as t:
+    ...     t.append([{"key": "o1", "value": "2 teas"}])
+    ...     t.append([{"key": "tea", "value": "-2"}], log=stock)
+    >>> cut = snapshot(orders.url, name="month-end")
+    >>> sorted(cut.logs) == [orders.url, stock.url]
+    True
+    >>> stock.table(at=cut).get("tea")
+    b'-2'
+    >>> [cut.name for cut in snapshots(orders.url)]
+    ['month-end']
+    >>> drop_snapshot(orders.url, "month-end")
+
+    Args:
+        home: the URL of the log in which the transactions were begun.
+        name: 1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first.
+        keep_ms: for how long it is kept, up to ten years; None: until it is dropped.
+        storage_options: what fsspec needs, for all of the logs.
+        without: URLs or ids of logs that are gone for good: this cut and later ones leave them out.
+        clock: the source of times; None: the system's clock.
+        ids: the source of random ids; None: the operating system.
+        single_writer: promises that nobody else writes, so creates need not be exclusive.
+
+    Raises:
+        AlreadyExistsError: the home has a cut of this name.
+        NotFoundError: there is no log at the home's URL, or at a member's.
+        CommitConflictError: transactions ended in crossing orders each time, or one of them cannot
+            be finished: there is no such cut now.
+    """
+    _check_asked(name, keep_ms)
+    handle = _opened(*(home, storage_options), clock=clock, ids=ids, single_writer=single_writer)
+    return name_cut(handle, name, keep_ms, without=without)
+
+
+def snapshots(home: str | Store, storage_options: Mapping[str, object] | None = None) -> list[Cut]:
+    """Returns the named cuts of a home log, the oldest first, but for those whose time is up.
+
+    Args:
+        home: the URL of the home log.
+        storage_options: what fsspec needs.
+    """
+    return cuts_of(_opened(home, storage_options))
+
+
+def drop_snapshot(
+    home: str | Store,
+    name: str,
+    storage_options: Mapping[str, object] | None = None,
+    *,
+    force: bool = False,
+    single_writer: bool = False,
+) -> None:
+    """Drops a named cut: nothing is kept for it any more. A log that cannot be reached now lets go
+    of it when its cleaner comes by.
+
+    Args:
+        home: the URL of its home log.
+        name: the cut's.
+        storage_options: what fsspec needs, for all of the logs.
+        force: ``home`` is any log that keeps a version for a cut of this name, whose own home is
+            gone for good: it lets go of it.
+        single_writer: promises that nobody else writes, so creates need not be exclusive.
+
+    Raises:
+        NotFoundError: there is no cut of this name.
+    """
+    drop_cut(_opened(home, storage_options, single_writer=single_writer), name, force=force)
+
+
+def _check_asked(name: object, keep_ms: object) -> None:
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise InvalidInputError(
+            f"{name!r:.80} is no name of a cut; allowed: 1 to 128 characters of A-Z a-z 0-9 . _ -,"
+            " not a dot first"
+        )
+    if keep_ms is not None and (type(keep_ms) is not int or not 1 <= keep_ms <= KEEP_MS_MAX):
+        raise InvalidInputError(f"keep_ms={keep_ms!r} is out of range; allowed: 1 to {KEEP_MS_MAX}")
+
+
+def _opened(
+    url: str | Store,
+    storage_options: Mapping[str, object] | None,
+    *,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    single_writer: bool = False,
+) -> Handle:
+    store = store_at(url, storage_options, single_writer=single_writer)
+    reach = Reach.of(url, storage_options, single_writer=single_writer)
+    return Handle(store, clock=clock or SystemClock(), ids=ids or SystemIds(), reach=reach)
+
+
+def name_cut(home: Handle, name: str, keep_ms: int | None, *, without: Collection[str] = ()) -> Cut:
+    """Does N1 to N5; see `snapshot`."""
+    _check_asked(name, keep_ms)
+    _check_free(home.refresh().head, name, url=home.store.url)
+    for _ in range(TRIES_MAX):
+        time_ms = home.clock.now_ms()
+        until_ms = NONE if keep_ms is None else time_ms + keep_ms
+        found = _consistent_logs(home, without)
+        logs = tuple(
+            CutLog(log_id, handle.standing.root.url, version, _commit_id(handle, version))
+            for log_id, (handle, version) in found.items()
+        )
+        cut_id = home.ids.new_id()
+        entry = CutEntry(cut_id, time_ms, until_ms, logs)
+        try:
+            _keep_all(home, found, name, entry)
+            _name(home, name, entry, without)
+        except CommitStateUnknownError:
+            raise  # It may be named, and is kept then.
+        except Exception as e:
+            _let_go(found, cut_id)
+            if not isinstance(e, VersionExpiredError):
+                raise
+        else:
+            return _cut_of(home, name, entry, logs)
+    raise CommitConflictError(
+        f"versions of the logs of {home.store.url} expired {TRIES_MAX} times before they were kept;"
+        " try again, or set file.delete.delay.ms higher"
+    )
+
+
+def _check_free(head: Head, name: str, *, url: str) -> None:
+    if name in head.cuts:
+        raise AlreadyExistsError(
+            f"{url} has a cut {name!r} already, of {head.cuts[name].time_ms} ms since 1970; drop it"
+            " first, or use another name"
+        )
+    if len(head.cuts) >= CUTS_MAX:
+        raise InvalidInputError(
+            f"{url} has {len(head.cuts)} cuts, and there may be no more; drop one"
+        )
+
+
+Found = Mapping[str, tuple[Handle, int]]
+"""By log id the log, and its version in a cut."""
+
+
+def _keep_all(home: Handle, found: Found, name: str, entry: CutEntry) -> None:
+    """Does N4. The home comes first: while it has its keep, nobody takes the others for left."""
+    about = name, home.standing.log_id, home.standing.root.url, entry.time_ms, entry.until_ms
+    assert entry.cut_id is not None, "what is kept has an id"
+    cut_id = entry.cut_id
+
+    def keep(handle: Handle, version: int) -> None:
+        def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+            if version < tip.head.oldest_readable:
+                raise version_expired(handle.store.url, version)
+            if cut_id in tip.head.kept:  # An earlier try, whose reply was lost.
+                return NothingToCommit()
+            return Edit(features=_lacking(tip.head), kept={cut_id: Keep(version, *about)})
+
+        handle.commit(prepare, operation=OPERATION)
+
+    keep(home, found[home.standing.log_id][1])
+    others = [(handle, version) for handle, version in found.values() if handle is not home]
+    _done(together([(handle.store, partial(keep, handle, v)) for handle, v in others]))
+
+
+def _let_go(found: Found, cut_id: str) -> None:
+    """Takes back what was kept, as far as that can be done now."""
+
+    def let_go(handle: Handle, _: int) -> None:
+        _drop_keeps(handle, {cut_id})
+
+    told = together([(h.store, partial(let_go, h, v)) for h, v in found.values()])
+    for (handle, _), e in zip(found.values(), told, strict=True):
+        if isinstance(e, Exception):
+            _LOGGER.warning(
+                "%s keeps a version for a cut that there is not; its cleaner takes that away: %s",
+                *(handle.store.url, e),
+            )
+
+
+def _drop_keeps(handle: Handle, cut_ids: Collection[str]) -> None:
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        there = dict.fromkeys(cut_id for cut_id in cut_ids if cut_id in tip.head.kept)
+        return Edit(kept=there) if there else NothingToCommit()
+
+    handle.refresh()
+    handle.commit(prepare, operation=OPERATION)
+
+
+def _name(home: Handle, name: str, entry: CutEntry, without: Collection[str]) -> None:
+    """Does N5."""
+    assert isinstance(entry.logs, tuple), "a new cut has its logs at hand"
+    logs = entry.logs
+
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        head = tip.head
+        if name in head.cuts and head.cuts[name].cut_id == entry.cut_id:
+            return NothingToCommit()
+        _check_free(head, name, url=home.store.url)
+        if entry.cut_id not in head.kept:
+            raise version_expired(home.store.url, logs[0].version)
+        stored = stored_logs(home.store, logs, new_id=home.ids.new_id)
+        gone = {i: None for i, url in head.members.items() if {i, url} & {*without}}
+        return Edit(cuts={name: replace(entry, logs=stored)}, members=gone)
+
+    home.commit(prepare, operation=OPERATION)
+
+
+def _commit_id(handle: Handle, version: int) -> str:
+    tip = handle.tip
+    known = {r.version: r.commit_id for r in (*tip.earlier, tip.record)}
+    return known.get(version) or read_commit(handle.store, version).record.commit_id
+
+
+def _lacking(head: Head) -> FeatureNames | None:
+    return None if NAMED_CUTS in head.log.features else _FEATURES
+
+
+def cuts_of(home: Handle) -> list[Cut]:
+    """Returns the cuts of a home; see `snapshots`."""
+    now_ms = home.clock.now_ms()
+
+    def read(tip: Commit) -> list[Cut]:
+        return [
+            _cut_of(home, name, entry, read_logs(home.store, entry.logs))
+            for name, entry in sorted(tip.head.cuts.items(), key=lambda one: one[1].time_ms)
+            if not entry.is_over(now_ms)
+        ]
+
+    return home.with_pages(home.refresh(), read)
+
+
+def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
+    """Does N6; see `drop_snapshot`."""
+    head, url = home.refresh().head, home.store.url
+    if force and name not in head.cuts:
+        mine = {cut_id for cut_id, keep in head.kept.items() if keep.name == name}
+        if not mine:
+            raise NotFoundError(f"{url} keeps nothing for a cut {name!r}")
+        _drop_keeps(home, mine)
+        return
+    entry = head.cuts.get(name)
+    if entry is None:
+        raise NotFoundError(f"{url} has no cut {name!r}; it has {sorted(head.cuts)}")
+    logs = home.with_pages(
+        home.tip, lambda tip: read_logs(home.store, tip.head.cuts.get(name, entry).logs)
+    )
+    cut_id = entry.cut_id
+
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        there = tip.head.cuts.get(name)
+        if there is None or there.cut_id != cut_id:
+            return NothingToCommit()
+        kept = {} if cut_id is None or cut_id not in tip.head.kept else {cut_id: None}
+        return Edit(cuts={name: None}, kept=kept)
+
+    home.commit(prepare, operation=OPERATION)
+    if cut_id is None:
+        return
+
+    def let_go(log: CutLog) -> None:
+        _drop_keeps(open_other(home, log.url, log.log_id), {cut_id})
+
+    others = [log for log in logs if log.log_id != home.standing.log_id]
+    told = together([(home.store, partial(let_go, log)) for log in others])
+    for log, e in zip(others, told, strict=True):
+        if isinstance(e, Exception):
+            _LOGGER.warning("%s lets go of a cut when its cleaner comes by: %s", log.url, e)
+
+
+class _Followed:
+    """One log, while a cut is computed: which transactions have ended in it since the first look.
+
+    Attributes:
+        handle: the log.
+        first: its version at the first look, and the head then.
+        bound: the version up to which a cut may go.
+        ended: by transaction, the version by which it ended, committed.
+        aborted: those that ended otherwise.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        tip = handle.refresh()
+        self.first, self._head = tip.version, tip.head
+        self.bound = self._seen = tip.version
+        self.ended: dict[TransactionName, int] = {}
+        self.aborted: set[TransactionName] = set()
+        # In its home a transaction ends when it is decided; then the entry goes by an end, too.
+        self._decided = {entry.name for entry in tip.head.unended if entry.is_decided}
+
+    def look(self) -> None:
+        """Notes what ended since the last look; 1 GET, and those of the commits since."""
+        tip, store = self.handle.refresh(), self.handle.store
+        if tip.version == self._seen:
+            return
+        newer = (*tip.earlier, tip.record)
+        records, _ = edits_back_to(store, newer, self._seen + 1, partial(read_commit, store))
+        for record in records:
+            if record.version <= self._seen:
+                continue
+            for ending in edit_of(store, record).ends:
+                if ending.name in self._decided:
+                    continue
+                if ending.name.home == self.handle.standing.log_id:
+                    self._decided.add(ending.name)
+                if ending.outcome == COMMITTED:
+                    self.ended.setdefault(ending.name, record.version)
+                else:
+                    self.aborted.add(ending.name)
+        self._seen = tip.version
+
+    def set_bound(self) -> None:
+        """Has the newest version that was seen be the highest that a cut may have."""
+        self.bound = self._seen
+
+    @property
+    def pending(self) -> set[TransactionName]:
+        """The transactions that are undecided in it."""
+        unended = self.handle.tip.head.unended
+        return {entry.name for entry in unended if not entry.is_decided}
+
+    def shows_from(self, name: TransactionName) -> int | None:
+        """Returns the version from which it shows a transaction: that of the first look where it
+        ended by then, one above all where it has not; None where nothing of it is here.
+        """
+        if name in self.ended:
+            return self.ended[name]
+        if name in self.pending:
+            return _PENDING
+        handle, head = self.handle, self._head
+        if name.home == handle.standing.log_id:
+            state = state_of(handle.writer_pages, head, name.id)
+            done = None if state is None else state.committed
+            last = None if done is None else (done.epoch, done.number)
+        else:
+            entry = find_writer(handle.writer_pages, head, PARTICIPANT, participant_id(name))
+            state = None if entry is None else entry.transaction
+            last = None if state is None else (state.epoch, state.number)
+        return None if last is None or last < (name.epoch, name.number) else 0
+
+
+def consistent(
+    bounds: Mapping[str, int], shown: Iterable[Mapping[str, int]], firsts: Mapping[str, int]
+) -> dict[str, int] | None:
+    """Returns the highest versions up to the bounds that show of each transaction all or nothing
+    (N3); None where one would lie below the first of its log.
+
+    ``shown``: of each transaction, by log, the version from which that shows it.
+    """
+    versions, each = dict(bounds), list(shown)
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for logs in each:
+            if any(version > versions[log] for log, version in logs.items()):
+                for log, version in logs.items():
+                    if version <= versions[log]:
+                        versions[log] = version - 1
+                        has_changed = True
+                        if versions[log] < firsts[log]:
+                            return None
+    return versions
+
+
+def _consistent_logs(home: Handle, without: Collection[str]) -> Found:
+    """Does N1 to N3."""
+    follow = {home.standing.log_id: _Followed(home)}
+    waits = "new logs took part each time"
+    for _ in range(TRIES_MAX):
+        _join_members(home, follow, without)
+        versions, torn = _solved(follow)
+        if versions is None:
+            waits = _finish(follow, torn)
+            continue
+        at = versions[home.standing.log_id]
+        head = home.tip.head if at == home.tip.version else read_commit(home.store, at).head
+        if all(i in follow or {i, url} & {*without} for i, url in head.members.items()):
+            return {log_id: (follow[log_id].handle, v) for log_id, v in versions.items()}
+    raise CommitConflictError(
+        f"the logs of {home.store.url} have no cut now: {waits}; try again, or see what waits:"
+        f" clog transactions {home.store.url}"
+    )
+
+
+def _join_members(home: Handle, follow: dict[str, _Followed], without: Collection[str]) -> None:
+    """Begins to follow the members that are not followed yet."""
+    members = home.refresh().head.members
+    new = [(i, url) for i, url in members.items() if i not in follow and not {i, url} & {*without}]
+
+    def opened(log_id: str, url: str) -> _Followed:
+        try:
+            return _Followed(open_other(home, url, log_id))
+        except NotFoundError as e:
+            raise NotFoundError(
+                f"a member of {home.store.url} cannot be cut: {e}; give access to it at that URL,"
+                " or, if it is gone for good, leave it out of this cut and all later ones:"
+                f" without=[{log_id!r}]"
+            ) from e
+
+    calls = [(home.store, partial(opened, *named)) for named in new]
+    for (log_id, _), one in zip(new, _done(together(calls)), strict=True):
+        follow[log_id] = one
+
+
+def _solved(
+    follow: Mapping[str, _Followed],
+) -> tuple[dict[str, int] | None, set[TransactionName]]:
+    """Does N2 and N3; returns the versions, or None and which transactions are torn."""
+    _look(follow)
+    for one in follow.values():
+        one.set_bound()
+    _look(follow)
+    names = {n for one in follow.values() for n in (*one.ended, *one.pending)}
+    names -= {n for one in follow.values() for n in one.aborted}
+    shown = {}
+    for name in names:
+        found = {log_id: one.shows_from(name) for log_id, one in follow.items()}
+        shown[name] = {log_id: at for log_id, at in found.items() if at is not None}
+    bounds = {log_id: one.bound for log_id, one in follow.items()}
+    firsts = {log_id: one.first for log_id, one in follow.items()}
+    versions = consistent(bounds, shown.values(), firsts)
+    if versions is not None:
+        return versions, set()
+    return None, {
+        n for n, at in shown.items() if _PENDING in at.values() and min(at.values()) < _PENDING
+    }
+
+
+def _look(follow: Mapping[str, _Followed]) -> None:
+    _done(together([(one.handle.store, one.look) for one in follow.values()]))
+
+
+def _finish(follow: Mapping[str, _Followed], torn: Collection[TransactionName]) -> str:
+    """Finishes what waits in logs where others show it already; returns what could not be."""
+    said = "ends of transactions crossed each time"
+    for one in follow.values():
+        mine = {(name.id, name.epoch, name.number) for name in one.pending & set(torn)}
+        for left in finish_all(one.handle) if mine else ():
+            info = left.info
+            if (info.id, info.epoch, info.number) in mine:
+                said = (
+                    f"transaction {info.number} of id {info.id!r} has ended in some of them, but"
+                    f" not in {one.handle.store.url}, and cannot be finished: {left.reason}"
+                )
+    return said
+
+
+def _done(results: Sequence[_T | Exception]) -> list[_T]:
+    """Returns what calls returned; raises the first error."""
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return [result for result in results if not isinstance(result, Exception)]

@@ -1,0 +1,421 @@
+"""Named cuts: versions of several logs that belong together (S74; FORMAT.md §20, COMMIT.md §12)."""
+
+from dataclasses import replace
+
+import pytest
+
+from clog.cleaner.cleaner import Cleaner
+from clog.storage import (
+    AlreadyExistsError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    Log,
+    LogReplacedError,
+    ManualClock,
+    NotFoundError,
+    StoreUnavailableError,
+    VersionExpiredError,
+)
+from clog.storage.cuts import changed_since, consistent, cuts_of, drop_cut, name_cut
+from clog.storage.env import SeededIds
+from clog.storage.store.contract import Within
+from clog_testing.clocked import ClockedStore
+from clog_testing.counting import CountingStore
+from clog_testing.crash import discard, memory_store
+from clog_testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
+from clog_testing.invariants import check_log
+
+DAY_MS = 86_400_000
+NAMES = ("home", "left", "right")
+
+
+class Folder(Within):
+    """A folder with a URL of its own, as each log has."""
+
+    def __init__(self, inner, name):
+        super().__init__(inner, name)
+        self.name = name
+
+    @property
+    def url(self):
+        return f"{self.inner.url}/{self.name}"
+
+
+class Disk:
+    """Logs in the folders of one store, and those who open them."""
+
+    def __init__(self, store):
+        self.store = store
+        self.clock = ManualClock(now_ms=1_000_000_000_000)
+        self.clocked = ClockedStore(store, self.clock)
+        self.seed = 100
+
+    def create(self, name, **config):
+        return self._log(Log.create(Folder(self.clocked, name), 1, config, clock=self.clock))
+
+    def open(self, name, store=None):
+        self.seed += 1
+        return self._log(
+            Log.open(
+                Folder(store or self.clocked, name), clock=self.clock, ids=SeededIds(self.seed)
+            )
+        )
+
+    def reach(self, url):
+        return Folder(self.clocked, url.rpartition("/")[2])
+
+    def _log(self, log):
+        log.handle.reach = self.reach
+        return log
+
+    def cut(self, name="c", keep_ms=None, **more):
+        return name_cut(self.open("home").handle, name, keep_ms, **more)
+
+    def values(self, cut):
+        """What each log's table shows at a cut."""
+        return [shown(self.open(name), cut) for name in NAMES if self.url(name) in cut.logs]
+
+    def url(self, name):
+        return f"{self.store.url}/{name}"
+
+
+def shown(log, cut=None):
+    return {row["key"]: row["value"] for row in log.table(at=cut).to_arrow().to_pylist()}
+
+
+@pytest.fixture
+def disk():
+    store = memory_store()
+    yield Disk(store)
+    discard(store)
+
+
+@pytest.fixture
+def logs(disk):
+    return [disk.create(name) for name in NAMES]
+
+
+def put(logs, value, job="job", *, key="k"):
+    with logs[0].transaction(job) as t:
+        for log in logs:
+            t.append([{"key": key, "value": value}], log=log)
+    return t
+
+
+def all_are(value):
+    return [{b"k": value.encode()}] * 3
+
+
+def test_a_cut_shows_all_logs_of_the_home(disk, logs):
+    """S74: the home knows its members, however long ago each was written; a version of each."""
+    put(logs, "a")
+    cut = disk.cut("month-end")
+    assert cut.logs == {log.url: log.version - 1 - (log is logs[0]) for log in logs}
+    put(logs, "b")
+    assert disk.values(cut) == all_are("a")
+    assert [shown(log) for log in logs] == all_are("b")
+    assert cuts_of(disk.open("home").handle) == [cut]
+    assert disk.open("home").describe()["members"] == sorted(log.url for log in logs[1:])
+    for name in NAMES:
+        check_log(Folder(disk.clocked, name), every_version=False)
+
+
+def test_a_home_without_members_is_cut_alone(disk):
+    log = disk.create("home")
+    log.append([{"key": "k", "value": "a"}])
+    cut = disk.cut()
+    assert cut.logs == {log.url: 1}
+
+
+def test_a_name_is_taken_once(disk, logs):
+    put(logs, "a")
+    cut = disk.cut("month-end")
+    with pytest.raises(AlreadyExistsError, match="has a cut 'month-end' already"):
+        disk.cut("month-end")
+    drop_cut(disk.open("home").handle, "month-end")
+    assert not any(log.handle.refresh().head.kept for log in logs)
+    assert disk.cut("month-end") != cut
+    with pytest.raises(NotFoundError, match=r"has no cut 'other'; it has \['month-end'\]"):
+        drop_cut(disk.open("home").handle, "other")
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "x" * 129, "ä", 5])
+def test_names_are_plain(name):
+    from clog.storage import snapshot
+
+    with pytest.raises(InvalidInputError, match="is no name of a cut"):
+        snapshot("memory://nowhere", name)
+
+
+@pytest.mark.parametrize("keep_ms", [0, -1, True, 1 << 60])
+def test_the_time_has_a_bound(keep_ms):
+    from clog.storage import snapshot
+
+    with pytest.raises(InvalidInputError, match="keep_ms"):
+        snapshot("memory://nowhere", "c", keep_ms=keep_ms)
+
+
+def test_a_log_that_is_not_in_it(disk, logs):
+    put(logs, "a")
+    cut = disk.cut()
+    other = disk.create("other")
+    with pytest.raises(InvalidInputError, match=r"other is not in the cut 'c' of .*home"):
+        other.table(at=cut)
+    with pytest.raises(InvalidInputError, match="both select a version"):
+        logs[0].table(at=cut, at_time_ms=5)
+
+
+def dirty(disk, logs, rounds=6):
+    """Days of overwriting, cleaning, sweeping; old commits go with their blocks."""
+    for i in range(rounds):
+        put(logs, f"v{i}")
+        for log in logs:
+            log.roll()
+        put(logs, f"w{i}")
+        for name in NAMES:
+            Cleaner(disk.open(name)).run_once(force=True)
+        disk.clock.advance(5 * DAY_MS)
+
+
+def test_a_cut_outlives_cleaning(disk, logs):
+    """S69, S74: after 30 days of cleaning and sweeping it reads the same; then it is dropped, and
+    nothing is kept any more."""
+    put(logs, "a")
+    cut = disk.cut()
+    dirty(disk, logs)
+    assert disk.values(cut) == all_are("a")
+    kept = logs[1].describe()["kept"]
+    assert [(k["cut"], k["version"], k["until_ms"]) for k in kept] == [
+        ("c", cut.logs[logs[1].url], None)
+    ]
+    assert kept[0]["objects"] > 0
+    assert kept[0]["size_bytes"] > 0
+    drop_cut(disk.open("home").handle, "c")
+    dirty(disk, logs, 1)
+    with pytest.raises(
+        VersionExpiredError, match=r"the cut 'c' of .* was dropped, or its time is up"
+    ):
+        disk.values(cut)
+    assert logs[1].describe()["kept"] == []
+    for name in NAMES:
+        check_log(Folder(disk.clocked, name), every_version=False)
+
+
+def test_a_cut_whose_time_is_up(disk, logs):
+    """S74: it is kept for as long as was asked for, then each log's cleaner lets it go."""
+    put(logs, "a")
+    cut = disk.cut(keep_ms=10 * DAY_MS)
+    assert cut.until_ms == cut.time_ms + 10 * DAY_MS
+    dirty(disk, logs, 2)
+    assert disk.values(cut) == all_are("a")
+    dirty(disk, logs, 2)
+    assert cuts_of(disk.open("home").handle) == []
+    assert not any(log.handle.refresh().head.kept for log in logs)
+    assert not logs[0].handle.refresh().head.cuts
+    with pytest.raises(VersionExpiredError, match="its time is up"):
+        disk.values(cut)
+
+
+def test_what_was_deleted_is_gone_from_a_cut(disk, logs):
+    """H-S2: a cut hides it too, and says in which logs."""
+    put(logs, "a")
+    cut = disk.cut()
+    assert changed_since(disk.open("home").handle, cut) == []
+    logs[2].delete_records({0: -1})
+    assert disk.values(cut) == [{b"k": b"a"}, {b"k": b"a"}, {}]
+    assert changed_since(disk.open("home").handle, cut) == [logs[2].url]
+
+
+def test_a_log_restored_from_an_older_copy_is_told(disk, logs):
+    put(logs, "a")
+    cut = disk.cut()
+    odd = replace(cut, ids={url: (log_id, "0" * 32) for url, (log_id, _) in cut.ids.items()})
+    with pytest.raises(LogReplacedError, match="restored from an older copy"):
+        logs[0].table(at=odd)
+
+
+def test_many_logs_stand_in_a_document(disk):
+    """FORMAT §20: the home's head stays small; the sweep leaves the document."""
+    home = disk.create("home")
+    others = [disk.create(f"log{i:02}") for i in range(12)]
+    put([home, *others], "a")
+    cut = disk.cut()
+    assert len(cut.logs) == 13
+    (entry,) = disk.open("home").handle.tip.head.cuts.values()
+    assert not isinstance(entry.logs, tuple)
+    for _ in range(3):
+        disk.clock.advance(3 * DAY_MS)
+        home.append([{"key": "x", "value": "y"}])
+        Cleaner(disk.open("home")).run_once(force=True)
+    assert cuts_of(disk.open("home").handle) == [cut]
+    drop_cut(disk.open("home").handle, "c")
+    for _ in range(3):
+        disk.clock.advance(3 * DAY_MS)
+        home.append([{"key": "x", "value": "y"}])
+        Cleaner(disk.open("home")).run_once(force=True)
+    assert entry.logs.path not in {f.path.rpartition(f"{home.id}/")[2] for f in disk.store.list("")}
+
+
+def test_a_member_that_is_gone(disk, logs):
+    """It is named with the remedy; left out, it is no member any more."""
+    put(logs, "a")
+    for found in list(disk.store.list("right/")):
+        disk.store.delete(found.path)
+    with pytest.raises(NotFoundError, match=rf"without=\['{logs[2].id}'\]"):
+        disk.cut()
+    gone = disk.url("right")
+    cut = disk.cut(without=[gone])
+    assert sorted(cut.logs) == [disk.url("home"), disk.url("left")]
+    assert sorted(disk.cut("d").logs) == [disk.url("home"), disk.url("left")]
+
+
+def left(disk, logs, *, job="job"):
+    """A transaction that its home has decided, of which the right log has not heard."""
+    away = FaultyStore(disk.clocked)
+    home, one, other = (disk.open(name, away if name == "right" else None) for name in NAMES)
+    t = home.transaction(job, timeout_ms=DAY_MS)
+    for log in (home, one, other):
+        t.append([{"key": "k", "value": "b"}], log=log)
+    away.plan = Faults(
+        Fault(FaultKind.FAIL_BEFORE, "create", "*right/*/commits/*", nth=2, times=99)
+    )
+    t.commit()
+    assert [shown(log)[b"k"] for log in logs] == [b"b", b"b", b"a"]
+    return t
+
+
+def test_a_waiting_end_is_finished(disk, logs):
+    """S74: a dead coordinator tells nobody any more; who cuts does."""
+    put(logs, "a")
+    left(disk, logs)
+    assert disk.values(disk.cut()) == all_are("b")
+
+
+def test_ends_that_cross_have_no_cut_between(disk, logs):
+    """S74: of two transactions one ended first in one log, the other in another."""
+    assert consistent({"a": 9, "b": 9}, [{"a": 5, "b": 8}, {"a": 7, "b": 6}], {"a": 0, "b": 0}) == {
+        "a": 9,
+        "b": 9,
+    }
+    late = 1 << 63
+    assert consistent({"a": 9, "b": 7}, [{"a": 5, "b": 8}, {"a": 7, "b": 6}], {"a": 0, "b": 0}) == {
+        "a": 4,
+        "b": 5,
+    }
+    assert consistent({"a": 9, "b": 9}, [{"a": 5, "b": late}], {"a": 5, "b": 5}) is None
+    assert consistent({"a": 9}, [{"a": late}], {"a": 9}) == {"a": 9}
+
+
+def test_transactions_of_another_home(disk, logs):
+    """S74: whichever ids wrote them, and wherever they were decided."""
+    put(logs, "a")
+    foreign = disk.create("foreign")
+    away = FaultyStore(disk.clocked)
+    one, other = disk.open("left"), disk.open("right", away)
+    t = foreign.transaction("job", timeout_ms=DAY_MS)
+    for log in (one, other):
+        t.append([{"key": "k", "value": "f"}], log=log)
+    away.plan = Faults(
+        Fault(FaultKind.FAIL_BEFORE, "create", "*right/*/commits/*", nth=2, times=99)
+    )
+    t.commit()
+    assert [shown(log)[b"k"] for log in logs] == [b"a", b"f", b"a"]
+    assert disk.values(disk.cut()) == [{b"k": b"a"}, {b"k": b"f"}, {b"k": b"f"}]
+
+
+def test_what_cannot_be_finished_is_told(disk, logs):
+    """S74: then there is no cut, and the caller is told which transaction it is."""
+    put(logs, "a")
+    left(disk, logs)
+    home = disk.open("home").handle
+    away = FaultyStore(disk.clocked)
+    away.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "create", "*right/*/commits/*", times=10**6))
+    home.reach = lambda url: Folder(away, url.rpartition("/")[2])
+    with pytest.raises(
+        CommitConflictError, match=r"transaction 0 of id 'job' has ended in some.*cannot"
+    ):
+        name_cut(home, "c", None)
+    assert not disk.open("home").handle.tip.head.kept
+
+
+def test_a_failure_leaves_no_keep(disk, logs):
+    """S68: what was kept is let go where the naming fails."""
+    put(logs, "a")
+    away = FaultyStore(disk.clocked)
+    home = disk.open("home").handle
+    home.reach = lambda url: Folder(away, url.rpartition("/")[2])
+    away.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "create", "*right/*/commits/*", times=99))
+    with pytest.raises((StoreUnavailableError, CommitStateUnknownError)):
+        name_cut(home, "c", None)
+    assert not any(disk.open(name).handle.tip.head.cuts for name in NAMES)
+
+
+def test_keeps_that_a_crash_left_go(disk, logs):
+    """C28: who looks after a log asks the home, which knows nothing of them once its own is old."""
+    put(logs, "a")
+    dead = FaultyStore(disk.clocked)
+    home = disk.open("home", dead)
+    dead.plan = Faults(Fault(FaultKind.CRASH_BEFORE, "create", "*home/*/commits/*", nth=2))
+    with pytest.raises(CrashedError):
+        name_cut(home.handle, "c", None)
+    assert all(disk.open(name).handle.tip.head.kept for name in NAMES)
+    Cleaner(disk.open("left")).run_once(force=True)
+    assert disk.open("left").handle.tip.head.kept, "it may be named yet"
+    disk.clock.advance(2 * DAY_MS)
+    for name in NAMES:
+        Cleaner(disk.open(name)).run_once(force=True)
+    assert not any(disk.open(name).handle.tip.head.kept for name in NAMES)
+
+
+def test_who_slept_names_nothing_that_was_let_go(disk, logs):
+    """N5: the home's keep went meanwhile, and so the cut is refused, and begun anew."""
+    put(logs, "a")
+    asleep = FaultyStore(disk.clocked)
+    home = disk.open("home", asleep)
+
+    def days_go_by():
+        disk.clock.advance(2 * DAY_MS)
+        for name in NAMES:
+            Cleaner(disk.open(name)).run_once(force=True)
+
+    # The second commit in the home is the naming.
+    asleep.plan = Faults(
+        Fault(FaultKind.MEANWHILE, "create", "*home/*/commits/*", nth=2, run=days_go_by)
+    )
+    cut = name_cut(home.handle, "c", None)
+    (entry,) = disk.open("home").handle.tip.head.cuts.values()
+    assert all(entry.cut_id in disk.open(name).handle.tip.head.kept for name in NAMES)
+    assert disk.values(cut) == all_are("a")
+
+
+def test_force_frees_a_log_of_a_home_that_is_gone(disk, logs):
+    """S69: what is kept can be taken back."""
+    put(logs, "a")
+    disk.cut("c")
+    for found in list(disk.store.list("home/")):
+        disk.store.delete(found.path)
+    disk.clock.advance(9 * DAY_MS)
+    Cleaner(disk.open("left")).run_once(force=True)
+    assert disk.open("left").handle.tip.head.kept, "nothing is guessed"
+    with pytest.raises(NotFoundError, match="has no cut 'c'"):
+        drop_cut(disk.open("left").handle, "c")
+    drop_cut(disk.open("left").handle, "c", force=True)
+    assert not disk.open("left").handle.tip.head.kept
+    with pytest.raises(NotFoundError, match="keeps nothing for a cut"):
+        drop_cut(disk.open("left").handle, "c", force=True)
+
+
+def test_costs(disk, logs):
+    """COMMIT §12: some requests for each log, however much was written before."""
+    for i in range(5):
+        put(logs, f"v{i}")
+    counting = CountingStore(disk.clocked)
+    home = disk.open("home", counting)
+    home.handle.reach = lambda url: Folder(counting, url.rpartition("/")[2])
+    counting.reset()
+    name_cut(home.handle, "c", None)
+    counts = counting.counts
+    assert (counts["list"], counts["delete"]) == (0, 0)
+    assert counts["create"] == len(logs) + 1
+    assert counts["get"] <= 14 * len(logs)

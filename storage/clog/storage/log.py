@@ -7,6 +7,7 @@ tables, of transactions and of published views.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Self, TypeVar, overload
 
 import numpy as np
@@ -28,7 +29,7 @@ from clog.storage.diagnostics.describe import (
     segment_infos,
 )
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
-from clog.storage.errors import AlreadyExistsError
+from clog.storage.errors import AlreadyExistsError, InvalidInputError
 from clog.storage.format.documents import NONE, reader_path
 from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import DataObject, ObjectWriter
@@ -45,6 +46,7 @@ from clog.storage.readers import (
 )
 from clog.storage.store import store_at
 from clog.storage.store.contract import Store
+from clog.storage.store.failures import without_secret_ones
 from clog.storage.store.opening import Reach
 from clog.storage.transactions.ids import last_sequence
 from clog.storage.transactions.several import TransactionInfo
@@ -156,6 +158,24 @@ class Log:
 
     def __repr__(self) -> str:
         return f"Log({self.url!r}, version={self._handle.tip.version})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Returns how another process opens the log: by its URL and those storage options that are
+        no secrets, for which it looks where its filesystem does (environment, role, profile).
+
+        Raises:
+            InvalidInputError: it was opened with a store or a clock of one's own, or with secrets
+                in its URL.
+        """
+        handle, url = self._handle, self._handle.standing.root.url
+        reach, has_own = handle.reach, type(handle.clock) is not SystemClock
+        if not isinstance(reach, Reach) or reach.protocol is None or has_own or "***" in url:
+            raise InvalidInputError(
+                f"the log at {url} cannot be pickled: it was opened with a store, a clock or a"
+                " secret URL of its own; open it where it is used"
+            )
+        options, single_writer = without_secret_ones(reach.options), reach.single_writer
+        return partial(type(self).open, url, options, single_writer=single_writer), ()
 
     @property
     def url(self) -> str:
@@ -309,7 +329,13 @@ class Log:
         if KEY_COLUMNS in head.config:
             names = LogConfig.from_overrides(head.config).table_key_columns
             rows = rows_of(head.log.schema, names)
-        return self._part(_tables_of).at(manifest, parts, tip.head.partitions.start, rows)
+        return self._part(_tables_of).at(
+            manifest,
+            parts,
+            tip.head.partitions.start,
+            rows=rows,
+            origin=partial(self.table, partition),
+        )
 
     def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
         """Returns the latest record of each key changed since a position, tombstones included: it

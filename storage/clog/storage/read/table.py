@@ -64,12 +64,12 @@ supersedes comes before it in N2.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import attrgetter, is_
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -590,16 +590,18 @@ class Table(Frame):
         *,
         schema: LogSchema | None,
         rows: TableColumns | None = None,
+        origin: "Callable[..., Table] | None" = None,
     ) -> None:
         """Shows what the plans say, read by way of the log's ``indexes``; ``ends`` are its
         offsets, ``schema`` the log's at the version, ``rows`` its plain columns, if it is to show
-        them.
+        them; ``origin`` makes it of the log, ``at`` its version.
         """
         self._indexes = indexes
         self._plans = plans
         self._runs: list[list[Run]] | None = None
         self._typed = schema
         self._rows = rows
+        self._origin = origin
         self._ends = ends
         self.version = version
 
@@ -613,13 +615,13 @@ class Table(Frame):
         """
         return dict(self._ends)
 
-    def __reduce__(self) -> NoReturn:
-        """Raises, as a log does: options may be secrets."""
-        raise InvalidInputError(
-            f"the table of {self._indexes.url} cannot be pickled; pass what to_arrow() returns, or"
-            " the log's URL and storage options, and call Log.open with them and"
-            f" .table(at={self.version}) where it is used"
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Returns how another process makes it: of the log, opened there, at the same version."""
+        if self._origin is None:
+            raise InvalidInputError(
+                f"changes of {self._indexes.url} cannot be pickled; pass what to_arrow() returns"
+            )
+        return partial(self._origin, at=self.version), ()
 
     def get(self, key: Any) -> Any:
         """Returns the value of a key, or None if it has none. If writers put the key in several
@@ -770,7 +772,9 @@ class Tables:
         manifest: Manifest,
         parts: Sequence[int],
         starts: Sequence[int],
-        rows: TableColumns | None = None,
+        *,
+        rows: TableColumns | None,
+        origin: Callable[..., Table],
     ) -> Table:
         """Returns the table of these partitions at the manifest's version, without what lies below
         ``starts``, the log start offsets of now, by partition, as these ``rows``.
@@ -782,7 +786,8 @@ class Tables:
         plans = [plan_table(manifest, p, starts[p], self._pieces[p]) for p in parts]
         shown = {p: max(head.stable_offset(p), starts[p]) for p in parts}
         schema = manifest.head.log.schema
-        table = Table(self._indexes, manifest.version, plans, shown, schema=schema, rows=rows)
+        own: dict[str, Any] = {"schema": schema, "rows": rows, "origin": origin}
+        table = Table(self._indexes, manifest.version, plans, shown, **own)
         self._last = manifest, asked, table
         return table
 

@@ -201,3 +201,12 @@ def secrets_in(options: Mapping[str, object]) -> list[str]:
             found += _SECRET_PART.findall(value)
     found = [value for value in found if len(value) >= _SECRET_CHARS_MIN]
     return sorted(found, key=len, reverse=True)
+
+
+def without_secret_ones(options: Mapping[str, object]) -> dict[str, object]:
+    """Returns the storage options, nested ones too, whose names are not those of secrets."""
+    return {
+        name: without_secret_ones(value) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+        if isinstance(value, Mapping) or not _SECRET_OPTION.search(str(name))
+    }

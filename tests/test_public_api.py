@@ -33,13 +33,14 @@ PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector", "clog.jobs")
 NOT_FOR_USERS = {
     "Log.handle",
     "NamedReader.commit_at",
+    "NamedReader.followed",
     "Source.handle",
     "Transaction.append_objects",
     "Log.object_writer",
     "Log.append_objects",
 }
 """What the cleaner and the connector build on; the docstring of each says so."""
-MADE_BY_CLOG = {"Log", "NamedReader", "Table", "Transaction", "BatchTransaction"}
+MADE_BY_CLOG = {"Log", "Following", "NamedReader", "Table", "Transaction", "BatchTransaction"}
 """Nobody calls their constructors: they come from `Log.create`, `Log.open` and other methods."""
 CALLED_BY_SPARK = {"ClogDataSource"}
 """Users hand the class to Spark, which alone calls its methods."""

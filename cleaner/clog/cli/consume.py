@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from clog.storage import Log, NamedReader, Table
+    from clog.storage.commit.handle import Handle
+    from clog.storage.format.manifest import Manifest
 
     _Source = Callable[[int | None], Iterator[pa.RecordBatch]]
     _ToLines = Callable[[pa.RecordBatch], Iterator[bytes]]
@@ -151,11 +153,13 @@ def consume(  # noqa: PLR0913 - one for each option
 def _print(
     batches: "Iterator[pa.RecordBatch]", to_lines: "_ToLines", reader: "NamedReader | None"
 ) -> Code | None:
+    from clog.storage.read.following import offsets_after
+
     try:
         for batch in batches:
             write_lines(b"".join(to_lines(batch)))
             if reader is not None:
-                reader.commit(_after(batch))
+                reader.commit(offsets_after(batch))
     except KeyboardInterrupt:
         return Code.INTERRUPTED  # How one stops to follow.
     return None
@@ -269,39 +273,18 @@ def _read_on(
     """Yields the records from the offsets on; at the end stops, or looks again every ``poll_ms``,
     of which ``reader`` tells the log where that is due.
     """
-    at = dict(offsets)
-    while True:
-        ends = log.stable_offsets()
-        for p, start in at.items():
-            if start == ends[p]:
-                continue
-            yield from _read(log, p, start, ends[p], keys)
-            at[p] = max(start, ends[p])
-        if poll_ms is None:
-            return
-        if reader is not None:  # Who waits for records is not forgotten, and waited for.
-            reader.commit_at(at, log.handle.tip.version, log.handle.tip.record.commit_id)
-        log.handle.clock.sleep_ms(poll_ms)
+    from clog.storage.read.following import Followed, Following, reading_of
+
+    read = reading_of(log.handle.tip.head.log.schema, None)
+    if keys is not None:
+        read = partial(_read_keys, keys)
+    source = Followed(log.handle, offsets, read, reader)
+    return iter(Following([source], lambda _, batch: batch, poll_ms=poll_ms))
 
 
-def _read(
-    log: "Log", partition: int, start: int, end: int, keys: list[Any] | None
+def _read_keys(
+    keys: list[Any], handle: "Handle", manifest: "Manifest", ranges: Any
 ) -> "Iterator[pa.RecordBatch]":
-    if keys is None:
-        return log.read(partition=partition, start=start, end=end)
     from clog.storage.read.lookup import records_of_keys
-    from clog.storage.read.scan import ranges
 
-    manifest = log.handle.manifest()
-    asked = ranges(manifest.head, partition, start, end, url=log.url)
-    return records_of_keys(log.handle.store, manifest, asked, keys)
-
-
-def _after(batch: "pa.RecordBatch") -> dict[int, int]:
-    """Returns the offsets after a batch, whose partitions are in ascending order."""
-    import numpy as np
-
-    partitions = batch.column("partition").to_numpy()
-    lasts = np.append(np.flatnonzero(np.diff(partitions)), len(partitions) - 1)
-    offsets = batch.column("offset").to_numpy()
-    return {int(partitions[i]): int(offsets[i]) + 1 for i in lasts if len(partitions)}
+    return records_of_keys(handle.store, manifest, ranges, keys)

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from clog.storage.log import Log
     from clog.storage.objects.records import Appendable, ArrowStream
     from clog.storage.publications.publish import PublishResult, WithdrawResult
+    from clog.storage.read.following import Following
     from clog.storage.read.scan import READ_SCHEMA
     from clog.storage.read.table import Table
-    from clog.storage.readers import NamedReader, Reader
+    from clog.storage.readers import NamedReader, Reader, follow
     from clog.storage.store.contract import Store, StoredObject
     from clog.storage.transactions.deferred import Source, TransactionResult
     from clog.storage.transactions.several import TransactionInfo
@@ -73,6 +74,7 @@ __all__ = [
     "Cut",
     "ErrorKind",
     "FeatureState",
+    "Following",
     "Frame",
     "Ids",
     "InvalidInputError",
@@ -116,6 +118,7 @@ __all__ = [
     "ViewDescription",
     "WithdrawResult",
     "drop_snapshot",
+    "follow",
     "snapshot",
     "snapshots",
 ]
@@ -127,6 +130,7 @@ _NEEDS_ARROW = {
     "CommitInfo": "diagnostics.describe",
     "Cut": "cuts",
     "FeatureState": "administration",
+    "Following": "read.following",
     "Frame": "types.columns",
     "KeptDescription": "diagnostics.describe",
     "Log": "log",
@@ -150,6 +154,7 @@ _NEEDS_ARROW = {
     "TransactionResult": "transactions.deferred",
     "ViewDescription": "diagnostics.describe",
     "WithdrawResult": "publications.publish",
+    "follow": "readers",
     "drop_snapshot": "cuts",
     "snapshot": "cuts",
     "snapshots": "cuts",

@@ -30,11 +30,14 @@ the next one would be.
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
+
+import pyarrow as pa
 
 from clog.storage.commit.handle import Handle
 from clog.storage.config.definitions import LONG_MAX
@@ -56,6 +59,7 @@ from clog.storage.format.documents import NONE, READERS, reader_name_of, reader_
 from clog.storage.format.log_info import FEATURES, READER_HOLDS, FeatureNames, lists_of
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import Mask, Offsets
+from clog.storage.read.following import POLL_MS, Followed, Following, reading_of
 from clog.storage.read.scan import by_partition, check_start
 from clog.storage.read.table import missed_deletes
 from clog.storage.store.contract import Store
@@ -548,6 +552,59 @@ class NamedReader(Shared):
                 self._check_missed(known)
             return dict(known.offsets)
 
+    def follow(
+        self,
+        *,
+        poll_ms: int | None = POLL_MS,
+        start: str = "earliest",
+        columns: Sequence[str] | None = None,
+        commit: bool = True,
+        missed_deletes: bool = False,
+        stop_on: Iterable[signal.Signals] = (),
+    ) -> Following[pa.RecordBatch]:
+        """Returns what this reader has not read yet, and then what comes: record batches, to be
+        gone through by ``for`` or ``async for``.
+
+        >>> from clog.storage import Log
+        >>> log = Log.create("memory://help-of-follow", partitions=1)
+        >>> version = log.append([{"key": "a", "value": "1"}]).version
+        >>> for batch in log.reader("billing").follow(poll_ms=None):
+        ...     print(batch.num_rows)
+        1
+
+        Args:
+            poll_ms: how often it looks for more, a small request each; None: it ends at the end of
+                now.
+            start: where a new reader begins: ``earliest`` or ``latest``.
+            columns: those that are read besides partition and offset; None: all.
+            commit: a batch is taken for done, and the position noted, as soon as the next one is
+                asked for; False: call `commit` by hand.
+            missed_deletes: as of `next_offsets`.
+            stop_on: signals that end it after the batch at hand, in the main thread.
+
+        A batch that was being worked on when the process died, or when the loop was left, comes
+        again. A store that fails is asked again, more and more rarely.
+
+        Raises:
+            OffsetOutOfRangeError: retention or `Log.delete_records` came before the reader did.
+            NotFoundError: tombstones beyond the position were removed since.
+        """
+        source = self.followed(start, columns, commit=commit, missed_deletes=missed_deletes)
+        return Following([source], lambda _, batch: batch, poll_ms=poll_ms, stop_on=stop_on)
+
+    def followed(
+        self, start: str, columns: Sequence[str] | None, *, commit: bool, missed_deletes: bool
+    ) -> Followed:
+        """Returns what `follow` reads; not for users."""
+        if start not in ("earliest", "latest"):
+            raise InvalidInputError(f"start={start!r} is not earliest or latest")
+        at = self.next_offsets(missed_deletes=missed_deletes)
+        head = self.handle.tip.head
+        if start == "latest" and not self.position:
+            at = {p: head.stable_offset(p) for p in at}
+        read = reading_of(head.log.schema, columns)
+        return Followed(self.handle, at, read, self if commit else None)
+
     def commit(self, position: Mapping[int, int]) -> bool:
         """Notes the next offsets to read, and returns whether it wrote them to the log, which it
         does at most every ``interval_ms``; `flush` always does. Where the store fails they stay
@@ -683,3 +740,25 @@ class NamedReader(Shared):
                 f" {known.version}, came to them, so it has missed deletes; rebuild what it wrote"
                 " from the log's start, or go on with missed_deletes=True"
             )
+
+
+def follow(
+    readers: Sequence[NamedReader],
+    *,
+    poll_ms: int | None = POLL_MS,
+    start: str = "earliest",
+    columns: Sequence[str] | None = None,
+    commit: bool = True,
+    missed_deletes: bool = False,
+    stop_on: Iterable[signal.Signals] = (),
+) -> Following[tuple[NamedReader, pa.RecordBatch]]:
+    """Returns what these readers, of one log or of several, have not read yet, and then what comes,
+    a batch of each in turn, as (reader, batch). ``poll_ms``, ``start``, ``columns``, ``commit``,
+    ``missed_deletes`` and ``stop_on`` are as of `NamedReader.follow`.
+    """
+    if not readers:
+        raise InvalidInputError("there is nothing to follow; give at least one reader")
+    sources = [
+        r.followed(start, columns, commit=commit, missed_deletes=missed_deletes) for r in readers
+    ]
+    return Following(sources, lambda i, b: (readers[i], b), poll_ms=poll_ms, stop_on=stop_on)

@@ -1,0 +1,237 @@
+"""Reading on and on: the batches of records of logs as they come.
+
+A *source* is one log, and the next offset to read of each of its partitions. It is planned to the
+end of now, and when that was read anew: at a version that stands then, and behind whatever gap the
+last records left. What is asked for next says that the batch before is done, and only then is the
+position noted: a batch that was being worked on when the process died, or when the loop was left,
+comes again. A store that fails is asked again, more and more rarely; a version that expired while
+it was read is planned anew, from the last batch on: what the cleaner removed since has a later
+record.
+"""
+
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from clog.storage.commit.handle import Handle
+from clog.storage.errors import InvalidInputError, StoreUnavailableError, VersionExpiredError
+from clog.storage.format.documents import NONE
+from clog.storage.format.log_info import LogSchema
+from clog.storage.format.manifest import Manifest
+from clog.storage.numpy_arrays import to_numpy
+from clog.storage.read.scan import check_start, columns_asked, read_records
+
+POLL_MS: Final = 1000
+REST_MS_MAX: Final = 30_000
+"""How long a store that fails is left alone at most."""
+_PART_MS: Final = 100
+_LOGGER = logging.getLogger("clog.storage.read")
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+_T = TypeVar("_T")
+_Read: TypeAlias = Callable[[Handle, Manifest, Mapping[int, tuple[int, int]]], Batches]
+
+
+class Progress(Protocol):
+    """Who is told how far a source was read: a named reader."""
+
+    def commit(self, position: Mapping[int, int]) -> bool:
+        """Notes the next offsets to read."""
+        ...
+
+    def commit_at(self, position: Mapping[int, int], version: int, commit_id: str) -> bool:
+        """Notes them, of what was read at a version."""
+        ...
+
+    def end(self) -> None:
+        """Reports what is noted."""
+        ...
+
+
+def reading_of(schema: LogSchema | None, columns: Sequence[str] | None) -> _Read:
+    """Returns what reads these columns of records, and partition and offset; None: all."""
+    asked = None if columns is None else list(dict.fromkeys(("partition", "offset", *columns)))
+    wanted = columns_asked(schema, asked)
+
+    def read(handle: Handle, manifest: Manifest, ranges: Mapping[int, tuple[int, int]]) -> Batches:
+        return read_records(handle.store, manifest, ranges, columns=wanted)
+
+    return read
+
+
+class Followed:
+    """One log that is followed from these offsets on; of one thread at a time. ``reader`` notes what
+    was given and is done.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        offsets: Mapping[int, int],
+        read: _Read,
+        reader: Progress | None = None,
+    ) -> None:
+        self.clock = handle.clock
+        self._handle = handle
+        self._at = dict(offsets)
+        self._read = read
+        self._reader = reader
+        self._reading: Batches = iter(())
+        self._ends: dict[int, int] = {}
+        self._given: dict[int, int] = {}
+        self._rest_ms, self._next_ms = 0, NONE
+
+    def next(self) -> pa.RecordBatch | None:
+        """Returns the next batch, and takes the one before for done; None where there is none yet,
+        or the store failed of late.
+        """
+        self.done()
+        if self.clock.monotonic_ms() < self._next_ms:
+            return None
+        try:
+            batch = self._found()
+            if batch is None and self._plan():
+                batch = self._found()
+        except VersionExpiredError:
+            self._reading, self._ends = iter(()), {}  # Superseded since: planned anew.
+            return None
+        except StoreUnavailableError as e:
+            self._rest_ms = min(max(2 * self._rest_ms, POLL_MS), REST_MS_MAX)
+            self._next_ms = self.clock.monotonic_ms() + self._rest_ms
+            self._reading, self._ends = iter(()), {}
+            _LOGGER.warning("asked again in %s ms: %s", self._rest_ms, e)
+            return None
+        self._rest_ms = 0
+        return batch
+
+    def done(self) -> None:
+        """Takes what was given for done."""
+        if self._given:
+            self._at |= self._given
+            if self._reader is not None:
+                self._reader.commit(self._given)
+            self._given = {}
+
+    def end(self) -> None:
+        """Reports the position."""
+        if self._reader is not None:
+            self._reader.end()
+
+    def _found(self) -> pa.RecordBatch | None:
+        batch = next((batch for batch in self._reading if batch.num_rows), None)
+        if batch is None:
+            self._at |= self._ends  # Behind the last record there may be a gap.
+            self._ends = {}
+        else:
+            self._given = offsets_after(batch)
+        return batch
+
+    def _plan(self) -> bool:
+        """Tells whether there is more; who waits for records is not forgotten, and waited for."""
+        head = self._handle.refresh().head
+        for p, offset in self._at.items():
+            check_start(head, p, offset, url=self._handle.store.url)
+        self._ends = {p: head.stable_offset(p) for p, at in self._at.items()}
+        ranges = {p: (self._at[p], end) for p, end in self._ends.items() if self._at[p] < end}
+        if ranges:
+            self._reading = self._read(self._handle, self._handle.manifest(), ranges)
+        elif self._reader is not None:
+            tip = self._handle.tip
+            self._reader.commit_at(self._at, tip.version, tip.record.commit_id)
+        return bool(ranges)
+
+
+class Following(Generic[_T]):
+    """Batches of records as they come, of one log or of several in turn: go through it with ``for``
+    or ``async for``. `NamedReader.follow` and `follow` make one.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Followed],
+        given: Callable[[int, pa.RecordBatch], _T],
+        *,
+        poll_ms: int | None,
+        stop_on: Iterable[signal.Signals] = (),
+    ) -> None:
+        """``given`` makes what is yielded of the number of a source and its batch."""
+        if poll_ms is not None and (type(poll_ms) is not int or poll_ms < 1):
+            raise InvalidInputError(f"poll_ms={poll_ms!r} is not a number of ms from 1 on, or None")
+        self._sources = sources
+        self._given = given
+        self._poll_ms = poll_ms
+        self._stop_on = tuple(stop_on)
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Ends it after the batch at hand; any thread and any signal's handler may call it."""
+        self._stopped = True
+
+    def _is_stopped(self) -> bool:
+        return self._stopped
+
+    def __iter__(self) -> Iterator[_T]:
+        with self._until_signal():
+            yield from self._batches()
+
+    async def __aiter__(self) -> AsyncIterator[_T]:
+        from asyncio import to_thread
+
+        batches = self._batches()
+        with self._until_signal():
+            try:
+                while (batch := await to_thread(next, batches, None)) is not None:
+                    yield batch
+            finally:
+                self.stop()
+
+    def _batches(self) -> Iterator[_T]:
+        try:
+            while not self._stopped:
+                is_idle = True
+                for i, source in enumerate(self._sources):
+                    batch = source.next()
+                    if batch is not None:
+                        is_idle = False
+                        yield self._given(i, batch)
+                    if self._is_stopped():
+                        break
+                if is_idle:
+                    if self._poll_ms is None:
+                        return
+                    self._wait(self._poll_ms)
+            for source in self._sources:
+                source.done()
+        finally:
+            for source in self._sources:
+                source.end()
+
+    def _wait(self, ms: int) -> None:
+        """Waits, in parts: a signal's handler does not end a sleep."""
+        part_ms = min(ms, _PART_MS) if self._stop_on else ms
+        while ms > 0 and not self._stopped:
+            self._sources[0].clock.sleep_ms(min(ms, part_ms))
+            ms -= part_ms
+
+    @contextmanager
+    def _until_signal(self) -> Iterator[None]:
+        before = {number: signal.getsignal(number) for number in self._stop_on}
+        try:
+            for number in self._stop_on:
+                signal.signal(number, lambda *_: self.stop())
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def offsets_after(batch: pa.RecordBatch) -> dict[int, int]:
+    """Returns the offsets after a batch, whose partitions are in ascending order."""
+    partitions = to_numpy(batch.column("partition"))
+    lasts = np.append(np.flatnonzero(np.diff(partitions)), len(partitions) - 1)
+    offsets = to_numpy(batch.column("offset"))
+    return {int(partitions[i]): int(offsets[i]) + 1 for i in lasts if len(partitions)}

@@ -64,8 +64,8 @@ def reading_of(schema: LogSchema | None, columns: Sequence[str] | None) -> _Read
 
 
 class Followed:
-    """One log that is followed from these offsets on; of one thread at a time. ``reader`` notes what
-    was given and is done.
+    """One log that is followed from these offsets on, of one thread at a time; ``reader`` notes
+    what was given and is done.
     """
 
     def __init__(

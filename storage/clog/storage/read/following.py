@@ -158,7 +158,7 @@ class Following(Generic[_T]):
         poll_ms: int | None,
         stop_on: Iterable[signal.Signals] = (),
     ) -> None:
-        """``given`` makes what is yielded of the number of a source and its batch."""
+        """Follows these, and yields what ``given`` makes of the number of a source and a batch."""
         if poll_ms is not None and (type(poll_ms) is not int or poll_ms < 1):
             raise InvalidInputError(f"poll_ms={poll_ms!r} is not a number of ms from 1 on, or None")
         self._sources = sources

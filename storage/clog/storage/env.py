@@ -33,8 +33,6 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 from clog.storage.errors import InvalidInputError, OutOfMemoryError
@@ -216,21 +214,29 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-@contextmanager
-def enough_memory(
-    where: str,
-    remedy: str = "read it where there is more, and no logs of people whom you do not trust",
-) -> Iterator[None]:
+class enough_memory:  # noqa: N801 - a context manager, as a class: it costs less
     """Makes an error of ours of what NumPy and Arrow raise where something takes more memory than
     there is. By default it is a file: who can write to a log chooses how much of it a reader needs,
     within the format's limits.
     """
-    try:
-        yield
-    except OutOfMemoryError:
-        raise
-    except MemoryError as e:
-        raise OutOfMemoryError(f"{where} takes more memory than there is; {remedy}") from e
+
+    __slots__ = ("remedy", "where")
+
+    def __init__(
+        self,
+        where: str,
+        remedy: str = "read it where there is more, and no logs of people whom you do not trust",
+    ) -> None:
+        self.where = where
+        self.remedy = remedy
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, e: BaseException | None, trace: object) -> None:
+        if isinstance(e, MemoryError) and not isinstance(e, OutOfMemoryError):
+            what = f"{self.where} takes more memory than there is; {self.remedy}"
+            raise OutOfMemoryError(what) from e
 
 
 _DISTRIBUTION = "pyspark-clog"

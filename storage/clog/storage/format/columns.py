@@ -19,6 +19,7 @@ a chunk when it is not empty and
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final, overload
 
 import numpy as np
@@ -392,13 +393,13 @@ def _array_of(value: dict[str, Any], count: int) -> _Array:
     columns = [value[name] for name in COLUMNS]
     if any(type(column) is not list or len(column) != count for column in columns):
         raise ValueError(f"columns that do not have {count} partitions")
-    if any(set(map(type, column)) - {int} for column in columns):
+    if set(map(type, chain(*columns))) - {int}:
         raise TypeError("columns of other than integers")
     try:
         array = np.array(columns, np.int64)
     except OverflowError as e:
         raise ValueError("an integer of more than 64 bits") from e
-    if (array < NONE).any():
+    if array.min(initial=NONE) < NONE:
         raise ValueError(f"columns with {array.min()}, below {NONE}")
     return array
 

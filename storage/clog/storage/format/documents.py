@@ -24,9 +24,9 @@ digits, so that names sort as numbers.
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from itertools import starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args
 
@@ -236,17 +236,18 @@ class _Field:
     is_beside: bool
 
 
-@contextmanager
-def reading(where: str) -> Iterator[None]:
+class reading(enough_memory):  # noqa: N801 - a context manager, as a class: it costs less
     """Makes CorruptionError of what a codec refuses, and StoreUnavailableError of too little
     memory.
     """
-    try:
-        with enough_memory(where):
-            yield
-    except REFUSED as e:
-        lacks = "it lacks " if isinstance(e, KeyError) else ""
-        raise CorruptionError(f"{where} violates the format: {lacks}{e}") from e
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, e: BaseException | None, trace: object) -> None:
+        if isinstance(e, REFUSED):
+            lacks = "it lacks " if isinstance(e, KeyError) else ""
+            raise CorruptionError(f"{self.where} violates the format: {lacks}{e}") from e
+        super().__exit__(kind, e, trace)
 
 
 def record(made: type, *, without: Sequence[str] = ()) -> Codec:
@@ -291,11 +292,15 @@ def row(of: type, *, made: Callable[..., Any] | None = None) -> Codec:
     """
     steps = _fields_of(of)
     get = attrgetter(*(f.attribute for f in steps))
-    to_json, from_json = pair(*(f.codec for f in steps))[:2]
+    to_json, from_json, all_from_json = pair(*(f.codec for f in steps))
+    assert all_from_json is not None, "a pair's"
     one = of if made is None else made
+    if one is tuple_of:
+        return Codec(lambda value: to_json(get(value)), from_json, all_from_json)
     return Codec(
         lambda value: to_json(get(value)),
-        from_json if one is tuple_of else lambda value: one(*from_json(value)),
+        lambda value: one(*from_json(value)),
+        lambda values: list(starmap(one, all_from_json(values))),
     )
 
 
@@ -309,7 +314,13 @@ def pair(*codecs: Codec) -> Codec:
     def read(value: Iterable[Any]) -> tuple[Any, ...]:
         return tuple([r(v) for r, v in zip(reads, value, strict=True)])
 
-    return Codec(list if all(w is _same for w in writes) else write, read)
+    def read_all(values: list[Any]) -> list[tuple[Any, ...]]:
+        if any(len(value) != len(codecs) for value in values):
+            list(map(read, values))  # Says which.
+        lists = zip(codecs, zip(*values, strict=True), strict=bool(values))
+        return list(zip(*(all_of(codec, list(column)) for codec, column in lists), strict=True))
+
+    return Codec(list if all(w is _same for w in writes) else write, read, read_all)
 
 
 def columns(of: type, *, only: Sequence[str] = (), made: Callable[..., Any] | None = None) -> Codec:
@@ -329,22 +340,24 @@ def columns(of: type, *, only: Sequence[str] = (), made: Callable[..., Any] | No
         }
 
     def read(value: Mapping[str, Any]) -> tuple[Any, ...]:
-        there = [f for f in steps if f.absent is MISSING or f.name in value]
-        lists = [value[f.name] for f in there]
-        if not all(isinstance(column, list) for column in lists):
-            raise TypeError(f"columns that are no lists, among {', '.join(f.name for f in there)}")
-        lengths = {f.name: len(column) for f, column in zip(there, lists, strict=True)}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"columns of different lengths: {lengths}")
-        parsed = {}
-        for f, column in zip(there, lists, strict=True):
+        lists = [
+            value[f.name] if f.absent is MISSING or f.name in value else MISSING for f in steps
+        ]
+        there = [column for column in lists if column is not MISSING]
+        if set(map(type, there)) - {list}:
+            raise TypeError(f"columns that are no lists, among {', '.join(f.name for f in steps)}")
+        count = len(there[0])
+        if any(len(column) != count for column in there):
+            raise ValueError(f"columns of different lengths: {[*map(len, there)]}")
+        parsed = []
+        for f, column in zip(steps, lists, strict=True):
             try:
-                parsed[f.name] = _all(f.codec, column)
+                given = [f.absent] * count if column is MISSING else all_of(f.codec, column)
+                parsed.append(given)
             except REFUSED as e:
                 raise _refused(f.name, e) from e
-        count = len(lists[0])
-        rows = zip(*(parsed.get(f.name, [f.absent] * count) for f in steps), strict=True)
-        return tuple(one(*parts) for parts in rows)
+        rows = zip(*parsed, strict=True)
+        return tuple(rows) if one is tuple_of else tuple(starmap(one, rows))
 
     return Codec(write, read)
 
@@ -353,7 +366,7 @@ def seq(codec: Codec) -> Codec:
     """Returns the codec of many: whatever has elements counts as a list."""
     return Codec(
         list if codec.write is _same else lambda values: list(map(codec.write, values)),
-        lambda value: tuple(_all(codec, list(value))),
+        lambda value: tuple(all_of(codec, list(value))),
     )
 
 
@@ -389,7 +402,8 @@ def maybe(codec: Codec) -> Codec:
     to_json, from_json = codec.write, codec.read
     return Codec(
         _same if to_json is _same else lambda value: None if value is None else to_json(value),
-        lambda value: None if value is None else from_json(value),
+        read := lambda value: None if value is None else from_json(value),
+        lambda values: list(map(read, values)) if None in values else all_of(codec, values),
     )
 
 
@@ -402,7 +416,11 @@ def checked(codec: Codec, is_allowed: Callable[[Any], bool], what: str) -> Codec
             raise ValueError(f"{what}: {value!r:.80}")
         return found
 
-    return Codec(codec.write, read)
+    def read_all(values: list[Any]) -> list[Any]:
+        found = all_of(codec, values)
+        return found if all(map(is_allowed, found)) else list(map(read, values))  # Says which.
+
+    return Codec(codec.write, read, read_all)
 
 
 def _fields_of(made: Any) -> list[_Field]:
@@ -420,7 +438,8 @@ def _fields_of(made: Any) -> list[_Field]:
     return found
 
 
-def _all(codec: Codec, values: list[Any]) -> list[Any]:
+def all_of(codec: Codec, values: list[Any]) -> list[Any]:
+    """Reads many values."""
     return list(map(codec.read, values)) if codec.read_all is None else codec.read_all(values)
 
 
@@ -474,6 +493,10 @@ def _text(value: Any) -> str:
     return value
 
 
+def _all_text(values: list[Any]) -> list[str]:
+    return list(map(_text, values)) if set(map(type, values)) - {str} else values
+
+
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"expected true or false, found {value!r:.80}")
@@ -503,7 +526,7 @@ def _partition(text: str) -> int:
 
 INT: Final = Codec(_same, whole, _all_whole)
 NATURAL: Final = Codec(_same, _natural, _all_natural)
-TEXT: Final = Codec(_same, _text)
+TEXT: Final = Codec(_same, _text, _all_text)
 SHOWN: Final = Codec(_same, str)
 """Text; what else may stand there is read as its text."""
 FLAG: Final = Codec(_same, _flag)

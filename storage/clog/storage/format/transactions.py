@@ -38,6 +38,7 @@ from clog.storage.format.documents import (
     Offsets,
     Path,
     Text,
+    all_of,
     checked,
     columns,
     maybe,
@@ -462,25 +463,38 @@ _NAMED_FIELDS = 5
 
 def _entry_to_json(entry: WriterEntry, *numbers: int) -> list[Any]:
     """Returns an entry with these numbers after what names it, and the state of its id."""
-    state = entry.transaction
-    more = [] if state is None else [STATES[entry.kind].write(state)]
-    return [*_NAMED.write(entry), *numbers, *more]
+    made: list[Any] = _NAMED.write(entry)
+    made += numbers
+    if entry.transaction is not None:
+        made.append(STATES[entry.kind].write(entry.transaction))
+    return made
 
 
-def _entry_from_json(named: list[Any], version: int, more: list[Any]) -> WriterEntry:
-    """Reads an entry; what one of another kind has more is ignored."""
-    parts = _NAMED.read(named)
-    kind = parts[1]
-    state = STATES[kind].read(more[0]) if kind in STATES else None
-    return WriterEntry(*parts, version, state)  # type: ignore[call-arg] # five parts
+def _entries_from_json(
+    values: Sequence[list[Any]], versions: Sequence[int], state_at: int
+) -> list[WriterEntry]:
+    """Reads entries; what one of another kind has more is ignored."""
+    named = all_of(_NAMED, [value[:_NAMED_FIELDS] for value in values])
+    states = (
+        STATES[parts[1]].read(value[state_at]) if parts[1] in STATES else None
+        for parts, value in zip(named, values, strict=True)
+    )
+    return [
+        WriterEntry(*parts, version, state)  # type: ignore[call-arg] # five parts
+        for parts, version, state in zip(named, versions, states, strict=True)
+    ]
 
 
-def _writer_from_json(value: list[Any]) -> WriterEntry:
-    *named, version = value[: _NAMED_FIELDS + 1]
-    return _entry_from_json(named, NATURAL.read(version), value[_NAMED_FIELDS + 1 :])
+def _writers_from_json(values: list[list[Any]]) -> list[WriterEntry]:
+    versions = all_of(NATURAL, [value[_NAMED_FIELDS] for value in values])
+    return _entries_from_json(values, versions, _NAMED_FIELDS + 1)
 
 
-WRITER: Final = Codec(lambda entry: _entry_to_json(entry, entry.version), _writer_from_json)
+WRITER: Final = Codec(
+    lambda entry: _entry_to_json(entry, entry.version),
+    lambda value: _writers_from_json([value])[0],
+    _writers_from_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,8 +511,8 @@ class AppendedBy:
 def appended_by_from_json(value: list[Any], *, version: int) -> AppendedBy:
     """Reads an entry of the edit of this version; raises as codecs do."""
     first, end = map(NATURAL.read, value[_NAMED_FIELDS : _NAMED_FIELDS + 2])
-    named, more = value[:_NAMED_FIELDS], value[_NAMED_FIELDS + 2 :]
-    return AppendedBy(_entry_from_json(named, version, more), first, end)
+    (entry,) = _entries_from_json([value], [version], _NAMED_FIELDS + 2)
+    return AppendedBy(entry, first, end)
 
 
 APPENDED_BY: Final = Codec(

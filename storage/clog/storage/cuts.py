@@ -4,7 +4,8 @@ N1. Look at the home and its members: each log has a first version from then on.
 N2. Look at each again, to learn its bound, and once more, to learn what became of all that the
     bounds show (`_Followed`).
 N3. Find the highest versions up to the bounds that show of each transaction all or nothing
-    (`consistent`). Where there are none since the first look, finish what waits, and look again.
+    (`consistent`). Where there are none since the first versions, finish what waits, and look
+    again; where that does not help begin anew with first versions that are older.
 N4. Commit a keep in the home, then in each other log: from now on nothing goes that the cut needs.
 N5. Commit the cut in the home, under its name.
 N6. Drop: the home first, then each log's keep.
@@ -24,6 +25,7 @@ from typing import Final, TypeVar
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import edits_back_to
+from clog.storage.commit.versions import reading
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
 from clog.storage.errors import (
     AlreadyExistsError,
@@ -32,15 +34,23 @@ from clog.storage.errors import (
     InvalidInputError,
     LogReplacedError,
     NotFoundError,
+    StoreUnavailableError,
     VersionExpiredError,
     version_expired,
 )
+from clog.storage.format.chunks import Chunk
 from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
 from clog.storage.format.cuts import CutEntry, CutLog, Keep, read_logs, stored_logs
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import NAMED_CUTS, FeatureNames
 from clog.storage.format.manifest import Manifest
-from clog.storage.format.transactions import COMMITTED, PARTICIPANT, TransactionName
+from clog.storage.format.transactions import (
+    COMMITTED,
+    PARTICIPANT,
+    TRANSACTION,
+    AppendedBy,
+    TransactionName,
+)
 from clog.storage.format.writers import find_writer
 from clog.storage.store import store_at
 from clog.storage.store.contract import Store, together
@@ -52,7 +62,10 @@ CUTS_MAX: Final = 128
 """The home's head repeats them in each commit."""
 KEEP_MS_MAX: Final = 3_660 * 86_400_000
 """Some ten years."""
-TRIES_MAX: Final = 20
+TRIES_MAX: Final = 6
+_PAUSE_MS: Final = 50
+_BACK: Final = ((0, 4), (64, 2), (1024, 2))
+"""How many versions a cut may lie behind the newest ones; how often such a one is looked for."""
 OPERATION: Final = "cut"
 _FEATURES: Final = FeatureNames(write=(NAMED_CUTS,))
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
@@ -276,15 +289,24 @@ def name_cut(home: Handle, name: str, keep_ms: int | None, *, without: Collectio
         entry = CutEntry(cut_id, time_ms, until_ms, logs)
         try:
             _keep_all(home, found, name, entry)
+        except CommitStateUnknownError as e:
+            _let_go(found, cut_id)
+            raise StoreUnavailableError(f"the cut {name!r} was not named: {e}") from e
+        except Exception as e:
+            _let_go(found, cut_id)
+            if isinstance(e, VersionExpiredError):
+                continue
+            raise
+        try:
             _name(home, name, entry, without)
         except CommitStateUnknownError:
             raise  # It may be named, and is kept then.
         except Exception as e:
             _let_go(found, cut_id)
-            if not isinstance(e, VersionExpiredError):
-                raise
-        else:
-            return _cut_of(home, name, entry, logs)
+            if isinstance(e, VersionExpiredError):
+                continue
+            raise
+        return _cut_of(home, name, entry, logs)
     raise CommitConflictError(
         f"versions of the logs of {home.store.url} expired {TRIES_MAX} times before they were kept;"
         " try again, or set file.delete.delay.ms higher"
@@ -433,129 +455,191 @@ def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
             _LOGGER.warning("%s lets go of a cut when its cleaner comes by: %s", log.url, e)
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a log shows a transaction: nothing of it up to the version ``hidden``, all of it from the
+    version ``whole`` on, and part of it in between.
+    """
+
+    hidden: int
+    whole: int
+
+
+_SHOWN_BEFORE: Final = Shown(-1, 0)
+
+
 class _Followed:
-    """One log, while a cut is computed: which transactions have ended in it since the first look.
+    """One log, while a cut is computed: what became in it of transactions since a first version.
+
+    A transaction is shown where it has ended and no other one that is undecided stands before its
+    records: those hold the last stable offset. So the ends of both count, partition by partition.
 
     Attributes:
         handle: the log.
-        first: its version at the first look, and the head then.
-        bound: the version up to which a cut may go.
-        ended: by transaction, the version by which it ended, committed.
-        aborted: those that ended otherwise.
+        first: the lowest version that a cut may have.
+        bound: the highest one.
+        aborted: transactions that ended so.
     """
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, back: int) -> None:
         self.handle = handle
         tip = handle.refresh()
-        self.first, self._head = tip.version, tip.head
-        self.bound = self._seen = tip.version
-        self.ended: dict[TransactionName, int] = {}
+        self.first = max(tip.version - back, tip.head.oldest_readable)
+        with reading(handle.store, self.first):
+            is_tip = self.first == tip.version
+            self._head = tip.head if is_tip else read_commit(handle.store, self.first).head
+        self.bound = self.first
         self.aborted: set[TransactionName] = set()
+        unended = self._head.unended
+        self._open = {entry.name for entry in unended if not entry.is_decided}
         # In its home a transaction ends when it is decided; then the entry goes by an end, too.
-        self._decided = {entry.name for entry in tip.head.unended if entry.is_decided}
+        self._decided = {entry.name for entry in unended if entry.is_decided}
+        self._ended: dict[TransactionName, int] = {}
+        self._offsets = {entry.name: dict(entry.first) for entry in unended if entry.first}
+        # Of what came after the oldest that is undecided then, the records may be hidden.
+        oldest = min((entry.version for entry in unended if entry.first), default=self.first + 1)
+        self._seen = min(oldest - 1, self.first)
 
     def look(self) -> None:
-        """Notes what ended since the last look; 1 GET, and those of the commits since."""
+        """Notes what came since the last look; 1 GET, and those of the commits since."""
         tip, store = self.handle.refresh(), self.handle.store
         if tip.version == self._seen:
             return
         newer = (*tip.earlier, tip.record)
-        records, _ = edits_back_to(store, newer, self._seen + 1, partial(read_commit, store))
+        with reading(store, self._seen + 1):
+            records, _ = edits_back_to(store, newer, self._seen + 1, partial(read_commit, store))
         for record in records:
-            if record.version <= self._seen:
-                continue
-            for ending in edit_of(store, record).ends:
-                if ending.name in self._decided:
-                    continue
-                if ending.name.home == self.handle.standing.log_id:
-                    self._decided.add(ending.name)
-                if ending.outcome == COMMITTED:
-                    self.ended.setdefault(ending.name, record.version)
-                else:
-                    self.aborted.add(ending.name)
+            if record.version > self._seen:
+                self._note(edit_of(store, record), record.version)
         self._seen = tip.version
 
     def set_bound(self) -> None:
         """Has the newest version that was seen be the highest that a cut may have."""
         self.bound = self._seen
 
-    @property
-    def pending(self) -> set[TransactionName]:
-        """The transactions that are undecided in it."""
-        unended = self.handle.tip.head.unended
-        return {entry.name for entry in unended if not entry.is_decided}
+    def _note(self, edit: Edit, version: int) -> None:
+        is_later = version > self.first
+        for ending in edit.ends:
+            name = ending.name
+            if name in self._decided:
+                continue
+            is_home = name.home == self.handle.standing.log_id
+            if is_home and is_later:
+                self._decided.add(name)
+            if ending.outcome != COMMITTED:
+                self.aborted.add(name)
+            elif is_home and (by := _writer_of(edit, name)) is not None:
+                self._begin(name, edit.chunks_of(by))
+            if is_later:
+                self._open.discard(name)
+                self._ended.setdefault(name, version)
+        for joining in edit.unended:
+            self._begin(joining.entry.name, edit.chunks_of(joining))
+            if is_later:
+                self._open.add(joining.entry.name)
 
-    def shows_from(self, name: TransactionName) -> int | None:
-        """Returns the version from which it shows a transaction: that of the first look where it
-        ended by then, one above all where it has not; None where nothing of it is here.
-        """
-        if name in self.ended:
-            return self.ended[name]
-        if name in self.pending:
-            return _PENDING
+    def _begin(self, name: TransactionName, chunks: Sequence[tuple[int, Chunk]]) -> None:
+        offsets = self._offsets.setdefault(name, {})
+        for p, chunk in chunks:
+            offsets.setdefault(p, chunk.base)
+
+    @property
+    def names(self) -> set[TransactionName]:
+        """The transactions of which something came, or is undecided."""
+        return {*self._offsets, *self._ended, *self._open}
+
+    def shows(self, name: TransactionName) -> Shown | None:
+        """Returns how it shows a transaction; None where nothing of it is here."""
+        if name not in self.names:
+            return _SHOWN_BEFORE if self._knew(name) else None
+        end, offsets = self._end(name), self._offsets.get(name, {})
+        each = [
+            max(
+                self._end(other)
+                for other, first in self._offsets.items()
+                if other == name or first.get(p, _PENDING) < offset
+            )
+            for p, offset in offsets.items()
+        ] or [end]
+        return Shown(min(each) - 1, max(each))
+
+    def _end(self, name: TransactionName) -> int:
+        """Returns the version from which a transaction is not undecided any more."""
+        return _PENDING if name in self._open else self._ended.get(name, 0)
+
+    def _knew(self, name: TransactionName) -> bool:
+        """Tells whether a transaction that left nothing since had ended by the first version."""
         handle, head = self.handle, self._head
         if name.home == handle.standing.log_id:
             state = state_of(handle.writer_pages, head, name.id)
             done = None if state is None else state.committed
-            last = None if done is None else (done.epoch, done.number)
-        else:
-            entry = find_writer(handle.writer_pages, head, PARTICIPANT, participant_id(name))
-            state = None if entry is None else entry.transaction
-            last = None if state is None else (state.epoch, state.number)
-        return None if last is None or last < (name.epoch, name.number) else 0
+            return done is not None and (done.epoch, done.number) >= (name.epoch, name.number)
+        entry = find_writer(handle.writer_pages, head, PARTICIPANT, participant_id(name))
+        state = None if entry is None else entry.transaction
+        return state is not None and (state.epoch, state.number) >= (name.epoch, name.number)
+
+
+def _writer_of(edit: Edit, name: TransactionName) -> AppendedBy | None:
+    key = TRANSACTION, name.id
+    return next((by for by in edit.writers if by.entry.key == key), None)
 
 
 def consistent(
-    bounds: Mapping[str, int], shown: Iterable[Mapping[str, int]], firsts: Mapping[str, int]
+    bounds: Mapping[str, int], shown: Iterable[Mapping[str, Shown]], firsts: Mapping[str, int]
 ) -> dict[str, int] | None:
     """Returns the highest versions up to the bounds that show of each transaction all or nothing
     (N3); None where one would lie below the first of its log.
 
-    ``shown``: of each transaction, by log, the version from which that shows it.
+    ``shown``: of each transaction, by log, how that shows it.
     """
     versions, each = dict(bounds), list(shown)
     has_changed = True
     while has_changed:
         has_changed = False
         for logs in each:
-            if any(version > versions[log] for log, version in logs.items()):
-                for log, version in logs.items():
-                    if version <= versions[log]:
-                        versions[log] = version - 1
-                        has_changed = True
-                        if versions[log] < firsts[log]:
-                            return None
+            if all(versions[log] >= how.whole for log, how in logs.items()):
+                continue
+            for log, how in logs.items():
+                if versions[log] > how.hidden:
+                    versions[log] = how.hidden
+                    has_changed = True
+                    if versions[log] < firsts[log]:
+                        return None
     return versions
 
 
 def _consistent_logs(home: Handle, without: Collection[str]) -> Found:
     """Does N1 to N3."""
-    follow = {home.standing.log_id: _Followed(home)}
     waits = "new logs took part each time"
-    for _ in range(TRIES_MAX):
-        _join_members(home, follow, without)
-        versions, torn = _solved(follow)
-        if versions is None:
-            waits = _finish(follow, torn)
-            continue
-        at = versions[home.standing.log_id]
-        head = home.tip.head if at == home.tip.version else read_commit(home.store, at).head
-        if all(i in follow or {i, url} & {*without} for i, url in head.members.items()):
-            return {log_id: (follow[log_id].handle, v) for log_id, v in versions.items()}
+    for back, tries_max in _BACK:
+        follow = {home.standing.log_id: _Followed(home, back)}
+        for tries in range(tries_max):
+            _join_members(home, follow, back, without)
+            versions = _solved(follow)
+            if versions is None:
+                waits = _finish(follow)
+                home.clock.sleep_ms(_PAUSE_MS * tries)
+                continue
+            at = versions[home.standing.log_id]
+            head = home.tip.head if at == home.tip.version else read_commit(home.store, at).head
+            if all(i in follow or {i, url} & {*without} for i, url in head.members.items()):
+                return {log_id: (follow[log_id].handle, v) for log_id, v in versions.items()}
     raise CommitConflictError(
         f"the logs of {home.store.url} have no cut now: {waits}; try again, or see what waits:"
         f" clog transactions {home.store.url}"
     )
 
 
-def _join_members(home: Handle, follow: dict[str, _Followed], without: Collection[str]) -> None:
+def _join_members(
+    home: Handle, follow: dict[str, _Followed], back: int, without: Collection[str]
+) -> None:
     """Begins to follow the members that are not followed yet."""
     members = home.refresh().head.members
     new = [(i, url) for i, url in members.items() if i not in follow and not {i, url} & {*without}]
 
     def opened(log_id: str, url: str) -> _Followed:
         try:
-            return _Followed(open_other(home, url, log_id))
+            return _Followed(open_other(home, url, log_id), back)
         except NotFoundError as e:
             raise NotFoundError(
                 f"a member of {home.store.url} cannot be cut: {e}; give access to it at that URL,"
@@ -568,46 +652,37 @@ def _join_members(home: Handle, follow: dict[str, _Followed], without: Collectio
         follow[log_id] = one
 
 
-def _solved(
-    follow: Mapping[str, _Followed],
-) -> tuple[dict[str, int] | None, set[TransactionName]]:
-    """Does N2 and N3; returns the versions, or None and which transactions are torn."""
+def _solved(follow: Mapping[str, _Followed]) -> dict[str, int] | None:
+    """Does N2 and N3."""
     _look(follow)
     for one in follow.values():
         one.set_bound()
     _look(follow)
-    names = {n for one in follow.values() for n in (*one.ended, *one.pending)}
-    names -= {n for one in follow.values() for n in one.aborted}
-    shown = {}
+    names = {name for one in follow.values() for name in one.names}
+    names -= {name for one in follow.values() for name in one.aborted}
+    shown = []
     for name in names:
-        found = {log_id: one.shows_from(name) for log_id, one in follow.items()}
-        shown[name] = {log_id: at for log_id, at in found.items() if at is not None}
+        found = {log_id: one.shows(name) for log_id, one in follow.items()}
+        shown.append({log_id: how for log_id, how in found.items() if how is not None})
     bounds = {log_id: one.bound for log_id, one in follow.items()}
     firsts = {log_id: one.first for log_id, one in follow.items()}
-    versions = consistent(bounds, shown.values(), firsts)
-    if versions is not None:
-        return versions, set()
-    return None, {
-        n for n, at in shown.items() if _PENDING in at.values() and min(at.values()) < _PENDING
-    }
+    return consistent(bounds, shown, firsts)
 
 
 def _look(follow: Mapping[str, _Followed]) -> None:
     _done(together([(one.handle.store, one.look) for one in follow.values()]))
 
 
-def _finish(follow: Mapping[str, _Followed], torn: Collection[TransactionName]) -> str:
-    """Finishes what waits in logs where others show it already; returns what could not be."""
+def _finish(follow: Mapping[str, _Followed]) -> str:
+    """Finishes what waits, as a cleaner does; returns what could not be."""
     said = "ends of transactions crossed each time"
     for one in follow.values():
-        mine = {(name.id, name.epoch, name.number) for name in one.pending & set(torn)}
-        for left in finish_all(one.handle) if mine else ():
-            info = left.info
-            if (info.id, info.epoch, info.number) in mine:
-                said = (
-                    f"transaction {info.number} of id {info.id!r} has ended in some of them, but"
-                    f" not in {one.handle.store.url}, and cannot be finished: {left.reason}"
-                )
+        for left in finish_all(one.handle):
+            said = (
+                f"transaction {left.info.number} of id {left.info.id!r} has not ended in"
+                f" {one.handle.store.url}, where others that show elsewhere wait for it, and cannot"
+                f" be ended now: {left.reason}"
+            )
     return said
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from clog.cleaner.cleaner import Cleaner
+from clog.cleaner.duties.sweep import raise_oldest
 from clog.storage import (
     AlreadyExistsError,
     CommitConflictError,
-    CommitStateUnknownError,
     InvalidInputError,
     Log,
     LogReplacedError,
@@ -17,7 +17,15 @@ from clog.storage import (
     StoreUnavailableError,
     VersionExpiredError,
 )
-from clog.storage.cuts import changed_since, consistent, cuts_of, drop_cut, name_cut
+from clog.storage.cuts import (
+    Shown,
+    _consistent_logs,
+    changed_since,
+    consistent,
+    cuts_of,
+    drop_cut,
+    name_cut,
+)
 from clog.storage.env import SeededIds
 from clog.storage.store.contract import Within
 from clog_testing.clocked import ClockedStore
@@ -292,19 +300,19 @@ def test_a_waiting_end_is_finished(disk, logs):
     assert disk.values(disk.cut()) == all_are("b")
 
 
-def test_ends_that_cross_have_no_cut_between(disk, logs):
+def test_ends_that_cross_have_no_cut_between():
     """S74: of two transactions one ended first in one log, the other in another."""
-    assert consistent({"a": 9, "b": 9}, [{"a": 5, "b": 8}, {"a": 7, "b": 6}], {"a": 0, "b": 0}) == {
-        "a": 9,
-        "b": 9,
-    }
-    late = 1 << 63
-    assert consistent({"a": 9, "b": 7}, [{"a": 5, "b": 8}, {"a": 7, "b": 6}], {"a": 0, "b": 0}) == {
-        "a": 4,
-        "b": 5,
-    }
-    assert consistent({"a": 9, "b": 9}, [{"a": 5, "b": late}], {"a": 5, "b": 5}) is None
-    assert consistent({"a": 9}, [{"a": late}], {"a": 9}) == {"a": 9}
+
+    def ended(**logs):
+        return {log: Shown(version - 1, version) for log, version in logs.items()}
+
+    crossing, none = [ended(a=5, b=8), ended(a=7, b=6)], {"a": 0, "b": 0}
+    assert consistent({"a": 9, "b": 9}, crossing, none) == {"a": 9, "b": 9}
+    assert consistent({"a": 9, "b": 7}, crossing, none) == {"a": 4, "b": 5}
+    assert consistent({"a": 9, "b": 7}, crossing, {"a": 5, "b": 0}) is None
+    partly = [{"a": Shown(2, 7), "b": Shown(4, 5)}]
+    assert consistent({"a": 6, "b": 9}, partly, none) == {"a": 2, "b": 4}
+    assert consistent({"a": 7, "b": 5}, partly, none) == {"a": 7, "b": 5}
 
 
 def test_transactions_of_another_home(disk, logs):
@@ -325,15 +333,22 @@ def test_transactions_of_another_home(disk, logs):
 
 
 def test_what_cannot_be_finished_is_told(disk, logs):
-    """S74: then there is no cut, and the caller is told which transaction it is."""
+    """S74: there is a cut behind it, for as long as older versions can be read; then the caller is
+    told which transaction it is.
+    """
     put(logs, "a")
     left(disk, logs)
     home = disk.open("home").handle
     away = FaultyStore(disk.clocked)
     away.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "create", "*right/*/commits/*", times=10**6))
     home.reach = lambda url: Folder(away, url.rpartition("/")[2])
+    found = _consistent_logs(home, ())
+    cut = {handle.store.url: version for handle, version in found.values()}
+    assert [log.table(at=cut[log.url]).get("k") for log in logs] == [b"a"] * 3
+    for log in logs[:2]:
+        raise_oldest(log.handle, log.version)
     with pytest.raises(
-        CommitConflictError, match=r"transaction 0 of id 'job' has ended in some.*cannot"
+        CommitConflictError, match=r"transaction 0 of id 'job' has not ended in .*right.*cannot"
     ):
         name_cut(home, "c", None)
     assert not disk.open("home").handle.tip.head.kept
@@ -346,9 +361,10 @@ def test_a_failure_leaves_no_keep(disk, logs):
     home = disk.open("home").handle
     home.reach = lambda url: Folder(away, url.rpartition("/")[2])
     away.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "create", "*right/*/commits/*", times=99))
-    with pytest.raises((StoreUnavailableError, CommitStateUnknownError)):
+    with pytest.raises(StoreUnavailableError, match="the cut 'c' was not named"):
         name_cut(home, "c", None)
-    assert not any(disk.open(name).handle.tip.head.cuts for name in NAMES)
+    heads = [disk.open(name).handle.tip.head for name in NAMES]
+    assert not any(head.cuts or head.kept for head in heads)
 
 
 def test_keeps_that_a_crash_left_go(disk, logs):

@@ -16,7 +16,7 @@ would stay for as long as others are dirtier (S46). Then the highest ratio.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 import numpy as np
@@ -389,6 +389,11 @@ class PassStats:
             + self.records_without_key
             + self.records_trimmed
         )
+
+    def __repr__(self) -> str:
+        """Returns the counts that are not 0."""
+        counts = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return f"PassStats({', '.join(f'{name}={n}' for name, n in counts if n)})"
 
 
 _OF_RECORDS = (

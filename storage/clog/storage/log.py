@@ -51,10 +51,13 @@ from clog.storage.store.opening import Reach
 from clog.storage.transactions.ids import last_sequence
 from clog.storage.transactions.several import TransactionInfo
 from clog.storage.transactions.transaction import Holders, Transaction
-from clog.storage.types.columns import Records, arrow_schema, rows_of
+from clog.storage.types.columns import Records, arrow_schema, html, rows_of
 from clog.storage.types.rows import KEY_COLUMNS
 
 _T = TypeVar("_T")
+_NOT_FOR_USERS = ("handle", "object_writer", "append_objects")
+_SHOWN = ("partition", "log_start_offset", "end_offset", "records", "size_bytes", "dirty_ratio")
+"""What a notebook shows of each partition."""
 
 
 class Log:
@@ -158,6 +161,17 @@ class Log:
 
     def __repr__(self) -> str:
         return f"Log({self.url!r}, version={self._handle.tip.version})"
+
+    def _repr_html_(self) -> str:
+        described = self.describe()
+        rows: list[dict[str, Any]] = [dict(d) for d in described["partition_details"]]
+        parts = pa.Table.from_pylist([{name: row[name] for name in _SHOWN} for row in rows])
+        more = f"{described['objects']} objects, {described['object_bytes']} bytes"
+        return html(parts, repr(self), more)
+
+    def __dir__(self) -> list[str]:
+        """Lists what is for users."""
+        return [name for name in super().__dir__() if name not in _NOT_FOR_USERS]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Returns how another process opens the log: by its URL and those storage options that are

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.cleaner.selection import Reason, candidates, expired_tombstones
+from clog.cleaner.selection import PassStats, Reason, candidates, expired_tombstones
 from clog.storage.config.log_config import LogConfig
 from clog.storage.read.cleanable import cleanable_bounds
 
@@ -219,3 +219,8 @@ def test_deleted_records_raise_the_first_dirty_offset(make_log, put, bounds_of, 
     log.roll()
     clean(log)
     assert there(log) == "5:e=2"
+
+
+def test_a_pass_is_shown_without_its_zeros():
+    """Of 22 counts those that are not 0 are what a reader of a round looks for."""
+    assert repr(PassStats(maps=1, records_read=5)) == "PassStats(maps=1, records_read=5)"

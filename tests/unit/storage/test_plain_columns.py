@@ -203,3 +203,18 @@ def test_a_notebook_shows_the_first_rows(trips):
     assert "&lt;b&gt;0&lt;/b&gt;" in shown
     assert "the first 10 rows" in shown
     assert shown.count("<tr>") == 11
+
+
+def test_a_notebook_shows_a_log_by_partition(trips):
+    """How much there is, and how much of it is dirty."""
+    trips.append(TRIPS)
+    shown = trips._repr_html_()
+    assert "<th>end_offset</th>" in shown
+    assert "<td>2</td>" in shown
+    assert "1 objects" in shown
+
+
+def test_completion_lists_what_is_for_users(trips):
+    """What connectors build on can be called, and is not offered."""
+    assert "append" in dir(trips)
+    assert {"handle", "object_writer", "append_objects"}.isdisjoint(dir(trips))

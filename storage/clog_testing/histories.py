@@ -311,6 +311,9 @@ def any_edits() -> st.SearchStrategy[Edit]:
         marked=st.lists(st.tuples(_PARTITIONS, _NUMBERS, _NUMBERS), max_size=2).map(tuple),
         unmarked=st.lists(st.tuples(_PARTITIONS, _NUMBERS), max_size=2).map(tuple),
         first_dirty=_OFFSETS,
+        reached=_OFFSETS,
+        reached_after=_OFFSETS,
+        gives_offsets=st.booleans(),
         tombstones_removed=_OFFSETS,
         uncleanable=st.dictionaries(_PARTITIONS, uncleanable, max_size=2),
         add=st.none() | _appends(),
@@ -365,4 +368,7 @@ def _appends(draw: st.DrawFn) -> Append:
     chunks = edits[0].add.chunks
     if edits[0].add.chunks[0][1].object.path != edits[1].add.chunks[0][1].object.path:
         chunks += edits[1].add.chunks
-    return Append(chunks, draw(st.sampled_from([(), ((3, 0, 50),)])))
+    is_given = draw(st.booleans())
+    if is_given:
+        chunks = tuple((p, replace(c, next=c.next + p)) for p, c in chunks)
+    return Append(chunks, draw(st.sampled_from([(), ((3, 0, 50),)])), is_given)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import date
 from decimal import Decimal
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,7 +32,7 @@ from agreement import agree
 from clog.cleaner import Cleaner
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce
-from clog.storage import Log, ManualClock, NotFoundError
+from clog.storage import Clock, Log, ManualClock, NotFoundError
 from clog.storage.administration import keep_row_texts, reset_times
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
@@ -85,7 +86,8 @@ class RandomLog:
         self.done: Counter[str] = Counter()
         self.is_typed = self.draw.random() < 0.4
         self.has_typed_keys = self.is_typed and seed % 2 == 1
-        self.is_undecided = self.draw.random() < 0.6
+        self.is_undecided = self.draw.random() < 0.6 and seed % 10 != 9
+        self.is_mirror = seed % 10 == 9
         self.evolutions = list(EVOLUTIONS) if self.is_typed else []
         self.swept = False
         self._ids = iter(range(seed * 1_000, seed * 1_000 + 1_000))
@@ -110,7 +112,11 @@ class RandomLog:
             schema = of_typed if self.is_typed else None
             ids = SeededIds(next(self._ids))
             return Log.create(
-                self.store, partitions, config, schema=schema, clock=self.clock, ids=ids
+                *(self.store, partitions, config),
+                clock=self.clock,
+                schema=schema,
+                features=["given-offsets"] if self.is_mirror else [],
+                ids=ids,
             )
 
     def _opened(self) -> Log:
@@ -153,7 +159,36 @@ class RandomLog:
             made["headers"] = [("h", b"x"), ("h", None)]
         return made
 
+    def mirror(self, clock: Clock | None = None) -> None:
+        """Commits records with their offsets, which have gaps between them, and ends that lie
+        behind; now and then the source begins where it ended, or the mirror is over.
+        """
+        draw = self.draw
+        log = Log.open(self.store, clock=clock or self.clock, ids=SeededIds(next(self._ids)))
+        if draw.random() < 0.05:
+            log.give_offsets()
+            self.is_mirror = False
+            return
+        ends = log.end_offsets()
+        t = log.transaction("mirror")
+        for p in draw.sample(range(log.partitions), draw.randint(1, log.partitions)):
+            if draw.random() < 0.1:
+                t.cover({p: ends[p] + 9}, start={p: ends[p] + draw.choice([0, 4, 9])})
+                continue
+            for _ in range(draw.choice([1, 1, 2])):
+                records = self.records()
+                steps = [draw.choice([1, 1, 1, 5]) for _ in records]
+                offsets = list(accumulate(steps, initial=ends[p] - 1))[1:]
+                t.append(records, p, offsets=offsets)
+                ends[p] = offsets[-1] + draw.choice([1, 1, 6])
+            t.cover({p: ends[p]})
+        t.commit()
+        self.logs = [self._opened(), self._opened()]  # Who was fenced stays so.
+
     def append(self) -> None:
+        if self.is_mirror:
+            self.mirror()
+            return
         log, producer = self.log, None
         if self.draw.random() < 0.5:
             self.done["producer"] += 1
@@ -167,6 +202,9 @@ class RandomLog:
             log.append(self.records(), self.draw.randrange(log.partitions), producer)
 
     def transact(self) -> None:
+        if self.is_mirror:
+            self.mirror()
+            return
         transaction = self.log.transaction(f"t{self.draw.randrange(3)}")
         for _ in range(self.draw.randrange(3)):
             transaction.append(self.records())
@@ -262,7 +300,11 @@ class RandomLog:
 
     def reset(self) -> None:
         ahead = ManualClock(self.clock.now_ms() + 30 * DAY_MS)
-        Log.open(self.store, clock=ahead, ids=SeededIds(next(self._ids))).append(self.records())
+        if self.is_mirror:
+            self.mirror(ahead)
+        else:
+            log = Log.open(self.store, clock=ahead, ids=SeededIds(next(self._ids)))
+            log.append(self.records())
         assert reset_times(self.log.handle) > 0
 
     def reopen(self) -> None:
@@ -312,6 +354,10 @@ EVERYTHING = {
         "positions",
         "positions apart",
         "foreign positions",
+        "given offsets",
+        "reached",
+        "reached after",
+        "gives offsets",
         "later schema",
         "horizons",
     ),
@@ -363,6 +409,10 @@ def found_in(log: RandomLog) -> set[str]:
         "edits apart": bool(kinds["edits"]),
         "positions": any("positions" in status for status in states),
         "positions apart": any("positions_at" in status for status in states),
+        "given offsets": "given-offsets" in own.features,
+        "reached": any("reached" in commit.get("edit", {}) for commit in commits),
+        "reached after": any("reached_after" in commit.get("edit", {}) for commit in commits),
+        "gives offsets": own.gives_offsets is not None,
         "foreign positions": any("foreign" in status for status in states),
         "later schema": own.schema.id > 0,
         "horizons": any(max(chunk.horizon, chunk.horizon_max) >= 0 for chunk in chunks),

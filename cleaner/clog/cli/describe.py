@@ -437,6 +437,7 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
         "replaced, not yet deleted": size(log["released_bytes"]),
         "writers": count(log["writers"]),
         **({"waited for": ", ".join(holds)} if holds else {}),
+        **({"offsets": "taken from what it mirrors"} if log["takes_offsets"] else {}),
         **{f"read by {name}": _sources(mine) for name, mine in log["sources"].items()},
         **{f"published as {view['format']}": _kept(view, now_ms) for view in log["views"]},
         **{f"kept for cut {keep['cut']}": _kept_for_cut(keep) for keep in log["kept"]},

@@ -187,6 +187,9 @@ def create(
     ),
     config: list[str] | None = CONFIGS,
     schema: Path | None = _SCHEMA,
+    feature: list[str] | None = option(
+        "--feature NAME", "Create it with this feature (clog upgrade lists them); repeatable."
+    ),
     given: Given,
 ) -> None:
     r"""Create a log.
@@ -201,7 +204,13 @@ def create(
     clog create s3://bucket/orders --partitions 8 -o anon=false
     clog create ./trips --schema trips.json
     """
-    log = given.create(url, partitions, configs(config), schema=schema_file(schema))
+    from clog.storage.administration import addable
+
+    with usage_errors():
+        for name in feature or ():
+            addable(name)
+    wanted = schema_file(schema)
+    log = given.create(url, partitions, configs(config), schema=wanted, features=feature or ())
     given.tell(
         {"url": log.url, "partitions": log.partitions, "config": log.config},
         f"created {log.url} with {counted(partitions, 'partition')}",

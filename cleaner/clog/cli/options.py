@@ -186,6 +186,7 @@ class Given(NamedTuple):
         config: Mapping[str, str],
         *,
         schema: "pa.Schema | None" = None,
+        features: Iterable[str] = (),
         storage: Mapping[str, object] | None = None,
     ) -> "Log":
         """Creates a log; ``storage`` stands in place of the storage options."""
@@ -194,7 +195,10 @@ class Given(NamedTuple):
         options = self.storage if storage is None else storage
         with waiting_for(url, options):
             return Log.create(
-                url, partitions, config, options, schema=schema, single_writer=self.single_writer
+                *(url, partitions, config, options),
+                schema=schema,
+                features=features,
+                single_writer=self.single_writer,
             )
 
     def tell(self, document: Any, people: str | Iterable[str] | Callable[[], None]) -> None:

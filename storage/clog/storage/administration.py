@@ -45,6 +45,7 @@ from clog.storage.errors import (
 from clog.storage.format import documents
 from clog.storage.format.columns import new_jitter_ms
 from clog.storage.format.commits import Commit, Edit, EditRecord, edit_of, edit_to_json, first_head
+from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import (
     FEATURES,
     NEW_LOG_FEATURES,
@@ -279,6 +280,24 @@ def keep_row_texts(
     return kept
 
 
+def give_offsets(handle: Handle) -> int:
+    """Has a log that takes offsets give them from the next version on; see `Log.give_offsets`."""
+
+    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+        if tip.head.takes_offsets:
+            return Edit(gives_offsets=True)
+        if tip.head.gives_offsets == NONE:
+            raise InvalidInputError(
+                f"{handle.store.url} gives offsets itself, as it always did: it mirrors nothing;"
+                " nothing was changed"
+            )
+        return NothingToCommit()
+
+    handle.refresh()
+    handle.commit(prepare, operation="give-offsets")
+    return handle.tip.head.gives_offsets
+
+
 def _feature_states(there: FeatureNames) -> list[FeatureState]:
     """Returns the features that are known, then those that the log has and this clog does not
     know.
@@ -367,6 +386,7 @@ class NewLog:
     partitions: int
     config: Mapping[str, str]
     schema: LogSchema | None
+    features: FeatureNames
 
     @property
     def settings(self) -> LogConfig:
@@ -388,6 +408,7 @@ class NewLog:
         ahead_ms = now_ms - clock.monotonic_ms()
         StoreClock(store, ahead_ms, clock=clock, ids=ids).check(newest_ms=0)
         features = NEW_LOG_FEATURES.with_added(features_of_holds(self.settings))
+        features = features.with_added(self.features)
         if self.schema is not None:
             features = features.with_added(_TYPED)
         if has_typed_keys(self.schema):
@@ -420,12 +441,18 @@ def new_log(
     partitions: int,
     config: Mapping[str, object],
     schema: Mapping[str, Any] | pa.Schema | None,
+    features: Iterable[str] = (),
     *,
     ids: Ids,
     key: str | Sequence[str] | None = None,
     like: object = None,
 ) -> NewLog:
     """Returns a log to be created; see `Log.create`."""
+    wanted = [addable(name) for name in dict.fromkeys(features)]
+    if typed_ones := [f.name for f in wanted if f.name in (TYPED_COLUMNS, TYPED_KEYS)]:
+        raise InvalidInputError(
+            f"the feature {typed_ones[0]!r} comes with a schema; give one; nothing was created"
+        )
     if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidInputError(
             f"partitions={partitions!r} is out of range; allowed: 1 to {PARTITIONS_MAX}"
@@ -449,7 +476,7 @@ def new_log(
         raise InvalidInputError(f"{problem}; nothing was created")
     for name in settings.published_formats:
         check_publishable(name, typed, settings, url="the log")
-    return NewLog(ids.new_id(), partitions, overrides, typed)
+    return NewLog(ids.new_id(), partitions, overrides, typed, lists_of(wanted))
 
 
 def _exists(root: Store) -> AlreadyExistsError:

@@ -14,7 +14,7 @@ A fresh object carries no offsets, so a lost race rewrites nothing: `AppendReque
 called again with the new tip and gives other offsets.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,15 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.given import (
+    NOTHING_COVERED,
+    Bound,
+    Covered,
+    bind_given,
+    check_takes,
+    checked_offsets,
+    is_given,
+)
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import CommitConflictError, InvalidInputError, NotFoundError
@@ -32,11 +41,11 @@ from clog.storage.format.documents import NONE
 from clog.storage.format.transactions import WRITER_ID_BYTES_MAX, AppendedBy, WriterEntry
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.keys.hashing import partitions_for
-from clog.storage.numpy_arrays import to_numpy
+from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.objects.records import Appendable, ContentHash, loaded, to_records
 from clog.storage.objects.writer import DataObject, ObjectWriter, given_back, record_sizes
 from clog.storage.store.contract import Store
-from clog.storage.types.columns import rows_of, shaped
+from clog.storage.types.columns import OFFSET, rows_of, shaped
 
 BEFORE_THE_FIRST = -1
 """The sequence of a stream that is known, but has no records in the log yet."""
@@ -179,6 +188,7 @@ class AppendRequest:
     writer: Writer | None
     writer_pages: WriterPages
     uniform: Callable[[], float]
+    covered: Covered = NOTHING_COVERED
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | Duplicate:
         """Returns the edit, given the tip."""
@@ -187,17 +197,32 @@ class AppendRequest:
             duplicate = find_duplicate(self.writer_pages, head, self.writer)
             if duplicate is not None:
                 return duplicate
-        config = LogConfig.from_overrides(head.config)
+        config, bound = LogConfig.from_overrides(head.config), self._bound(head)
         for obj in self.objects:
             _check_floor(obj, head, self.url)
             _check_schema(obj, head, self.url)
-            check_facts(obj, config, now_ms=time_ms)
-        append_time_ms = time_ms if config.log_append_time else NONE
-        chunks = _bind(self.objects, head, tip.version + 1, append_time_ms)
+            check_facts(obj, config, now_ms=time_ms, given=bound is not None)
+        append_time_ms = time_ms if config.log_append_time and bound is None else NONE
+        ranges = _following(self.objects, head) if bound is None else bound.ranges
+        chunks = _bind(self.objects, ranges, tip.version + 1, append_time_ms)
         rolls = rolls_for(head.partitions, chunks, config, uniform=self.uniform)
         version, objects = tip.version + 1, len(self.objects)
         by = () if self.writer is None else (_appended_by(self.writer, version, objects),)
-        return Edit(add=Append(tuple(chunks), rolls), writers=by)
+        add = Append(tuple(chunks), rolls, is_given=bound is not None and bool(chunks))
+        if bound is None:
+            return Edit(add=add, writers=by)
+        after = bound.reached_after
+        return Edit(
+            reached=bound.reached, start=bound.starts, add=add, reached_after=after, writers=by
+        )
+
+    def _bound(self, head: Head) -> Bound | None:
+        """Returns how what is given binds to the head; None where the log gives the offsets."""
+        if not (self.objects or self.covered):
+            return None
+        given = is_given(self.objects) or bool(self.covered)
+        check_takes(head, given=given, url=self.url)
+        return bind_given(self.objects, self.covered, head, url=self.url) if given else None
 
 
 def append(
@@ -205,31 +230,55 @@ def append(
     data: Appendable,
     partition: int | Sequence[int] | _Partitions | None,
     producer: tuple[str, int] | None,
+    offsets: Sequence[int] | _Partitions | None,
 ) -> AppendResult:
     """Appends records in one commit; see `Log.append`."""
+    if offsets is not None and producer is None:
+        raise InvalidInputError(
+            "records with offsets need producer=(id, sequence), or a transaction: else nobody could"
+            " tell, after a lost reply, whether they are there; nothing was appended"
+        )
     records, has_times = records_of(handle, data)
     if records.num_rows == 0:
         return AppendResult(handle.tip.version)
-    parts = partitions_of(records, partition, handle.tip.head, url=handle.store.url)
-    writer = None if producer is None else producer_of(producer, records, has_times=has_times)
-    if writer is not None:
+    url = handle.store.url
+    parts = partitions_of(records, partition, handle.tip.head, url=url)
+    given = None if offsets is None else checked_offsets(offsets, parts, {}, url=url)
+    writer = None
+    if producer is not None:
+        named = records if given is None else records.append_column(OFFSET, to_arrow(given))
+        writer = producer_of(producer, named, has_times=has_times)
         duplicate = _known_duplicate(handle, writer)
         if duplicate is not None:
             return _first_result(handle.store, duplicate)
-    return append_objects(handle, put_records(handle, records, parts), writer)
+    return append_objects(handle, put_records(handle, records, parts, offsets=given), writer)
 
 
 def put_records(
-    handle: Handle, records: pa.Table, partition: _Partitions, *, stamp: int | None = None
+    handle: Handle,
+    records: pa.Table,
+    partition: _Partitions,
+    *,
+    stamp: int | None = None,
+    offsets: _Partitions | None = None,
 ) -> list[DataObject]:
-    """Puts records as fresh objects (COMMIT.md, K1), with this stamp or that of the tip."""
+    """Puts records as fresh objects (COMMIT.md, K1), with this stamp or that of the tip;
+    ``offsets``: they come with theirs.
+    """
+    check_takes_early(handle, given=offsets is not None)
     _check_records_early(handle, records)
-    objects = object_writer(handle, stamp=stamp)
+    objects = object_writer(handle, stamp=stamp, given=offsets is not None)
     if records.schema.types != objects.columns.types:  # The tip has moved since: it evolved (S61).
         batches = [shaped(batch, objects.columns) for batch in records.to_batches()]
         records = pa.Table.from_batches(batches)
-    objects.add(records, partition)
+    objects.add(records, partition, offsets)
     return objects.finish()
+
+
+def check_takes_early(handle: Handle, *, given: bool) -> None:
+    """Raises as `check_takes` does, before anything is written; by the newest version."""
+    if given != handle.tip.head.takes_offsets:
+        check_takes(handle.refresh().head, given=given, url=handle.store.url)
 
 
 def records_of(handle: Handle, data: Appendable) -> tuple[pa.Table, bool]:
@@ -271,8 +320,10 @@ def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
     return handle.with_pages(settled, ask)
 
 
-def object_writer(handle: Handle, *, stamp: int | None = None) -> ObjectWriter:
-    """Returns a writer of fresh objects (COMMIT.md, K1); see `Log.object_writer`."""
+def object_writer(handle: Handle, *, stamp: int | None = None, given: bool = False) -> ObjectWriter:
+    """Returns a writer of fresh objects (COMMIT.md, K1); see `Log.object_writer`. ``given``: of
+    records with their offsets.
+    """
     tip = handle.recent()
     config = LogConfig.from_overrides(tip.head.config)
     return ObjectWriter(
@@ -283,6 +334,7 @@ def object_writer(handle: Handle, *, stamp: int | None = None) -> ObjectWriter:
         schema=tip.head.log.schema,
         compression=config.compression,
         object_bytes=config.object_bytes,
+        given=given,
     )
 
 
@@ -294,8 +346,9 @@ def append_objects(
         handle.store.url, objects, writer, handle.writer_pages, handle.ids.uniform
     )
     try:
+        count = sum(len(obj.chunks) for obj in objects)
         with given_back(handle.store, objects):
-            done = handle.append(request.prepare, chunks=sum(len(obj.chunks) for obj in objects))
+            done = handle.append(request.prepare, chunks=count, alone=is_given(objects))
     except NotFoundError:
         handle.withdraw(obj.ref.path for obj in objects)
         raise
@@ -348,8 +401,10 @@ def check_records(records: pa.Table, config: LogConfig) -> None:
         )
 
 
-def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int) -> None:
-    """Raises if the log's config as of now refuses a record of the object (S5, S6, S9)."""
+def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool = False) -> None:
+    """Raises if the log's config as of now refuses a record of the object (S5, S6, S9); not for
+    its time where it came with its offset.
+    """
     facts = obj.facts
     assert facts is not None, "rewritten records are not appended"
     if config.compact and facts.null_keys:
@@ -362,7 +417,7 @@ def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int) -> None:
             f"a record of {facts.largest_record_bytes} bytes is larger than"
             f" max.message.bytes={config.max_message_bytes}"
         )
-    if config.log_append_time:
+    if config.log_append_time or given:
         return
     ahead_ms = facts.max_timestamp_ms - now_ms
     behind_ms = now_ms - facts.min_timestamp_ms
@@ -447,25 +502,34 @@ def _check_schema(obj: DataObject, head: Head, url: str) -> None:
         )
 
 
-def _bind(
-    objects: Sequence[DataObject], head: Head, version: int, append_time_ms: int
-) -> list[tuple[int, Chunk]]:
+def _following(objects: Sequence[DataObject], head: Head) -> Iterator[tuple[int, int]]:
+    """Yields the offsets that each chunk gets: behind the one before it in its partition."""
     ends: dict[int, int] = {}
-    bound = []
+    for stats in (stats for obj in objects for stats in obj.chunks):
+        base = ends.get(stats.partition, head.partitions.end[stats.partition])
+        ends[stats.partition] = base + stats.rows
+        yield base, ends[stats.partition]
+
+
+def _bind(
+    objects: Sequence[DataObject],
+    ranges: Iterable[tuple[int, int]],
+    version: int,
+    append_time_ms: int,
+) -> list[tuple[int, Chunk]]:
+    given, bound = iter(ranges), []
     for obj in objects:
         ref = obj.ref
         first_row = 0
         for stats in obj.chunks:
-            p = stats.partition
-            base = ends.get(p, head.partitions.end[p])
-            ends[p] = base + stats.rows
+            base, end = next(given)
             is_append_time = append_time_ms != NONE
             chunk = Chunk(
                 object=ref,
                 first_row=first_row,
                 rows=stats.rows,
                 base=base,
-                next=ends[p],
+                next=end,
                 size_bytes=stats.size_bytes,
                 first_timestamp_ms=append_time_ms if is_append_time else stats.first_timestamp_ms,
                 max_timestamp_ms=append_time_ms if is_append_time else stats.max_timestamp_ms,
@@ -473,7 +537,7 @@ def _bind(
                 version=version,
                 append_time_ms=append_time_ms,
             )
-            bound.append((p, chunk))
+            bound.append((stats.partition, chunk))
             first_row += stats.rows
     return bound
 

@@ -91,6 +91,7 @@ class Log:
         key: str | Sequence[str] | None = None,
         like: object = None,
         exist_ok: bool = False,
+        features: Iterable[str] = (),
         ids: Ids | None = None,
         single_writer: bool = False,
     ) -> Self:
@@ -119,17 +120,20 @@ class Log:
             like: data with the columns that the log is to have: a pandas or Polars frame, an Arrow
                 table or schema, a list of dicts.
             exist_ok: open the log where there is one already, as it is.
+            features: of the format, as `upgrade` takes them, and ``given-offsets``: then records
+                come with their offsets (`append`).
             ids: the source of random ids; None: the operating system.
             single_writer: promises that nobody else writes, so creates need not be exclusive.
 
         Raises:
             AlreadyExistsError: there is a log at this URL, unless ``exist_ok``.
-            InvalidInputError: a config, a schema or a number of partitions that is refused.
+            InvalidInputError: a config, a schema, a feature or a number of partitions that is
+                refused.
             UnsupportedFilesystemError: the filesystem cannot create exclusively.
         """
         store = store_at(url, storage_options, single_writer=single_writer)
         clock, ids = clock or SystemClock(), ids or SystemIds()
-        new = new_log(partitions, config or {}, schema, ids=ids, key=key, like=like)
+        new = new_log(partitions, config or {}, schema, features, ids=ids, key=key, like=like)
         try:
             new.create(store, clock=clock, ids=ids)
         except AlreadyExistsError:
@@ -230,6 +234,8 @@ class Log:
         data: Appendable,
         partition: int | Sequence[int] | np.ndarray[Any, Any] | None = None,
         producer: tuple[str, int] | None = None,
+        *,
+        offsets: Sequence[int] | np.ndarray[Any, Any] | None = None,
     ) -> AppendResult:
         """Appends records to all the partitions they belong to, in one atomic commit; in each
         partition they keep their order.
@@ -250,6 +256,10 @@ class Log:
             partition: one for all records, or one for each; None: by the hash of the key.
             producer: (id, sequence). Repeating the producer's last sequence with the same records
                 commits nothing and returns the first result; the next one must be greater.
+            offsets: the offset of each record, as a mirror of a topic keeps them: an array of
+                integers that ascend in each partition. For a log that was created with the feature
+                ``given-offsets``, which takes no records without, until `give_offsets`; with a
+                ``producer``, or in a transaction.
 
         Raises:
             InvalidInputError: a column that is unknown, missing or of a wrong type; in a compacted
@@ -257,12 +267,13 @@ class Log:
                 before 1970 or outside ``message.timestamp.before.max.ms`` and ``…after.max.ms``; a
                 partition that does not exist; a producer's sequence that went back, or came with
                 other records; more than 2 GiB of keys or of values; in a typed log a key or value
-                that does not fit the schema. Nothing is committed.
+                that does not fit the schema; offsets where the log gives them, or none where it
+                takes them, or such as are below its end. Nothing is committed.
             CommitConflictError: other writers were faster each time; append again.
             CommitStateUnknownError: the commit may have happened; with a ``producer``, repeat the
                 append.
         """
-        return append.append(self._handle, data, partition, producer)
+        return append.append(self._handle, data, partition, producer, offsets)
 
     def object_writer(self, *, stamp: int | None = None) -> ObjectWriter:
         """Returns a writer of fresh objects; for connectors, not for users (COMMIT.md, K1)."""
@@ -583,6 +594,16 @@ class Log:
             InvalidInputError: a feature is unknown, not built yet, or only for new logs.
         """
         return administration.upgrade(self._handle, features)
+
+    def give_offsets(self) -> int:
+        """Has a log that takes offsets from what it mirrors give them itself, as any log does, for
+        good; returns the version that did. From then on anybody appends to it, and an append with
+        offsets is refused.
+
+        Raises:
+            InvalidInputError: the log mirrors nothing.
+        """
+        return administration.give_offsets(self._handle)
 
     def roll(self, partition: int | None = None) -> list[int]:
         """Seals active segments, of a ``partition`` or of all, so that they can be cleaned; returns

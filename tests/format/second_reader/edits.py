@@ -65,6 +65,8 @@ def apply(state: State, commit: Json, edit: Json) -> None:
             joining = joins(state, edit["unended"])
         if key == "uncleanable" and "add" in edit:
             objects = _add(state, edit["add"])
+        if key == "uncleanable" and "reached_after" in edit:
+            _reached(state, edit["reached_after"])
         if key == "uncleanable":
             hold(state, joining, objects)
         if key == "uncleanable" and "writers" in edit:
@@ -92,6 +94,20 @@ def _features(state: State, value: Json) -> None:
 def _config(state: State, value: Any) -> None:
     check_config(value)
     state.config, state.config_epoch = dict(value), state.version
+
+
+def _reached(state: State, value: Json) -> None:
+    state.need_taken_offsets()
+    for number, offset in value.items():
+        partition = partition_at(state, number)
+        need(integer(offset, "16") > partition.end, "16", "an end that was reached before")
+        partition.active.next = offset
+
+
+def _gives_offsets(state: State, value: Any) -> None:
+    need(value is True, "16", "gives_offsets is true or absent")
+    state.need_taken_offsets()
+    state.gives_offsets = state.version
 
 
 def _start(state: State, value: Json) -> None:
@@ -185,18 +201,25 @@ def _uncleanable(state: State, value: Json) -> None:
 
 def _add(state: State, body: Json) -> list[DataObject]:
     time_ms = integer(body.get("append_time_ms", -1), "3.3", -1)
+    given = body.get("given", False)
+    need(isinstance(given, bool), "16", "given is true or absent")
+    names = "p rows base bytes first_ms max_ms tombstones"
+    if given:
+        state.need_taken_offsets()
+        need(time_ms == -1, "16", "given offsets with other times than their own")
+        names += " next"
     for each in body["rolls"]:
         need(all(integer(number, "3.3") >= 0 for number in each), "3.3", "no roll")
     rolls = {(p, base): jitter for p, base, jitter in body["rolls"]}
     objects = []
     for each in body["objects"]:
         described = data_object(each)
-        need(described.dense, "3.3", "a fresh object that is not dense")
+        need(described.dense or given, "3.3", "a fresh object that is not dense")
         objects.append(described)
         row = 0
         previous = -1
-        for p, rows, base, size, first, newest, tombstones in columns(
-            each["chunks"], "p rows base bytes first_ms max_ms tombstones", "3.3"
+        for p, rows, base, size, first, newest, tombstones, *end in columns(
+            each["chunks"], names, "3.3"
         ):
             partition = partition_at(state, p)
             need(p > previous, "5.1", "partitions out of order in an object")
@@ -206,7 +229,7 @@ def _add(state: State, body: Json) -> list[DataObject]:
                 row,
                 rows,
                 base,
-                base + rows,
+                end[0] if end else base + rows,
                 size,
                 first,
                 newest,
@@ -329,6 +352,7 @@ STEPS: dict[str, Callable[[State, Any], None]] = {
     "features": _features,
     "schema": State.add_schema,
     "config": _config,
+    "reached": _reached,
     "start": _start,
     "seal": _seal,
     "drop": _drop,
@@ -352,4 +376,5 @@ STEPS: dict[str, Callable[[State, Any], None]] = {
     "cuts": _merged("cuts"),
     "reset_times": _reset_times,
     "forget": _forget,
+    "gives_offsets": _gives_offsets,
 }

@@ -26,7 +26,7 @@ CHUNK_FIELDS = (
     " horizon_min horizon_max horizon up_to"
 )
 HEAD_COLUMNS = "start end base bytes chunks first_ms created_ms jitter_ms changed"
-KNOWN = {"dead-rows", "typed-columns", "typed-keys", "undecided-records"}
+KNOWN = {"dead-rows", "typed-columns", "typed-keys", "undecided-records", "given-offsets"}
 Name = tuple[str, str, int, int]
 """Home, id, epoch and number of a transaction (§11.2)."""
 
@@ -164,6 +164,7 @@ class State:
     kept: Json = field(default_factory=dict)
     members: Json = field(default_factory=dict)
     cuts: Json = field(default_factory=dict)
+    gives_offsets: int | None = None
     unended: list[Json] = field(default_factory=list)
     markers: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -177,6 +178,11 @@ class State:
         partition = self.partitions[p]
         firsts = [each["first"][str(p)] for each in self.unended if str(p) in each["first"]]
         return max(min(firsts), partition.start) if firsts else partition.end
+
+    def need_taken_offsets(self) -> None:
+        """Refuses given offsets in a log that gives them itself (§16)."""
+        need("given-offsets" in self.features, "16", "given offsets without their feature")
+        need(self.gives_offsets is None, "16", "given offsets in a log that gives them")
 
     def add_schema(self, body: Json) -> None:
         """The log's next schema (§12)."""
@@ -202,6 +208,7 @@ class State:
             "masked": self.masked,
             "row_texts": self.row_texts,
             "cuts": (self.kept, self.members, self.cuts),
+            "gives_offsets": self.gives_offsets,
             "versions": (
                 self.version,
                 self.id,

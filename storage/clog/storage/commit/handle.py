@@ -53,7 +53,7 @@ from clog.storage.errors import (
     VersionExpiredError,
 )
 from clog.storage.format.chunks import Append
-from clog.storage.format.commits import HINT_STRIDE, Commit, Edit, advance
+from clog.storage.format.commits import HINT_STRIDE, Commit, Edit, advance, edit_of
 from clog.storage.format.log_info import NO_FEATURES, FeatureNames
 from clog.storage.format.manifest import Manifest, unpage
 from clog.storage.format.transactions import AppendedBy, WriterEntry
@@ -219,12 +219,19 @@ class Handle(Shared):
         with self._lock:
             self._committer.withdraw(written)
 
-    def append(self, prepare: Prepare[_Nothing], *, chunks: int) -> Appended | _Nothing:
+    def append(
+        self, prepare: Prepare[_Nothing], *, chunks: int, alone: bool = False
+    ) -> Appended | _Nothing:
         """Commits an append from the tip the handle knows, together with those that wait at the
-        same time (`AppendQueue.append`).
+        same time (`AppendQueue.append`), unless it must be ``alone``.
         """
         try:
-            return self._appends.append(prepare, chunks=chunks)
+            if not alone:
+                return self._appends.append(prepare, chunks=chunks)
+            done = self.commit(prepare, operation="append")
+            if not isinstance(done, Commit):
+                return done
+            return Appended(done.version, edit_of(self.store, done.record))
         except FileNotFoundError as e:  # At a version that is new enough, as the committer saw to.
             raise self._missing(e) from e
 

@@ -207,6 +207,8 @@ class LogDescription(TypedDict):
         released_bytes: size of the files that the version no longer needs, and the cleaner deletes.
         writers: number of producers, streams and transactional writers that are remembered.
         holds: by reader for which the cleaner waits, until when; empty in a log that allows none.
+        takes_offsets: whether records come with their offsets, as those of a mirror do: nothing
+            else is appended then.
         sources: positions in what is no log, of the transaction ids used of late: by id, source
             and partition, as text, the next offset to read.
         transactions: those that have not ended, as the log says.
@@ -235,6 +237,7 @@ class LogDescription(TypedDict):
     released_bytes: int
     writers: int
     holds: dict[str, int]
+    takes_offsets: bool
     sources: dict[str, dict[str, dict[str, int]]]
     transactions: list[TransactionDescription]
     views: list[ViewDescription]
@@ -302,6 +305,7 @@ def describe(handle: Handle) -> LogDescription:
         "released_bytes": sum({r.path: r.size_bytes for r in manifest.released}.values()),
         "writers": handle.with_pages(tip, lambda at: count_writers(handle.writer_pages, at.head)),
         "holds": {h.name: h.until_ms for h in read_holds(handle, config, now_ms=now_ms).holds},
+        "takes_offsets": head.takes_offsets,
         "sources": handle.with_pages(tip, lambda at: _sources(handle.store, at.head)),
         "transactions": [
             {

@@ -35,6 +35,7 @@ import xxhash
 from clog.storage.errors import CorruptionError
 from clog.storage.format.documents import (
     BESIDE,
+    FLAG,
     INT,
     KEPT,
     NATURAL,
@@ -334,10 +335,12 @@ class Append:
     """Fresh chunks as (partition, chunk), object by object, in offset order.
 
     ``rolls`` are (partition, base, jitter_ms): the active segment is sealed before that chunk.
+    ``is_given``: the records came with their offsets (FORMAT.md §16).
     """
 
     chunks: tuple[tuple[int, Chunk], ...]
     rolls: tuple[tuple[int, int, int], ...] = ()
+    is_given: bool = False
 
     def by_object(self) -> list[list[tuple[int, Chunk]]]:
         """Returns the chunks of each object, in the order of the objects."""
@@ -345,24 +348,25 @@ class Append:
         return [list(pairs) for _, pairs in grouped]
 
 
-_ADDED = columns(
-    Chunk,
-    only=("rows", "base", "bytes", "first_ms", "max_ms", "tombstones"),
-    made=tuple_of,
-)
+_FRESH = ("rows", "base", "bytes", "first_ms", "max_ms", "tombstones")
+_ADDED = columns(Chunk, only=_FRESH, made=tuple_of)
+_GIVEN = columns(Chunk, only=(*_FRESH, "next"), made=tuple_of)
 _ROLLS = seq(pair(NATURAL, NATURAL, NATURAL))
 
 
 def append_to_json(add: Append) -> dict[str, Any]:
     """Returns an edit's ``add``."""
+    columns_of = _GIVEN if add.is_given else _ADDED
     objects = [
         {
             **_OBJECT.write(pairs[0][1].object),
-            "chunks": {"p": [p for p, _ in pairs], **_ADDED.write(c for _, c in pairs)},
+            "chunks": {"p": [p for p, _ in pairs], **columns_of.write(c for _, c in pairs)},
         }
         for pairs in add.by_object()
     ]
     out: dict[str, Any] = {"objects": objects, "rolls": _ROLLS.write(add.rolls)}
+    if add.is_given:
+        out["given"] = True
     if add.chunks and (append_time_ms := add.chunks[0][1].append_time_ms) != NONE:
         out["append_time_ms"] = append_time_ms
     return out
@@ -371,21 +375,28 @@ def append_to_json(add: Append) -> dict[str, Any]:
 def append_from_json(value: dict[str, Any], *, version: int) -> Append:
     """Reads what `append_to_json` made, of the commit ``version``; raises as codecs do."""
     append_time_ms = whole(value.get("append_time_ms", NONE))
+    is_given = FLAG.read(value.get("given", False))
     chunks = []
     for entry in value["objects"]:
         ref, first_row, lists = _OBJECT.read(entry), 0, entry["chunks"]
         partitions = [whole(p) for p in lists["p"]]
-        for p, numbers in zip(partitions, _ADDED.read(lists), strict=True):
-            rows, base, size, first_ms, max_ms, tombstones = numbers
+        found = _GIVEN.read(lists) if is_given else map(_with_next, _ADDED.read(lists))
+        for p, numbers in zip(partitions, found, strict=True):
+            rows, base, end, size, first_ms, max_ms, tombstones = numbers
             if append_time_ms != NONE and not first_ms == max_ms == append_time_ms:
                 raise ValueError(f"times {first_ms} and {max_ms} of an append at {append_time_ms}")
-            sizes = (first_row, rows, base, base + rows, size)
+            sizes = (first_row, rows, base, end, size)
             times = (first_ms, max_ms, tombstones, version, append_time_ms)
             chunks.append((p, Chunk(ref, *sizes, *times).checked()))
             first_row += rows
         if first_row != ref.rows:
             raise ValueError(f"chunks of {ref.path} have {first_row} rows, the object {ref.rows}")
-    return Append(tuple(chunks), _ROLLS.read(value["rolls"]))
+    return Append(tuple(chunks), _ROLLS.read(value["rolls"]), is_given)
+
+
+def _with_next(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    rows, base, *others = numbers
+    return rows, base, base + rows, *others
 
 
 def _chunks_to_json(chunks: Iterable[Chunk]) -> list[dict[str, Any]]:
@@ -564,13 +575,18 @@ class Work:
         self.unended = manifest.head.unended
         self.markers: list[Marker] = []
 
+    def reach(self, offsets: Mapping[int, int]) -> None:
+        for p, offset in offsets.items():
+            *sealed, active = self.segments[p]
+            self.segments[p] = (*sealed, replace(active, next=offset))
+
     def start(self, offsets: Mapping[int, int]) -> None:
         for p, offset in offsets.items():
             self.first_dirty[p] = max(self.first_dirty[p], offset)
 
     def seal(self, given: Sequence[tuple[int, int]]) -> None:
         for p, _ in given:
-            self._roll(p, self.manifest.head.partitions.end[p])
+            self._roll(p, self.segments[p][-1].next)
 
     def drop(self, bases: Mapping[int, int]) -> None:
         for p, base in bases.items():

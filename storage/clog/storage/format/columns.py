@@ -245,6 +245,16 @@ class Rows(dict[int, list[int]]):
         """Returns the columns with these rows."""
         return self._columns.with_rows({p: tuple(row) for p, row in self.items()})
 
+    def reach(self, offsets: Mapping[int, int]) -> None:
+        """Raises end offsets where there are no records."""
+        for p, offset in offsets.items():
+            if offset <= self[p][END]:
+                raise CorruptionError(
+                    f"partition {p}: offset {offset} is reached, but the end offset is"
+                    f" {self[p][END]} already"
+                )
+            self[p][END] = offset
+
     def start(self, offsets: Mapping[int, int]) -> None:
         """Raises log start offsets."""
         for p, offset in offsets.items():
@@ -285,7 +295,8 @@ class Rows(dict[int, list[int]]):
         rolls = {(p, base): jitter_ms for p, base, jitter_ms in add.rolls}
         for p, chunk in add.chunks:
             row = self[p]
-            if chunk.base != row[END] or chunk.next != chunk.base + chunk.rows or chunk.rows <= 0:
+            follows = add.is_given or chunk.next == chunk.base + chunk.rows
+            if chunk.base != row[END] or not follows or chunk.rows <= 0:
                 raise CorruptionError(
                     f"partition {p}: a chunk of {chunk.rows} rows at [{chunk.base}, {chunk.next})"
                     f" is appended at end offset {row[END]}"

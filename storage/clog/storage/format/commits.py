@@ -89,6 +89,7 @@ from clog.storage.format.log_info import (
     DEAD_ROWS,
     FEATURE_NAMES,
     FOREIGN_POSITIONS,
+    GIVEN_OFFSETS,
     LOG_INFO,
     NAMED_CUTS,
     NEXT_SCHEMA,
@@ -168,7 +169,8 @@ _CONFIG = Codec(dict, lambda value: {name: TEXT.read(text) for name, text in val
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """State that appends need. ``masked`` is the version of the last commit with masks, -1 where
+    """State that appends need. ``masked`` is the version of the last commit with masks, and
+    ``gives_offsets`` that of the one from which on a log gives offsets that took them, -1 where
     there is none; ``extra`` keeps fields of newer writers that are not known here.
     """
 
@@ -188,6 +190,7 @@ class Head:
     kept: Annotated[Keeps, KEEPS] = field(default_factory=dict)
     members: Annotated[Members, MEMBERS] = field(default_factory=dict)
     cuts: Annotated[Cuts, CUTS] = field(default_factory=dict)
+    gives_offsets: Annotated[int, INT] = NONE
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def stable_offset(self, partition: int) -> int:
@@ -201,6 +204,11 @@ class Head:
         """Returns the lowest version that is pinned or kept, None where none is."""
         pinned = (pin.version for some in self.pins.values() for pin in some)
         return min((*pinned, *(keep.version for keep in self.kept.values())), default=None)
+
+    @property
+    def takes_offsets(self) -> bool:
+        """Whether its records come with their offsets (FORMAT.md §16)."""
+        return GIVEN_OFFSETS in self.log.features and self.gives_offsets == NONE
 
     def agrees_with(self, replayed: "Head") -> bool:
         """Tells whether this is the head that the edits before it lead to."""
@@ -259,6 +267,13 @@ class _Next:
         if feature not in self.now["log"].features:
             raise CorruptionError(f"an edit has {what}, but the log lacks feature {feature!r}")
 
+    def need_taken_offsets(self) -> None:
+        """Raises unless the log takes offsets (FORMAT.md §16)."""
+        if (since := self.now["gives_offsets"]) != NONE:
+            raise CorruptionError(
+                f"an edit has given offsets, but the log gives them since {since}"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -306,6 +321,23 @@ def _set_config(head: _Next, given: Mapping[str, str]) -> None:
 def _evolve(head: _Next, given: LogSchema) -> None:
     check_evolution(head.now["log"].schema, given)
     head.now["log"] = replace(head.now["log"], schema=given)
+
+
+def _reach(head: _Next, given: Offsets) -> None:
+    head.need_taken_offsets()
+    head.rows.reach(given)
+
+
+def _add(head: _Next, given: Append) -> None:
+    if given.is_given:
+        head.need(*_GIVEN)
+        head.need_taken_offsets()
+    head.rows.add(given, head.time_ms)
+
+
+def _give_offsets(head: _Next, _: object) -> None:
+    head.need_taken_offsets()
+    head.now["gives_offsets"] = head.version
 
 
 def _end(head: _Next, given: Sequence[Ending]) -> None:
@@ -375,6 +407,8 @@ def _set(name: str) -> Callable[[_Next, Any], None]:
 _UNDECIDED = (UNDECIDED_RECORDS, "undecided records")
 _MASKS = (SUPERSEDED_ROWS, "masks")
 _CUTS = (NAMED_CUTS, "what named cuts need")
+_GIVEN = (GIVEN_OFFSETS, "given offsets")
+_TRUE = checked(FLAG, lambda flag: flag, "it is true, or absent")
 _CLEANS = {"names": True, "changes": True, "rewrites": _partitions_of}
 
 
@@ -389,6 +423,10 @@ class Edit:
     features: Annotated[FeatureNames | None, FEATURE_NAMES, Part(head=_add_features)] = None
     config: Annotated[Mapping[str, str] | None, _CONFIG, Part(head=_set_config)] = None
     schema: Annotated[LogSchema | None, NEXT_SCHEMA, Part(head=_evolve)] = None
+    reached: Annotated[
+        Offsets,
+        Part(head=_reach, segments=Work.reach, feature=_GIVEN, names=True),
+    ] = field(default_factory=dict)
     start: Annotated[
         Offsets,
         Part(
@@ -468,11 +506,15 @@ class Edit:
         Append | None,
         Codec(append_to_json, append_from_json),
         Part(
-            head=lambda head, given: head.rows.add(given, head.time_ms),
+            head=_add,
             segments=Work.add,
             names=True,
         ),
     ] = None
+    reached_after: Annotated[
+        Offsets,
+        Part(head=_reach, segments=Work.reach, feature=_GIVEN, names=True),
+    ] = field(default_factory=dict)
     writers: Annotated[tuple[AppendedBy, ...], seq(APPENDED_BY), Part(head=_write)] = ()
     older_writers: Annotated[PagedWriters | None, PAGED_WRITERS, Part(head=_page_out)] = None
     orphan_floor: Annotated[int | None, NATURAL, Part(head=_set("orphan_floor"))] = None
@@ -502,11 +544,8 @@ class Edit:
     cuts: Annotated[
         Mapping[str, CutEntry | None], CUTS_GIVEN, Part(head=_merge("cuts"), feature=_CUTS)
     ] = field(default_factory=dict)
-    reset_times: Annotated[
-        bool,
-        checked(FLAG, lambda flag: flag, "it is true, or absent"),
-        Part(head=_reset_times),
-    ] = False
+    reset_times: Annotated[bool, _TRUE, Part(head=_reset_times)] = False
+    gives_offsets: Annotated[bool, _TRUE, Part(head=_give_offsets, feature=_GIVEN)] = False
 
     def parts(self) -> Iterator[tuple[Part, Any]]:
         """Yields the parts that are there, in order."""

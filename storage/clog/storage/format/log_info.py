@@ -163,8 +163,8 @@ FEATURES = {
         ),
         Feature(
             *(GIVEN_OFFSETS, "16", _READERS),
-            "appends that name their offsets",
-            is_built=False,
+            "appends that name their offsets, as a mirror of a topic needs",
+            at_creation=True,
         ),
         Feature(
             *(ERASURES, "17", _WRITERS),

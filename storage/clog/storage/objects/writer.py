@@ -82,8 +82,8 @@ _Records = tuple[pa.RecordBatch, _Ints, _Ints]
 class ChunkStats:
     """One partition's rows in one object; ``size_bytes`` is the sum of their record sizes.
 
-    Offsets (the first and the last row's) and the bounds of delete horizons are those of rewritten
-    records; -1: none.
+    Offsets (the first and the last row's) are those of records that come with theirs, the bounds of
+    delete horizons those of rewritten ones; -1: none.
     """
 
     partition: int
@@ -197,6 +197,7 @@ class ObjectWriter:
         schema: the log's; None: keys and values are bytes.
         rewritten: records have their offsets (`ColumnTypes.rewritten`, whose ``delete_horizon`` may
             be missing), in rising order in each partition.
+        given: fresh records come with their offsets, likewise (FORMAT.md §16).
         key_seed: the log's; then large objects get a key index. None: they get none.
     """
 
@@ -211,6 +212,7 @@ class ObjectWriter:
         compression: Compression = ZSTD,
         object_bytes: int = OBJECT_BYTES,
         rewritten: bool = False,
+        given: bool = False,
         key_seed: int | None = None,
     ) -> None:
         self._store = store
@@ -222,7 +224,8 @@ class ObjectWriter:
         self._key_seed = key_seed
         types = column_types(schema)
         self._schema_id = NONE if schema is None else schema.id
-        self._schema = types.rewritten if rewritten else types.records
+        self._schema = types.rewritten if rewritten or given else types.records
+        self._given = types.records if given else None
         self._is_rewritten = rewritten
         self._kept: list[_Records] = []
         self._kept_bytes = 0
@@ -231,10 +234,16 @@ class ObjectWriter:
     @property
     def columns(self) -> pa.Schema:
         """What records must be that it takes."""
-        return self._schema
+        return self._given or self._schema
 
-    def add(self, records: pa.Table | pa.RecordBatch, partition: _Ints) -> None:
-        """Takes records, ``partition[i]`` being that of row i; may put objects.
+    def add(
+        self,
+        records: pa.Table | pa.RecordBatch,
+        partition: _Ints,
+        offsets: _Ints | None = None,
+    ) -> None:
+        """Takes records, ``partition[i]`` being that of row i, and ``offsets[i]`` its offset where
+        they are given; may put objects.
 
         Raises:
             InvalidInputError: other columns or types than the schema's, a timestamp that is null or
@@ -255,6 +264,8 @@ class ObjectWriter:
                 f"the records name partitions {low} to {high}, but {self._store.url} has"
                 f" partitions 0 to {self._partitions - 1}"
             )
+        if offsets is not None:
+            records = records.append_column(OFFSET, to_arrow(offsets))
         batches = _conforming(records, self._schema)
         at = 0
         for batch in batches:
@@ -429,7 +440,7 @@ class Rows:
             self.offsets = self.ordered(int64_of(records.column(OFFSET)))
             steps = np.diff(self.offsets)
             steps[self.starts[1:] - 1] = 1
-            assert (steps > 0).all(), "offsets of rewritten records must rise"
+            assert (steps > 0).all(), "offsets that come with records must rise"
             self.dense = bool((steps == 1).all())
 
     @property

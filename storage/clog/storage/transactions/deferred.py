@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from clog.storage.append import AppendRequest, found_offsets, offsets_of
 from clog.storage.commit.committer import NothingToCommit, Prepare
+from clog.storage.commit.given import NOTHING_COVERED, Covered
 from clog.storage.commit.handle import Appended, Handle
 from clog.storage.errors import (
     ClogError,
@@ -348,6 +349,7 @@ class CommitRequest:
     tried: bool
     sequence: int
     content: str | None = None
+    covered: Covered = NOTHING_COVERED
     is_undecided: bool = False
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
@@ -368,7 +370,9 @@ class CommitRequest:
                 f" version {stamp}, below the orphan floor {floor}, and may be swept by now;"
                 " nothing of it was committed; begin another one"
             )
-        request = AppendRequest(store.url, self.objects, None, pages, self.handle.ids.uniform)
+        request = AppendRequest(
+            *(store.url, self.objects, None, pages, self.handle.ids.uniform), covered=self.covered
+        )
         edit = request.prepare(tip, time_ms)
         assert isinstance(edit, Edit)
         version, new_id = tip.version + 1, self.handle.ids.new_id
@@ -394,6 +398,9 @@ class Committing:
     Attributes:
         objects: what it appends to the log in which it was begun.
         positions: those that it names, by source and partition.
+        covered: up to where it covers partitions of that log (FORMAT.md §16).
+        given: by partition, from the first to behind the last of the offsets that came with
+            records.
         several, visible: what it has in other logs, or in this one already.
         tried: a commit of it was sent, whose outcome is not known.
         content: a hash of what it appends, which the log keeps for who does it again.
@@ -409,6 +416,8 @@ class Committing:
         self.began = began
         self.objects: list[DataObject] = []
         self.positions: dict[str, dict[int, Position | ForeignPosition]] = {}
+        self.covered = NOTHING_COVERED
+        self.given: dict[int, tuple[int, int]] = {}
         self.state = State.OPEN
         self.result: TransactionResult | None = None
         self.tried = False
@@ -460,7 +469,7 @@ class Committing:
     def has_content(self) -> bool:
         """Tells whether there is anything to commit."""
         objects = self.objects or self.several.parts
-        return bool(objects or self.positions or self.is_undecided)
+        return bool(objects or self.positions or self.covered or self.is_undecided)
 
     @property
     def is_undecided(self) -> bool:
@@ -513,11 +522,13 @@ class Committing:
         request = CommitRequest(
             *(self._handle, self.ours, self.objects, self._all_positions),
             *(self.check_time, tried, self._sequence, self.content),
+            covered=self.covered,
             is_undecided=self.is_undecided,
         )
         if not self.is_undecided:
             chunks = sum(len(obj.chunks) for obj in self.objects)
-            return self._handle.append(request.prepare, chunks=chunks)
+            alone = bool(self.given or self.covered)
+            return self._handle.append(request.prepare, chunks=chunks, alone=alone)
         commit = self._handle.commit(request.prepare, operation=OPERATION)
         if isinstance(commit, AlreadyCommitted):
             return commit

@@ -34,8 +34,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import pyarrow as pa
 
-from clog.storage.append import partitions_of, put_records, records_of
+from clog.storage.append import check_takes_early, partitions_of, put_records, records_of
+from clog.storage.commit.given import Covered, checked_offsets
 from clog.storage.commit.handle import Handle
 from clog.storage.config.definitions import LONG_MAX
 from clog.storage.env import Shared, register
@@ -60,6 +62,7 @@ from clog.storage.format.transactions import (
     is_mark,
     is_source_name,
 )
+from clog.storage.numpy_arrays import to_arrow
 from clog.storage.objects.records import Appendable
 from clog.storage.read.scan import Isolation, check_start, isolation_named
 from clog.storage.read.table import missed_deletes
@@ -98,10 +101,17 @@ def checked_positions(
 ) -> dict[int, Position]:
     """Returns positions as they are committed, by partition; see `Transaction.positions`."""
     handle = handle_of(source)
-    url, count = handle.standing.root.url, handle.tip.head.log.partitions
     at = handle.planned[0] if version is None else version
     if not _is_whole(at, LONG_MAX):
+        url = handle.standing.root.url
         raise InvalidInputError(f"version={at!r} is not a version of {url}; allowed: from 0 on")
+    _check_offsets(handle, offsets)
+    return {p: Position(offset, at) for p, offset in offsets.items()}
+
+
+def _check_offsets(handle: Handle, offsets: Mapping[int, Any]) -> None:
+    """Raises unless these may be offsets of a log, by partition."""
+    url, count = handle.standing.root.url, handle.tip.head.log.partitions
     if not isinstance(offsets, Mapping):
         raise InvalidInputError(
             f"{offsets!r:.80} is not a position in {url}; give a dict of partition to the next"
@@ -113,7 +123,6 @@ def checked_positions(
                 f"{p!r}: {offset!r} is not a position in {url}; allowed: partitions 0 to"
                 f" {count - 1}, offsets from 0 to 2^63 - 1"
             )
-    return {p: Position(offset, at) for p, offset in offsets.items()}
 
 
 def foreign_positions(name: str, offsets: Mapping[int, Any]) -> dict[int, ForeignPosition]:
@@ -299,6 +308,7 @@ class Transaction:
         data: Appendable,
         partition: int | Sequence[int] | np.ndarray[Any, Any] | None = None,
         *,
+        offsets: Sequence[int] | np.ndarray[Any, Any] | None = None,
         log: Source | None = None,
     ) -> None:
         """Appends records; nobody sees them before the commit, which gives them their offsets.
@@ -306,6 +316,8 @@ class Transaction:
         Args:
             data: as for `Log.append`.
             partition: one for all records, or one for each; None: by the hash of the key.
+            offsets: as for `Log.append`, in the log in which the transaction was begun; records
+                below the ``start`` that `cover` was told before are left out.
             log: the log; None: the one in which the transaction was begun.
 
         Raises:
@@ -325,16 +337,53 @@ class Transaction:
             )
         else:
             held = self._work.several.part(handle).objects
+        if offsets is not None:
+            self._check_home(handle)
         records, _ = records_of(handle, data)
         if records.num_rows:
             parts = partitions_of(records, partition, handle.tip.head, url=handle.store.url)
             stamp = held[0].stamp if held else None
-            objects = put_records(handle, records, parts, stamp=stamp)
+            if offsets is None:
+                objects = put_records(handle, records, parts, stamp=stamp)
+            else:
+                objects = self._put_given(records, parts, offsets, stamp)
             self._check_open(and_untried=True)  # Another thread may have ended it meanwhile.
             if self._work.visible is None:
                 held += objects
             else:
                 self._work.append_visible(self._work.visible, objects)
+
+    def cover(self, ends: Mapping[int, int], *, start: Mapping[int, int] | None = None) -> None:
+        """Says that the log has all records below ``ends`` once this is committed, as a mirror
+        must where its source has none at the end, or none at all: the end offsets become these,
+        or what is behind the records of this transaction, where that is higher. For a log that
+        takes offsets (`Log.append`).
+
+        Args:
+            ends: by partition, the next offset of the source.
+            start: by partition, where the source begins: the log start offset is raised to it by
+                the same commit. Say it before the records are appended: those below are left out.
+
+        Raises:
+            InvalidInputError: the log takes no offsets, a partition does not exist, or an offset
+                is impossible, or a start above records that were appended.
+        """
+        handle, starts = self._handle, {} if start is None else start
+        self._check_open(and_untried=True)
+        self._check_home(handle)
+        check_takes_early(handle, given=True)
+        given = self._work.given
+        for named in (ends, starts):
+            _check_offsets(handle, named)
+        for p, offset in starts.items():
+            if p in given and offset > given[p][0]:
+                raise InvalidInputError(
+                    f"partition {p} of {self._url} cannot start at {offset}: this transaction has"
+                    f" records from offset {given[p][0]} on; say where it starts before they are"
+                    " appended"
+                )
+        before = self._work.covered
+        self._work.covered = Covered({**before.ends, **ends}, {**before.starts, **starts})
 
     def append_objects(self, objects: "Sequence[DataObject]", log: Source | None = None) -> None:
         """Takes objects that tasks wrote, in this order; for connectors, not for users."""
@@ -449,6 +498,36 @@ class Transaction:
     @property
     def _url(self) -> str:
         return self._handle.store.url
+
+    def _check_home(self, handle: Handle) -> None:
+        """Raises unless offsets may be given to this log (FORMAT.md §16)."""
+        if handle is not self._handle or self._work.visible is not None:
+            raise InvalidInputError(
+                f"{handle.store.url} cannot take offsets here: a log that does is the one in which"
+                " the transaction is begun, and that is not visible: a marker would take an offset"
+                " of its source"
+            )
+
+    def _put_given(
+        self, records: pa.Table, parts: "np.ndarray[Any, Any]", offsets: object, stamp: int | None
+    ) -> "list[DataObject]":
+        """Puts records with their offsets, but for those below the start that was said."""
+        given = self._work.given
+        before = {p: end for p, (_, end) in given.items()}
+        at = checked_offsets(offsets, parts, before, url=self._url)
+        if starts := self._work.covered.starts:
+            low = np.zeros(int(parts.max()) + 1, np.int64)
+            for p, offset in starts.items():
+                low[p : p + 1] = offset
+            kept = at >= low[parts]
+            records, parts, at = records.filter(to_arrow(kept)), parts[kept], at[kept]
+        if not len(at):
+            return []
+        objects = put_records(self._handle, records, parts, stamp=stamp, offsets=at)
+        for stats in (stats for obj in objects for stats in obj.chunks):
+            first = given.get(stats.partition, (stats.first_offset, 0))[0]
+            given[stats.partition] = first, stats.last_offset + 1
+        return objects
 
     def _check_open(self, *, and_untried: bool = False) -> None:
         work = self._work

@@ -1,0 +1,162 @@
+"""Appends that name their offsets, as a mirror of a topic needs (FORMAT.md §16, COMMIT.md §13).
+
+A log *takes* offsets until it is said to give them. While it does, each record comes with its own,
+and each partition's end is the position in the source up to which the log has all that there is.
+
+What is given is bound to the head without choice: where the head is beyond it, the append is
+refused. Each chunk begins at its first record, and ends behind its last one or where the next one
+begins: what lies before and behind all of them is *reached* by the edit itself. So objects whose
+offsets run without gap need no column for them, and who lacks no record is told so.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from clog.storage.config.definitions import LONG_MAX
+from clog.storage.errors import InvalidInputError
+from clog.storage.format.commits import Head
+from clog.storage.format.documents import NONE
+from clog.storage.format.log_info import GIVEN_OFFSETS
+from clog.storage.objects.writer import DataObject
+
+_Ints = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """Up to where an append covers partitions, whether it has records there or not, and where their
+    source begins.
+    """
+
+    ends: Mapping[int, int] = field(default_factory=dict)
+    starts: Mapping[int, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.ends or self.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What an append does to a head, by partition: the range of each chunk, in their order; up to
+    where nothing is before them, and after them; new log start offsets.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    reached: Mapping[int, int]
+    reached_after: Mapping[int, int]
+    starts: Mapping[int, int]
+
+
+NOTHING_COVERED = Covered()
+
+
+def is_given(objects: Sequence[DataObject]) -> bool:
+    """Tells whether fresh objects hold records that came with their offsets."""
+    return any(stats.first_offset != NONE for obj in objects for stats in obj.chunks)
+
+
+def check_takes(head: Head, *, given: bool, url: str) -> None:
+    """Raises unless the log takes offsets where they are given, and gives them where not."""
+    if given == head.takes_offsets:
+        return
+    if given and GIVEN_OFFSETS not in head.log.features:
+        raise InvalidInputError(
+            f"{url} gives offsets itself, and takes none from others: that is for a log that was"
+            f' created for it, with Log.create(…, features=["{GIVEN_OFFSETS}"]); nothing was'
+            " appended"
+        )
+    if given:
+        raise InvalidInputError(
+            f"{url} gives offsets itself since version {head.gives_offsets}, and takes none from"
+            " others any more; nothing was appended"
+        )
+    raise InvalidInputError(
+        f"{url} takes its offsets from what it mirrors: a record without one, a tombstone of an"
+        " erasure, a marker of a transaction would take an offset of its source; append at the"
+        " source, or end the mirror first (Log.give_offsets, clog mirror --end); nothing was"
+        " appended"
+    )
+
+
+def checked_offsets(
+    offsets: object, partition: _Ints, before: Mapping[int, int], *, url: str
+) -> _Ints:
+    """Returns the offsets of records, given the partition of each; in each partition they ascend,
+    from ``before`` on where it is named.
+    """
+    try:
+        given = np.asarray(offsets)
+    except (TypeError, ValueError):
+        given = np.empty(0)
+    if given.shape != partition.shape or given.dtype.kind not in "iu":
+        raise InvalidInputError(
+            f"{offsets!r:.80} are no offsets for {len(partition)} records; give an array of"
+            " integers, one for each record"
+        )
+    if int(given.min()) < 0 or int(given.max()) >= LONG_MAX:
+        raise InvalidInputError(
+            f"offsets from {given.min()} to {given.max()} are out of range; allowed: 0 to 2^63 - 2"
+        )
+    made = given.astype(np.int64)
+    order = np.argsort(partition, kind="stable")
+    parts, ordered = partition[order], made[order]
+    falls = np.flatnonzero((np.diff(parts) == 0) & (np.diff(ordered) <= 0))
+    if falls.size:
+        row, after = int(order[falls[0] + 1]), int(ordered[falls[0]])
+        raise InvalidInputError(
+            f"record {row} of partition {int(partition[row])} has offset {int(made[row])}, after"
+            f" {after}; in each partition offsets ascend; nothing was appended to {url}"
+        )
+    firsts = np.flatnonzero(np.diff(parts, prepend=NONE))
+    for p, first in zip(parts[firsts].tolist(), ordered[firsts].tolist(), strict=True):
+        if first < before.get(p, 0):
+            raise InvalidInputError(
+                f"offset {first} of partition {p} comes after {before[p] - 1} in one transaction;"
+                f" in each partition offsets ascend; nothing was appended to {url}"
+            )
+    return made
+
+
+def bind_given(objects: Sequence[DataObject], covered: Covered, head: Head, *, url: str) -> Bound:
+    """Returns what an append of these objects does to the head; InvalidInputError where it is
+    beyond what is given.
+    """
+    ends, starts = head.partitions.end, head.partitions.start
+    chunks = [stats for obj in objects for stats in obj.chunks]
+    mine: dict[int, list[int]] = {}
+    for i, stats in enumerate(chunks):
+        mine.setdefault(stats.partition, []).append(i)
+    first = {p: chunks[at[0]].first_offset for p, at in mine.items()}
+    nexts = [stats.last_offset + 1 for stats in chunks]
+    last = {p: nexts[at[-1]] for p, at in mine.items()}
+    for i, after in (pair for at in mine.values() for pair in pairwise(at)):
+        nexts[i] = chunks[after].first_offset
+    for p, offset in {**covered.ends, **first}.items():
+        if offset < ends[p]:
+            raise _is_behind(p, offset, ends[p], url=url)
+    reached = {**covered.ends, **first}
+    raised = {p: start for p, start in covered.starts.items() if start > starts[p]}
+    for p, start in raised.items():
+        if start > max(ends[p], reached.get(p, 0)):
+            raise InvalidInputError(
+                f"partition {p} of {url} cannot start at {start}: only offsets below"
+                f" {max(ends[p], reached.get(p, 0))} are covered; nothing was appended"
+            )
+    return Bound(
+        tuple((s.first_offset, end) for s, end in zip(chunks, nexts, strict=True)),
+        {p: offset for p, offset in reached.items() if offset > ends[p]},
+        {p: end for p, end in covered.ends.items() if p in last and end > last[p]},
+        raised,
+    )
+
+
+def _is_behind(p: int, offset: int, end: int, *, url: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"offset {offset} of partition {p} of {url} is given already: its end offset is {end};"
+        " another process has mirrored it meanwhile, or it was retried under another id; go on"
+        " from end_offsets(); nothing was appended"
+    )

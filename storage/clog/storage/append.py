@@ -23,13 +23,11 @@ import pyarrow as pa
 
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.given import (
-    NOTHING_COVERED,
     Bound,
     Covered,
     bind_given,
-    check_takes,
     checked_offsets,
-    is_given,
+    refused,
 )
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
@@ -188,7 +186,7 @@ class AppendRequest:
     writer: Writer | None
     writer_pages: WriterPages
     uniform: Callable[[], float]
-    covered: Covered = NOTHING_COVERED
+    covered: Covered | None = None
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | Duplicate:
         """Returns the edit, given the tip."""
@@ -218,10 +216,11 @@ class AppendRequest:
 
     def _bound(self, head: Head) -> Bound | None:
         """Returns how what is given binds to the head; None where the log gives the offsets."""
-        if not (self.objects or self.covered):
+        if not self.objects and self.covered is None:
             return None
-        given = is_given(self.objects) or bool(self.covered)
-        check_takes(head, given=given, url=self.url)
+        given = self.covered is not None or self.objects[0].is_given
+        if given != head.takes_offsets:
+            raise refused(head, given=given, url=self.url)
         return bind_given(self.objects, self.covered, head, url=self.url) if given else None
 
 
@@ -265,7 +264,7 @@ def put_records(
     """Puts records as fresh objects (COMMIT.md, K1), with this stamp or that of the tip;
     ``offsets``: they come with theirs.
     """
-    check_takes_early(handle, given=offsets is not None)
+    check_takes_offsets(handle, given=offsets is not None)
     _check_records_early(handle, records)
     objects = object_writer(handle, stamp=stamp, given=offsets is not None)
     if records.schema.types != objects.columns.types:  # The tip has moved since: it evolved (S61).
@@ -275,10 +274,14 @@ def put_records(
     return objects.finish()
 
 
-def check_takes_early(handle: Handle, *, given: bool) -> None:
-    """Raises as `check_takes` does, before anything is written; by the newest version."""
-    if given != handle.tip.head.takes_offsets:
-        check_takes(handle.refresh().head, given=given, url=handle.store.url)
+def check_takes_offsets(handle: Handle, *, given: bool) -> None:
+    """Raises, before anything is written, unless the newest version takes offsets where they are
+    ``given``, and gives them where not.
+    """
+    if given == handle.tip.head.takes_offsets:
+        return
+    if given != (head := handle.refresh().head).takes_offsets:
+        raise refused(head, given=given, url=handle.store.url)
 
 
 def records_of(handle: Handle, data: Appendable) -> tuple[pa.Table, bool]:
@@ -348,7 +351,9 @@ def append_objects(
     try:
         count = sum(len(obj.chunks) for obj in objects)
         with given_back(handle.store, objects):
-            done = handle.append(request.prepare, chunks=count, alone=is_given(objects))
+            done = handle.append(
+                request.prepare, chunks=count, alone=bool(objects) and objects[0].is_given
+            )
     except NotFoundError:
         handle.withdraw(obj.ref.path for obj in objects)
         raise

@@ -10,7 +10,7 @@ offsets run without gap need no column for them, and who lacks no record is told
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -32,11 +32,8 @@ class Covered:
     source begins.
     """
 
-    ends: Mapping[int, int] = field(default_factory=dict)
-    starts: Mapping[int, int] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.ends or self.starts)
+    ends: Mapping[int, int]
+    starts: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +48,22 @@ class Bound:
     starts: Mapping[int, int]
 
 
-NOTHING_COVERED = Covered()
-
-
-def is_given(objects: Sequence[DataObject]) -> bool:
-    """Tells whether fresh objects hold records that came with their offsets."""
-    return any(stats.first_offset != NONE for obj in objects for stats in obj.chunks)
-
-
-def check_takes(head: Head, *, given: bool, url: str) -> None:
-    """Raises unless the log takes offsets where they are given, and gives them where not."""
-    if given == head.takes_offsets:
-        return
+def refused(head: Head, *, given: bool, url: str) -> InvalidInputError:
+    """Makes the error of a log that does not take the offsets that are ``given``, or that takes
+    them where they are not.
+    """
     if given and GIVEN_OFFSETS not in head.log.features:
-        raise InvalidInputError(
+        return InvalidInputError(
             f"{url} gives offsets itself, and takes none from others: that is for a log that was"
             f' created for it, with Log.create(…, features=["{GIVEN_OFFSETS}"]); nothing was'
             " appended"
         )
     if given:
-        raise InvalidInputError(
+        return InvalidInputError(
             f"{url} gives offsets itself since version {head.gives_offsets}, and takes none from"
             " others any more; nothing was appended"
         )
-    raise InvalidInputError(
+    return InvalidInputError(
         f"{url} takes its offsets from what it mirrors: a record without one, a tombstone of an"
         " erasure, a marker of a transaction would take an offset of its source; append at the"
         " source, or end the mirror first (Log.give_offsets, clog mirror --end); nothing was"
@@ -121,11 +110,14 @@ def checked_offsets(
     return made
 
 
-def bind_given(objects: Sequence[DataObject], covered: Covered, head: Head, *, url: str) -> Bound:
+def bind_given(
+    objects: Sequence[DataObject], covered: Covered | None, head: Head, *, url: str
+) -> Bound:
     """Returns what an append of these objects does to the head; InvalidInputError where it is
     beyond what is given.
     """
     ends, starts = head.partitions.end, head.partitions.start
+    covered = covered or Covered({}, {})
     chunks = [stats for obj in objects for stats in obj.chunks]
     mine: dict[int, list[int]] = {}
     for i, stats in enumerate(chunks):

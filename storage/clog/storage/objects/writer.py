@@ -132,6 +132,11 @@ class DataObject:
     schema_id: int = NONE
 
     @property
+    def is_given(self) -> bool:
+        """Whether its records came with their offsets."""
+        return self.chunks[0].first_offset != NONE
+
+    @property
     def ref(self) -> ObjectRef:
         """What a manifest keeps of it, and a reader needs."""
         return ObjectRef(

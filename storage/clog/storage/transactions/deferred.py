@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from clog.storage.append import AppendRequest, found_offsets, offsets_of
 from clog.storage.commit.committer import NothingToCommit, Prepare
-from clog.storage.commit.given import NOTHING_COVERED, Covered
+from clog.storage.commit.given import Covered
 from clog.storage.commit.handle import Appended, Handle
 from clog.storage.errors import (
     ClogError,
@@ -349,7 +349,7 @@ class CommitRequest:
     tried: bool
     sequence: int
     content: str | None = None
-    covered: Covered = NOTHING_COVERED
+    covered: Covered | None = None
     is_undecided: bool = False
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
@@ -416,7 +416,7 @@ class Committing:
         self.began = began
         self.objects: list[DataObject] = []
         self.positions: dict[str, dict[int, Position | ForeignPosition]] = {}
-        self.covered = NOTHING_COVERED
+        self.covered: Covered | None = None
         self.given: dict[int, tuple[int, int]] = {}
         self.state = State.OPEN
         self.result: TransactionResult | None = None
@@ -469,7 +469,8 @@ class Committing:
     def has_content(self) -> bool:
         """Tells whether there is anything to commit."""
         objects = self.objects or self.several.parts
-        return bool(objects or self.positions or self.covered or self.is_undecided)
+        is_more = self.covered is not None or self.is_undecided
+        return bool(objects or self.positions or is_more)
 
     @property
     def is_undecided(self) -> bool:
@@ -527,7 +528,7 @@ class Committing:
         )
         if not self.is_undecided:
             chunks = sum(len(obj.chunks) for obj in self.objects)
-            alone = bool(self.given or self.covered)
+            alone = bool(self.given) or self.covered is not None
             return self._handle.append(request.prepare, chunks=chunks, alone=alone)
         commit = self._handle.commit(request.prepare, operation=OPERATION)
         if isinstance(commit, AlreadyCommitted):

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.append import check_takes_early, partitions_of, put_records, records_of
+from clog.storage.append import check_takes_offsets, partitions_of, put_records, records_of
 from clog.storage.commit.given import Covered, checked_offsets
 from clog.storage.commit.handle import Handle
 from clog.storage.config.definitions import LONG_MAX
@@ -371,7 +371,7 @@ class Transaction:
         handle, starts = self._handle, {} if start is None else start
         self._check_open(and_untried=True)
         self._check_home(handle)
-        check_takes_early(handle, given=True)
+        check_takes_offsets(handle, given=True)
         given = self._work.given
         for named in (ends, starts):
             _check_offsets(handle, named)
@@ -382,7 +382,7 @@ class Transaction:
                     f" records from offset {given[p][0]} on; say where it starts before they are"
                     " appended"
                 )
-        before = self._work.covered
+        before = self._work.covered or Covered({}, {})
         self._work.covered = Covered({**before.ends, **ends}, {**before.starts, **starts})
 
     def append_objects(self, objects: "Sequence[DataObject]", log: Source | None = None) -> None:
@@ -515,9 +515,9 @@ class Transaction:
         given = self._work.given
         before = {p: end for p, (_, end) in given.items()}
         at = checked_offsets(offsets, parts, before, url=self._url)
-        if starts := self._work.covered.starts:
+        if self._work.covered is not None:
             low = np.zeros(int(parts.max()) + 1, np.int64)
-            for p, offset in starts.items():
+            for p, offset in self._work.covered.starts.items():
                 low[p : p + 1] = offset
             kept = at >= low[parts]
             records, parts, at = records.filter(to_arrow(kept)), parts[kept], at[kept]

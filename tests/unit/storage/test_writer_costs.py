@@ -202,7 +202,8 @@ def test_a_lost_race_reads_no_page_again(store):
     objects = objects_of(log)
     for i in range(WRITERS_MAX):
         log.append_objects(objects, Writer(f"seventh-{i}", "txn", 1))
-    log.append_objects(objects, Writer("eighth", "txn", 1))
+    while (there := len(log.handle.tip.head.writers)) < WRITERS_MAX:
+        log.append_objects(objects, Writer(f"eighth-{there}", "txn", 1))
     rival.handle.refresh()
     rival.append(ONE)
     store.taken()

@@ -5,8 +5,11 @@ from dataclasses import astuple
 import independent_reader as ir
 import make_golden
 import pyarrow as pa
+from second_reader import log as second_reader
 
+from clog.storage.cuts import cuts_of
 from clog.storage.format.chunks import DEAD, MASK, Chunk
+from clog.storage.format.cuts import KEEPS, MEMBERS
 from clog.storage.format.transactions import UNENDED
 
 
@@ -30,6 +33,11 @@ def agree(root, log, *, whole_history=True):
     assert [entry_of(entry) for entry in state["unended"]] == [
         entry_of(entry) for entry in UNENDED.write(manifest.head.unended)
     ]
+    own, head = state["state"], manifest.head
+    assert (own.kept, own.members) == (KEEPS.write(head.kept), MEMBERS.write(head.members))
+    for cut in cuts_of(log.handle):
+        versions = {cut.ids[url][0]: version for url, version in cut.logs.items()}
+        assert second_reader.Log(root).cut(cut.name) == versions
     assert state["markers"] == [tuple(astuple(marker)) for marker in manifest.markers]
     for p, segments in enumerate(manifest.segments):
         assert [chunks_of(s) for s in state["segments"][p]] == [

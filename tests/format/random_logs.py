@@ -34,6 +34,8 @@ from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import coalesce
 from clog.storage import Clock, Log, ManualClock, NotFoundError
 from clog.storage.administration import keep_row_texts, reset_times
+from clog.storage.commit.handle import Handle
+from clog.storage.cuts import cuts_of, drop_cut, name_cut
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format.log_info import NO_FEATURES
@@ -309,6 +311,13 @@ class RandomLog:
 
     def reopen(self) -> None:
         self.logs = [self._opened(), *self.logs[:1]]
+        self._name_cuts(self.logs[0].handle)
+
+    def _name_cuts(self, handle: Handle) -> None:
+        """Names a cut, keeps it, and drops the one before the last."""
+        name_cut(handle, f"cut-{self.done['reopen']}", DAY_MS)
+        for cut in cuts_of(handle)[:-2]:
+            drop_cut(handle, str(cut.name))
 
     def name_keys(self) -> None:
         """Keeps rules of texts, as the first upserts of rows with several key columns."""
@@ -363,6 +372,7 @@ EVERYTHING = {
     ),
     *("append times", "gaps", "released", "steps of tombstones", "start", "headers"),
     *("times set back", "swept", "several writers", "undecided-records", "undecided rows"),
+    *("named cuts", "kept versions", "members"),
     *(
         "row-texts",
         "aborted rows",
@@ -390,6 +400,9 @@ def found_in(log: RandomLog) -> set[str]:
     said = {
         **{name: name in own.features for name in ("dead-rows", "transactions")},
         **{name: name in own.features for name in ("typed-columns", "typed-keys", "row-texts")},
+        "named cuts": bool(own.cuts),
+        "kept versions": bool(own.kept),
+        "members": bool(own.members),
         "added midway": heads[0]["log"]["features"] != heads[-1]["log"]["features"],
         "dead rows in a file": any(path.suffix == ".dead" for path in kinds["data"]),
         "undecided-records": "undecided-records" in own.features,

@@ -62,7 +62,7 @@ CUTS_MAX: Final = 128
 """The home's head repeats them in each commit."""
 KEEP_MS_MAX: Final = 3_660 * 86_400_000
 """Some ten years."""
-TRIES_MAX: Final = 6
+TRIES_MAX: Final = 20
 _PAUSE_MS: Final = 50
 _BACK: Final = ((0, 4), (64, 2), (1024, 2))
 """How many versions a cut may lie behind the newest ones; how often such a one is looked for."""
@@ -81,7 +81,7 @@ class Cut:
     `Log.table` takes one as ``at``.
 
     Attributes:
-        name: its name in its home.
+        name: its name in its home; None: it has none, and nothing is kept for it.
         home: the URL of the home log.
         logs: by URL the version of each log, the home's too.
         time_ms: when it was computed, in ms since 1970.
@@ -89,7 +89,7 @@ class Cut:
         ids: by URL the id of the log, and that of the version's commit.
     """
 
-    name: str
+    name: str | None
     home: str
     logs: Mapping[str, int]
     time_ms: int
@@ -106,7 +106,7 @@ class Cut:
         return changed_since(_opened(self.home, storage_options), self)
 
 
-def _cut_of(home: Handle, name: str, entry: CutEntry, logs: Sequence[CutLog]) -> Cut:
+def _cut_of(home: Handle, name: str | None, entry: CutEntry, logs: Sequence[CutLog]) -> Cut:
     return Cut(
         *(name, home.store.url, {log.url: log.version for log in logs}, entry.time_ms),
         until_ms=None if entry.until_ms == NONE else entry.until_ms,
@@ -125,9 +125,13 @@ def _at(handle: Handle, cut: Cut) -> tuple[int, str]:
         if log_id == handle.standing.log_id:
             return cut.logs[url], commit_id
     raise InvalidInputError(
-        f"{handle.store.url} is not in the cut {cut.name!r} of {cut.home}, which has"
-        f" {sorted(cut.logs)}"
+        f"{handle.store.url} is not in {_named(cut)}, which has {sorted(cut.logs)}"
     )
+
+
+def _named(cut: Cut) -> str:
+    name = "a cut without name" if cut.name is None else f"the cut {cut.name!r}"
+    return f"{name} of {cut.home}"
 
 
 def changed_since(home: Handle, cut: Cut) -> list[str]:
@@ -153,20 +157,18 @@ def manifest_of(handle: Handle, cut: Cut) -> Manifest:
     try:
         manifest = handle.manifest_at(version)
     except VersionExpiredError as e:
-        raise VersionExpiredError(
-            f"the cut {cut.name!r} of {cut.home} was dropped, or its time is up: {e}"
-        ) from e
+        raise VersionExpiredError(f"{_named(cut)} was dropped, or its time is up: {e}") from e
     if manifest.commit_id != commit_id:
         raise LogReplacedError(
-            f"version {version} of {handle.store.url} is not the one of the cut {cut.name!r} of"
-            f" {cut.home}: the log was restored from an older copy since; name another cut"
+            f"version {version} of {handle.store.url} is not that of {_named(cut)}: the log was"
+            " restored from an older copy since; take another cut"
         )
     return manifest
 
 
 def snapshot(
     home: str | Store,
-    name: str,
+    name: str | None = None,
     keep_ms: int | None = None,
     storage_options: Mapping[str, object] | None = None,
     *,
@@ -196,7 +198,8 @@ def snapshot(
 
     Args:
         home: the URL of the log in which the transactions were begun.
-        name: 1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first.
+        name: 1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first; None: nothing is written,
+            and the versions expire as any, ``file.delete.delay.ms`` after they are replaced.
         keep_ms: for how long it is kept, up to ten years; None: until it is dropped.
         storage_options: what fsspec needs, for all of the logs.
         without: URLs or ids of logs that are gone for good: this cut and later ones leave them out.
@@ -251,7 +254,9 @@ def drop_snapshot(
 
 
 def _check_asked(name: object, keep_ms: object) -> None:
-    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+    if name is None and keep_ms is not None:
+        raise InvalidInputError(f"keep_ms={keep_ms!r} is for a cut with a name; give name=…")
+    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InvalidInputError(
             f"{name!r:.80} is no name of a cut; allowed: 1 to 128 characters of A-Z a-z 0-9 . _ -,"
             " not a dot first"
@@ -273,10 +278,13 @@ def _opened(
     return Handle(store, clock=clock or SystemClock(), ids=ids or SystemIds(), reach=reach)
 
 
-def name_cut(home: Handle, name: str, keep_ms: int | None, *, without: Collection[str] = ()) -> Cut:
+def name_cut(
+    home: Handle, name: str | None, keep_ms: int | None = None, *, without: Collection[str] = ()
+) -> Cut:
     """Does N1 to N5; see `snapshot`."""
     _check_asked(name, keep_ms)
-    _check_free(home.refresh().head, name, url=home.store.url)
+    if name is not None:
+        _check_free(home.refresh().head, name, url=home.store.url)
     for _ in range(TRIES_MAX):
         time_ms = home.clock.now_ms()
         until_ms = NONE if keep_ms is None else time_ms + keep_ms
@@ -287,6 +295,8 @@ def name_cut(home: Handle, name: str, keep_ms: int | None, *, without: Collectio
         )
         cut_id = home.ids.new_id()
         entry = CutEntry(cut_id, time_ms, until_ms, logs)
+        if name is None:
+            return _cut_of(home, name, entry, logs)
         try:
             _keep_all(home, found, name, entry)
         except CommitStateUnknownError as e:

@@ -136,6 +136,22 @@ def test_a_home_without_members_is_cut_alone(disk):
     assert cut.logs == {log.url: 1}
 
 
+def test_a_cut_without_a_name_writes_nothing(disk, logs):
+    """S74: it is read soon; then its versions expire as any."""
+    put(logs, "a")
+    versions = [log.version for log in logs]
+    cut = name_cut(disk.open("home").handle, None)
+    assert [log.version for log in logs] == versions
+    assert (cut.name, list(cut.logs.values())) == (None, versions)
+    put(logs, "b")
+    assert disk.values(cut) == all_are("a")
+    with pytest.raises(InvalidInputError, match="is for a cut with a name"):
+        name_cut(disk.open("home").handle, None, 5)
+    dirty(disk, logs, 3)
+    with pytest.raises(VersionExpiredError, match="a cut without name of"):
+        disk.values(cut)
+
+
 def test_a_name_is_taken_once(disk, logs):
     put(logs, "a")
     cut = disk.cut("month-end")

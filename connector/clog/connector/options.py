@@ -129,6 +129,13 @@ def _choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
+def _cut(value: str) -> tuple[str, str]:
+    home, mark, name = value.rpartition("#")
+    if not (home and mark and name):
+        raise ValueError("HOME_URL#NAME")
+    return home, name
+
+
 def _boolean(value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise ValueError("true or false")
@@ -232,6 +239,12 @@ DEFINITIONS = (
         "with `view=table`: shows the newest version committed by this time, in milliseconds"
         " since 1970",
         "as_of_ms",
+    ),
+    Option(
+        *("asOfCut", "batch", Unset("newest"), _cut),
+        "with `view=table`: `HOME_URL#NAME`, shows the log's version in this named cut of the home"
+        " log at that URL",
+        "as_of_cut",
     ),
     Option(
         *("isolation", "read", "read_committed", _choice("read_committed", "read_uncommitted")),
@@ -503,6 +516,7 @@ class ReadOptions:
     view: Literal["log", "table", "latest"]
     as_of_version: int | None
     as_of_ms: int | None
+    as_of_cut: tuple[str, str] | None
     starting: Position | Times | Since | None
     ending: Position | Times | None
     fail_on_data_loss: bool

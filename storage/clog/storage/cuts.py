@@ -427,6 +427,15 @@ def cuts_of(home: Handle) -> list[Cut]:
     return home.with_pages(home.refresh(), read)
 
 
+def cut_named(handle: Handle, home: str, name: str) -> Cut:
+    """Returns a cut of the home at a URL; opening it, and 1 GET where the cut has many logs."""
+    found = cuts_of(Handle(handle.reach(home), clock=handle.clock, ids=handle.ids))
+    for cut in found:
+        if cut.name == name:
+            return cut
+    raise NotFoundError(f"{home} has no cut {name!r}; it has {[cut.name for cut in found]}")
+
+
 def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
     """Does N6; see `drop_snapshot`."""
     head, url = home.refresh().head, home.store.url

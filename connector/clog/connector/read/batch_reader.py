@@ -117,6 +117,10 @@ class BatchRead:
         """Returns the manifest at the version that is shown."""
         from clog.storage.commit.versions import version_asked
 
+        if self.options.as_of_cut is not None:
+            from clog.storage.cuts import cut_named, manifest_of
+
+            return manifest_of(self.handle, cut_named(self.handle, *self.options.as_of_cut))
         asked = self.options.as_of_version, self.options.as_of_ms
         return self.handle.manifest_at(version_asked(self.handle.store, self.handle.tip, *asked))
 
@@ -249,12 +253,18 @@ def check_batch(options: ReadOptions) -> None:
             'option "sinceVersion" is for streams and for view "latest"; a batch read of view "log"'
             " takes startingOffsets"
         )
-    if options.view != "table" and not (options.as_of_version is options.as_of_ms is None):
+    as_of = (options.as_of_version, options.as_of_ms, options.as_of_cut)
+    given = sum(one is not None for one in as_of)
+    if options.view != "table" and given:
         raise OptionError(
-            f'options "asOfVersion" and "asOfTimestamp" are for view "table", not "{options.view}"'
+            'options "asOfVersion", "asOfTimestamp" and "asOfCut" are for view "table", not'
+            f' "{options.view}"'
         )
-    if options.as_of_version is not None and options.as_of_ms is not None:
-        raise OptionError('options "asOfVersion" and "asOfTimestamp" are both given; give one')
+    if given > 1:
+        raise OptionError(
+            'of the options "asOfVersion", "asOfTimestamp" and "asOfCut" several are given; give'
+            " one"
+        )
 
 
 def _refuse(

@@ -84,10 +84,10 @@ def check_stream(options: ReadOptions) -> None:
             f'view "{options.view}" is for batch reads; use spark.read, or view "log", which'
             " streams every record"
         )
-    if options.as_of_version is not None or options.as_of_ms is not None:
+    if {options.as_of_version, options.as_of_ms, options.as_of_cut} != {None}:
         raise OptionError(
-            'options "asOfVersion" and "asOfTimestamp" are for view "table"; a stream starts after'
-            ' a version with "sinceVersion"'
+            'options "asOfVersion", "asOfTimestamp" and "asOfCut" are for view "table"; a stream'
+            ' starts after a version with "sinceVersion"'
         )
     if options.ending is not None:
         raise OptionError(

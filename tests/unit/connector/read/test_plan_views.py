@@ -10,7 +10,7 @@ from clog.cleaner import Cleaner
 from clog.connector import ClogDataSource, explain
 from clog.connector.read import plan, task_read
 from clog.connector.read.plan import SLICES_OF_DIRTY, slices
-from clog.storage import Log, ManualClock
+from clog.storage import Log, ManualClock, snapshot
 from clog.storage.errors import (
     NotFoundError,
     OffsetOutOfRangeError,
@@ -310,3 +310,26 @@ def test_what_a_view_refuses(log, options, message):
         rows(log.url, **options)
     with pytest.raises(OptionError, match=message):
         explain(log.url, **options)
+
+
+def test_a_log_at_a_named_cut(log, tmp_path, clock):
+    """S74: the version of this log that belongs to those of the others."""
+    stock = Log.create(str(tmp_path / "stock"), partitions=1, clock=clock)
+    for value in ("a", "b"):
+        with log.transaction("job") as t:
+            t.append([{"key": "k", "value": value}], partition=0)
+            t.append([{"key": "k", "value": value}], log=stock)
+        if value == "a":
+            snapshot(log.url, "month-end")
+    cut = f"{log.url}#month-end"
+    for url in (log.url, stock.url):
+        assert [row[3] for row in rows(url, view="table", asOfCut=cut)] == [b"a"]
+        assert [row[3] for row in rows(url, view="table")] == [b"b"]
+    with pytest.raises(NotFoundError, match=r"has no cut 'other'; it has \['month-end'\]"):
+        rows(stock.url, view="table", asOfCut=f"{log.url}#other")
+    with pytest.raises(OptionError, match="HOME_URL#NAME"):
+        rows(stock.url, view="table", asOfCut="month-end")
+    with pytest.raises(OptionError, match="several are given"):
+        rows(stock.url, view="table", asOfCut=cut, asOfVersion=1)
+    with pytest.raises(OptionError, match='are for view "table"'):
+        rows(stock.url, asOfCut=cut)

@@ -42,16 +42,28 @@ CONFIG = {
 }
 
 
+class GapModel(ModelLog):
+    """The model of a log whose records may be None: offsets at which nothing was."""
+
+    def read(self, p, start=None, end=None):
+        return [row for row in super().read(p, start, end) if row[2] is not None]
+
+
 class World:
     """A log with masks, and its model."""
+
+    features = ()
 
     def __init__(self, nulls):
         self.clock = ManualClock(now_ms=TIME_MS_MAX)
         self.store = memory_store()
-        self.model = ModelLog(PARTITIONS)
+        self.model = GapModel(PARTITIONS)
         config = {"cleanup.policy": "delete", "retention.ms": "-1"} if nulls else {}
         self.log = Log.create(
-            self.store, PARTITIONS, {**CONFIG, **config}, clock=self.clock, ids=SeededIds(1)
+            *(self.store, PARTITIONS, {**CONFIG, **config}),
+            clock=self.clock,
+            features=self.features,
+            ids=SeededIds(1),
         )
         self.log.upgrade(["superseded-rows"])
         self.seed = 1
@@ -107,9 +119,68 @@ class World:
         else:
             coalesce(Work(handle, self.clock.now_ms()), force=True)
 
+    def check_reads(self):
+        """What is read are records of the model, all that its table has among them."""
+        for p in range(PARTITIONS):
+            found = rows_in(self.log.read(p))
+            rows = self.model.read(p)
+            assert [row for row in rows if row in found] == found
+            assert {*self.model.table(p).values()} <= {*found}
+        assert list(self.log.end_offsets().values()) == [*map(self.model.end, range(PARTITIONS))]
+
     def expected(self):
         tables = [self.model.table(p) for p in range(PARTITIONS)]
         return {(p, key): row for p in range(PARTITIONS) for key, row in tables[p].items()}
+
+
+class Mirror(World):
+    """A log with masks that takes offsets (FORMAT.md §16); a record's time says how many offsets
+    without a record are before it.
+    """
+
+    features = ("given-offsets",)
+
+    def perform(self, name, argument):
+        match name:
+            case "append":
+                ends = [self.model.end(p) for p in range(PARTITIONS)]
+                offsets = []
+                for p, record in argument:
+                    ends[p] += (0, 0, 0, 1, 5)[record.timestamp_ms % 5]
+                    offsets.append(ends[p])
+                    ends[p] += 1
+                self._commit(argument, offsets, {}, {})
+            case "skip":
+                p, count, begins = argument
+                ends = {p: self.model.end(p) + count}
+                self._commit([], [], ends, {p: ends[p] - 1} if begins else {})
+            case "both":
+                (p, count, begins), records = argument
+                first = self.model.end(p) + count
+                mine = [(p, record) for _, record in records]
+                offsets = range(first, first + len(mine))
+                ends = {p: first + len(mine) + count}
+                self._commit(mine, offsets, ends, {p: first + 1} if begins else {})
+            case _:
+                super().perform(name, argument)
+
+    def _commit(self, placed, offsets, ends, starts):
+        model = self.model
+        with self.log.transaction("mirror") as t:
+            if ends:
+                t.cover(ends, start=starts)
+            if placed:
+                rows = [fields_of(record) for _, record in placed]
+                t.append(rows, [p for p, _ in placed], offsets=list(offsets))
+        for (p, record), offset in zip(placed, offsets, strict=True):
+            model.records[p] += [None] * (offset - model.end(p))
+            model.records[p].append(record)
+        for p, end in ends.items():
+            model.records[p] += [None] * (end - model.end(p))
+        for p, start in starts.items():
+            model.starts[p] = max(model.starts[p], start)
+        assert list(self.log.start_offsets().values()) == model.starts
+        self.check_reads()
 
 
 def masked(log, step_rows):
@@ -133,6 +204,18 @@ def operations(nulls):
         st.tuples(st.just("clean"), st.none()),
         st.tuples(st.just("advance"), st.sampled_from([1, 500, 1500])),
         st.tuples(st.just("delete"), st.floats(0, 1)),
+    )
+
+
+SKIPS = st.tuples(st.integers(0, PARTITIONS - 1), st.integers(1, 9), st.booleans())
+
+
+def mirrored(nulls):
+    """Operations on a `Mirror`."""
+    return st.one_of(
+        operations(nulls),
+        st.tuples(st.just("skip"), SKIPS),
+        st.tuples(st.just("both"), st.tuples(SKIPS, placed_records(PARTITIONS, nulls=nulls))),
     )
 
 
@@ -163,7 +246,7 @@ def check_bits(world, store, manifest):
     for p, (superseded, tombstones, known) in masked_offsets(store, manifest).items():
         records = world.model.records[p]
         covered = manifest.covered[p] if manifest.covered else 0
-        last = {records[o].key: o for o in range(covered)}
+        last = {r.key: o for o, r in enumerate(records[:covered]) if r is not None}
         start = manifest.head.partitions.start[p]
         for offset in (o for o in known if o >= start):
             record = records[offset]
@@ -202,13 +285,35 @@ def test_tables_by_masks_are_the_models(given_, entries, inline):
     """At every version, whatever was done by then or since, with any budget of the map; nothing
     that was deleted shows (S36)."""
     nulls, history = given_
-    world = World(nulls)
+    check_history(World(nulls), history, entries, inline=inline)
+
+
+@settings(max_examples=4 * settings().max_examples // 5)
+@given(
+    st.booleans().flatmap(
+        lambda nulls: st.tuples(st.just(nulls), st.lists(mirrored(nulls), min_size=1, max_size=14))
+    ),
+    st.sampled_from([1, 3, 1000]),
+    st.booleans(),
+)
+def test_tables_of_given_offsets_are_the_models(given_, entries, inline):
+    """S75: gaps between, before and behind records, and partitions that are empty at an offset:
+    reads, tables, views and masks are right at every version, whatever was cleaned, coalesced,
+    sealed or deleted.
+    """
+    nulls, history = given_
+    check_history(Mirror(nulls), history, entries, inline=inline)
+
+
+def check_history(world, history, entries, *, inline):
+    """Performs a history, and compares all versions with the model as it was then."""
     try:
         with patch.object(chunks, "INLINE_BYTES_MAX", 1024 if inline else 0):
             then = {0: {}}
             for name, argument in history:
                 world.perform(name, argument)
                 then[world.log.version] = world.expected()
+        world.check_reads()
         starts = list(world.log.start_offsets().values())
         store = inside(world.store)
         before = {}
@@ -249,7 +354,22 @@ def rows_of(store, mask):
 def test_changes_by_masks_are_the_last_records_since(history, entries, shares):
     """From any position on, tombstones included; those whose horizon came are missing, and nothing
     else."""
-    world = World(nulls=False)
+    check_changes(World(nulls=False), history, entries, shares)
+
+
+@settings(max_examples=3 * settings().max_examples // 5)
+@given(
+    st.lists(mirrored(nulls=False), min_size=1, max_size=14),
+    st.sampled_from([1, 3, 1000]),
+    st.lists(st.floats(0, 1), min_size=PARTITIONS, max_size=PARTITIONS),
+)
+def test_changes_of_given_offsets_are_the_last_records_since(history, entries, shares):
+    """S75: likewise, from positions in gaps, too."""
+    check_changes(Mirror(nulls=False), history, entries, shares)
+
+
+def check_changes(world, history, entries, shares):
+    """Performs a history, and compares changes since some positions with the model."""
     try:
         for name, argument in history:
             world.perform(name, argument)

@@ -399,8 +399,8 @@ class LogRound:
             self._gathered = Gathered()
             work = self._work(self.clock.now_ms())
             self._shared = due_sharing(work, self._chosen, self._room)
-            if self._shared.gathered:
-                self._gathered = gather(work, self._shared.gathered)
+            if self._shared.size_bytes:
+                self._gathered = gather(work, self._shared)
             elif self._shared.coalesces_first:
                 self._do([duty for duty in self._ending if duty.name == "coalesce"], work)
 

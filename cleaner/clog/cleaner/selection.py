@@ -285,6 +285,7 @@ class PassPlan:
         stretch: of what is cleaned in parts, the one of this pass; None: all is.
         gathered: by path, objects of ``manifest`` that are in memory alone (`layout`): their
             rows lie elsewhere in the log.
+        fetched: by path, objects of the log that are in memory, too.
     """
 
     manifest: Manifest
@@ -294,6 +295,7 @@ class PassPlan:
     held: HeldTombstones = NOTHING_HELD
     stretch: Stretch | None = None
     gathered: Mapping[str, bytes] = field(default_factory=dict)
+    fetched: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def partition(self) -> int:

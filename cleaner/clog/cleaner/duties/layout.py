@@ -49,10 +49,11 @@ each micro-batch twice for each partition. So before the first pass runs of fres
 their objects are coalesced *in memory*: the passes find the rows of their partition in few chunks,
 and what they commit takes the place of the chunks that are there (`rebase`). What is superseded is
 never copied. Only what coalescing would rewrite in this round anyway is gathered, and a pass
-rewrites all of it. A run of one chunk is not: it would become one chunk again. Where gathering
-takes more than its share of memory, or each pass has a process of its own, coalescing comes first
-instead, if it is the cheaper way (`is_worth_coalescing`): it writes those records as well that the
-passes are about to remove.
+rewrites all of it. A run of one chunk is not: it would become one chunk again; of what several
+passes read besides, such as objects whose chunks are alone in their segments, the bytes are
+*fetched*, and read from memory. Where gathering takes more than its share of memory, or each pass
+has a process of its own, coalescing comes first instead, if it is the cheaper way
+(`is_worth_coalescing`): it writes those records as well that the passes are about to remove.
 """
 
 import threading
@@ -579,40 +580,47 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What passes share, before the first of them: ``gathered`` with ``size_bytes`` of the room,
-    or else coalesced first.
+    """What passes share, before the first of them: ``gathered`` and ``fetched`` (by path, of so
+    many bytes) with ``size_bytes`` of the room, or else coalesced first.
     """
 
     gathered: Sequence[Run] = ()
     size_bytes: int = 0
     coalesces_first: bool = False
+    fetched: Mapping[str, int] = field(default_factory=dict)
 
 
 def due_sharing(work: Work, chosen: Iterable[Candidate], room: Room | None) -> Sharing:
     """Returns what passes over these partitions share, and takes it of the room; as `is_due`."""
-    runs = gatherable(work.manifest, chosen)
-    if not is_due(work, runs):
-        return Sharing()
-    size_bytes = sum(run.size_bytes for run in runs)
-    if room is not None and room.take(size_bytes):
-        return Sharing(runs, size_bytes)
-    return Sharing(coalesces_first=is_worth_coalescing(runs))
+    found, shared = tuple(chosen), Sharing()
+    runs = gatherable(work.manifest, found)
+    if is_due(work, runs):
+        size_bytes = sum(run.size_bytes for run in runs)
+        if room is None or not room.take(size_bytes):
+            return Sharing(coalesces_first=is_worth_coalescing(runs))
+        shared = Sharing(runs, size_bytes)
+    fetched = fetchable(work.manifest, found, shared.gathered)
+    size_bytes = sum(fetched.values())
+    if room is None or not room.take(size_bytes):
+        return shared
+    return replace(shared, size_bytes=shared.size_bytes + size_bytes, fetched=fetched)
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """Runs of a log's chunks, each with what takes its place; by path, the objects of these, which
-    no store has.
+    no store has, and others that were ``fetched``.
     """
 
     made: Sequence[tuple[Run, Replacement]] = ()
     objects: Mapping[str, bytes] = field(default_factory=dict)
+    fetched: Mapping[str, bytes] = field(default_factory=dict)
 
     def used_by(self, plan: PassPlan) -> PassPlan:
         """Returns the plan of a pass over the gathered rows of its partition, as far as they still
         lie where they lay.
         """
-        p, manifest = plan.partition, plan.manifest
+        p, manifest, plan = plan.partition, plan.manifest, replace(plan, fetched=self.fetched)
         mine = [r for run, r in self.made if run.partition == p and run.is_there(manifest)]
         if not mine:
             return plan
@@ -626,13 +634,42 @@ class Gathered:
         )
 
 
-def gather(work: Work, runs: Sequence[Run]) -> Gathered:
-    """Reads the runs, each object once, and coalesces them in memory. What is damaged is left out:
-    the pass that needs it says so.
+def gather(work: Work, shared: Sharing) -> Gathered:
+    """Reads what is shared, each object once, and coalesces the runs in memory. What is damaged is
+    left out: the pass that needs it says so.
     """
     memory = _Memory(work.store)
-    made, _ = _rewritten(work, work.manifest, runs, to=memory)
-    return Gathered(made, memory.objects)
+    made, _ = _rewritten(work, work.manifest, shared.gathered, to=memory)
+    calls = ((partial(_bytes_of, work.store, path, n), n) for path, n in shared.fetched.items())
+    fetched = zip(shared.fetched, ahead(work.store, calls), strict=True)
+    return Gathered(made, memory.objects, {path: data for path, data in fetched if data})
+
+
+def _bytes_of(store: Store, path: str, size_bytes: int) -> bytes:
+    """Returns an object; nothing where it is gone."""
+    try:
+        return store.get(path, 0, size_bytes)
+    except FileNotFoundError:
+        return b""
+
+
+def fetchable(
+    manifest: Manifest, chosen: Iterable[Candidate], gathered: Sequence[Run]
+) -> dict[str, int]:
+    """Returns by path the bytes of the objects that several passes over these partitions read, but
+    for what is gathered.
+    """
+    apart = {c.identity for run in gathered for c in run.chunks}
+    read = [
+        c.object
+        for found in chosen
+        for segment in manifest.segments[found.partition][:-1]
+        if segment.next <= found.bounds.first_uncleanable
+        for c in segment.chunks
+        if c.base >= found.bounds.first_dirty and is_shared(c) and c.identity not in apart
+    ]
+    times = Counter(obj.path for obj in read)
+    return {obj.path: obj.size_bytes for obj in read if times[obj.path] > 1}
 
 
 def gatherable(manifest: Manifest, chosen: Iterable[Candidate]) -> list[Run]:

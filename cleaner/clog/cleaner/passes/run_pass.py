@@ -555,7 +555,8 @@ def _execute_pass(
     p, manifest, config, dirty = plan.partition, plan.manifest, plan.config, plan.dirty
     progress, clock = tools.progress, tools.clock
     stats, metered = progress.stats, MeteredStore(store, tools.throttle)
-    reading = GatheredStore(metered, plan.gathered) if plan.gathered else metered
+    in_memory = {**plan.fetched, **plan.gathered}
+    reading = GatheredStore(metered, in_memory) if in_memory else metered
     started_ms = clock.monotonic_ms()
     records = sum(s.rows for s in manifest.segments[p][:-1] if dirty[0] < s.next <= dirty[1])
     progress.begin_mapping(metered, records_total=records, now_ms=started_ms)

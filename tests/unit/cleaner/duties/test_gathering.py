@@ -301,6 +301,36 @@ def test_segments_of_one_chunk_are_taken_apart_by_nobody(wide, policy):
     assert store.made <= PARTITIONS
 
 
+@pytest.mark.parametrize("keys", [7, 10_000])
+def test_their_objects_are_fetched_once_for_all_passes(wide, keys):
+    """Not twice for each partition, though nothing of them is coalesced; and what is cleaned does
+    not depend on it."""
+    log, other = wide(roll_each=True, keys=keys), wide(roll_each=True, keys=keys)
+    store = counting(log)
+    assert len(Cleaner(log).run_once()) == PARTITIONS
+    assert gets(store) <= 2 * (PARTITIONS + BATCHES)
+    before = counting(other)
+    alone(other).run_once()
+    assert gets(before) >= PARTITIONS * BATCHES
+    assert (store.made, store.bytes_out) == (before.made, before.bytes_out)
+    assert state(log) == state(other)
+
+
+@pytest.mark.parametrize("data", [None, b"\0" * 100])
+def test_one_that_is_damaged_is_told_by_its_passes(wide, data):
+    """S28: or gone, as where each pass reads for itself."""
+    log = wide(roll_each=True)
+    path = log.handle.manifest().segments[0][4].chunks[0].object.path
+    store = inside(counter(log))
+    store.delete(path) if data is None else store.put(path, data)
+    Cleaner(log).run_once()
+    log.handle.refresh()
+    uncleanable = log.handle.manifest().uncleanable
+    assert sorted(uncleanable) == list(range(PARTITIONS))
+    told = "is damaged" if data else "is missing"
+    assert all(told in why.reason for why in uncleanable.values())
+
+
 def test_they_wait_for_their_pass_as_they_are(wide):
     """While none is due an object stays that holds nothing but such chunks."""
     log = wide(roll_each=True, min_compaction_lag_ms=DAY_MS)

@@ -102,7 +102,9 @@ def unlike(runs: Iterable[CrashRun]) -> Iterator[CrashRun]:
     """
     ended = set()
     for run in runs:
-        how = (run.point, run.killed, run.result is None, type(run.error), contents(run.store))
+        is_duplicate = getattr(run.result, "duplicate", None)
+        told = (run.killed, run.result is None, is_duplicate, type(run.error))
+        how = (run.point, *told, contents(run.store))
         if how in ended:
             discard(run.store)
             continue

@@ -8,7 +8,7 @@ from actors import Actor
 from records import PARTITIONS
 
 from clog.storage.errors import OffsetOutOfRangeError, VersionExpiredError
-from clog.storage.read.table import missed_deletes
+from clog.storage.read.scan import missed_deletes
 
 
 class _Reading(Actor):

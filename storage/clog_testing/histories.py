@@ -315,6 +315,9 @@ def any_edits() -> st.SearchStrategy[Edit]:
         reached_after=_OFFSETS,
         gives_offsets=st.booleans(),
         tombstones_removed=_OFFSETS,
+        orders_removed=st.dictionaries(
+            _PARTITIONS, st.lists(st.tuples(_NUMBERS, _NUMBERS), max_size=2).map(tuple), max_size=2
+        ),
         uncleanable=st.dictionaries(_PARTITIONS, uncleanable, max_size=2),
         add=st.none() | _appends(),
         writers=st.lists(st.builds(AppendedBy, writers), max_size=2).map(tuple),

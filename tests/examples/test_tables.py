@@ -38,6 +38,17 @@ def test_change_data_capture(tmp_path):
     assert kept < 9, "the history was cleaned when the index came"
 
 
+def test_out_of_order_changes(tmp_path):
+    """By the source's position the table is right after each append, in whatever order changes
+    came; by milliseconds it is not, nor by offset (S56).
+    """
+    results = example("out_of_order_cdc").main(str(tmp_path))
+    assert results["header"] == (0, 0)
+    assert min(results["timestamp"]) > 0
+    assert min(results["offset"]) > 0
+    assert results["timestamp"][1] < results["offset"][1]
+
+
 def test_a_copy_job_that_is_killed(tmp_path, monkeypatch):
     """Two logs are read, and two others written: all is there once, as the same computation without
     clog has it, whatever died on the way (S50, S54). The first two do, however fast the machine.

@@ -29,6 +29,7 @@ def agree(root, log, *, whole_history=True):
         (r.path, r.size_bytes, r.version, r.time_ms) for r in manifest.released
     ]
     assert state["tombstones_removed"] == list(manifest.tombstones_removed)
+    assert state["orders_removed"] == list(manifest.orders_removed)
     assert state["uncleanable"].keys() == {str(p) for p in manifest.uncleanable}
     assert [entry_of(entry) for entry in state["unended"]] == [
         entry_of(entry) for entry in UNENDED.write(manifest.head.unended)

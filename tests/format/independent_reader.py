@@ -15,6 +15,7 @@ CHUNK = tuple(state.CHUNK_FIELDS.split())
 FIELDS = (
     *("version", "id", "time_ms", "log", "config", "config_epoch", "orphan_floor"),
     *("oldest_readable", "tombstones_removed", "uncleanable", "unended", "markers"),
+    "orders_removed",
 )
 COLUMNS = ("start", "end", "jitter_ms", "changed", "first_dirty", "covered")
 DamagedError = FormatError
@@ -114,9 +115,36 @@ def records(root: Path, found: State, p: int, *, committed: bool = True) -> list
 
 
 def table(root: Path, found: State, p: int) -> dict[bytes, bytes]:
-    """§8: the table of a partition."""
-    latest = {row[2]: row[3] for row in records(root, found, p) if row[2] is not None}
-    return {key: value for key, value in latest.items() if value is not None}
+    """§8, §15: the table of a partition."""
+    config = found["config"]
+    drops = config.get("compaction.late") == "drop"
+    pairs = [(order, end) for q, order, end in found["orders_removed"] if q == p and drops]
+    ranked = [
+        (order_value(row, config), row) for row in records(root, found, p) if row[2] is not None
+    ]
+    counted = {
+        row[2]
+        for order, row in ranked
+        if not any(end <= row[0] and highest >= order for highest, end in pairs)
+    }
+    best: dict[bytes, tuple[int, bytes | None]] = {}
+    for order, row in ranked:
+        if row[2] in counted and (row[2] not in best or best[row[2]][0] <= order):
+            best[row[2]] = order, row[3]
+    return {key: value for key, (_, value) in best.items() if value is not None}
+
+
+def order_value(row: tuple, config: dict[str, str]) -> int:
+    """§15: what a row is compared by before its offset."""
+    strategy = config.get("compaction.strategy", "offset")
+    if strategy == "timestamp":
+        return int(row[1])
+    if strategy == "offset":
+        return 0
+    named = [value for name, value in row[4] if name == config["compaction.strategy.header"]]
+    value = named[-1] if named else None
+    number = int.from_bytes(value, "big", signed=True) if value and len(value) == 8 else -1
+    return number if 0 <= number < 1 << 62 else -1
 
 
 def partition_of(key: bytes, described: dict) -> int:

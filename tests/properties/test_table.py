@@ -15,10 +15,10 @@ from clog.state.table import StateTable
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds
 from clog.storage.read.hidden_rows import view_masks
+from clog.storage.read.scan import missed_deletes
 from clog.storage.read.table import (
     ROW_BYTES,
     changes_batches,
-    missed_deletes,
     plan_table,
     table_batches,
 )

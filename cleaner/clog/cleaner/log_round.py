@@ -88,6 +88,7 @@ from clog.cleaner.selection import (
     Choosing,
     PassPlan,
     PassResult,
+    Reason,
     Stretch,
     candidate,
     candidates,
@@ -490,13 +491,18 @@ class LogRound:
         set_uncleanable(self._handle, plan.partition, reason, now_ms=plan.now_ms)
 
     def end_pass(self, plan: PassPlan, result: PassResult) -> None:
-        """Makes the partition cleanable again; lets it rest where another cleaner works on it."""
-        self.rest_after(result)
+        """Makes the partition cleanable again; lets it rest where another cleaner works on it, or
+        its tombstones wait for records that the pass could not reach.
+        """
+        is_in_vain = (
+            plan.candidate.reason is Reason.TOMBSTONES and not result.stats.groups_committed
+        )
+        self.rest_after(result, is_in_vain=is_in_vain)
         set_uncleanable(self._handle, plan.partition, None, now_ms=plan.now_ms)
 
-    def rest_after(self, result: PassResult) -> None:
-        """Lets the partition rest where another cleaner works on it."""
-        if result.complete:
+    def rest_after(self, result: PassResult, *, is_in_vain: bool = False) -> None:
+        """Lets the partition rest where another cleaner works on it, or the pass did nothing."""
+        if result.complete and not is_in_vain:
             self._partition_rest.pop(result.partition, None)
         else:
             mine = self._partition_rest.setdefault(result.partition, Rest())

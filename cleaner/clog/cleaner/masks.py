@@ -59,6 +59,7 @@ import pyarrow.compute as pc
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import reading
+from clog.storage.config.log_config import order_text
 from clog.storage.format.chunks import (
     Bitmap,
     Chunk,
@@ -254,7 +255,8 @@ def keep_masks(handle: Handle, indexes: KeyIndexCache) -> int:
     has no masks. ``indexes`` are of the handle's store, perhaps metered.
     """
     judged = 0
-    if SUPERSEDED_ROWS not in handle.tip.head.log.features:
+    head = handle.tip.head
+    if SUPERSEDED_ROWS not in head.log.features or order_text(head.config):
         return judged
     manifest = handle.manifest()
     ends = [manifest.head.stable_offset(p) for p in range(manifest.head.log.partitions)]

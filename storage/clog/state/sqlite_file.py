@@ -167,7 +167,8 @@ class DamagedCacheError(Exception):
 @dataclass(frozen=True, slots=True)
 class Position:
     """What the rows are the state of: a version of a log, made by this commit, all offsets below
-    ``offsets``; log starts were ``starts``. ``schema`` is the log's at that version.
+    ``offsets``; log starts were ``starts``. ``schema`` is the log's at that version, and ``order``
+    tells by what records of a key are compared then: empty by offset.
     """
 
     log_id: str
@@ -176,6 +177,7 @@ class Position:
     offsets: Mapping[int, int]
     starts: Mapping[int, int]
     schema: LogSchema | None = None
+    order: str = ""
 
 
 class SqliteFile:
@@ -611,7 +613,8 @@ def move(connection: sqlite3.Connection, position: Position) -> None:
     """Says what the rows are the state of."""
     partitions = [[p, at, position.starts[p]] for p, at in sorted(position.offsets.items())]
     same = position.log_id, position.version, position.commit_id
-    body = json.dumps([*same, partitions, schema_to_json(position.schema)]).encode()
+    order = [position.order] if position.order else []
+    body = json.dumps([*same, partitions, schema_to_json(position.schema), *order]).encode()
     connection.execute("delete from position")
     connection.execute(
         "insert into position values (?, ?, ?)", (SCHEMA, body, xxh3_64_digest(body))
@@ -629,7 +632,7 @@ def position(connection: sqlite3.Connection) -> Position:
     _, body, checksum = rows[0]
     if len(rows) > 1 or type(body) is not bytes or xxh3_64_digest(body) != checksum:
         raise DamagedCacheError("the position in it is not what was written")
-    log_id, version, commit_id, partitions, types = json.loads(body)
+    log_id, version, commit_id, partitions, types, *order = json.loads(body)
     offsets = {p: offset for p, offset, _ in partitions}
     starts = {p: start for p, _, start in partitions}
-    return Position(log_id, version, commit_id, offsets, starts, schema_from_json(types))
+    return Position(log_id, version, commit_id, offsets, starts, schema_from_json(types), *order)

@@ -44,7 +44,7 @@ from clog.state.cache import Change, Uncommitted
 from clog.state.sqlite_file import Row
 from clog.state.table import POLL_MS, Follower, Refreshed
 from clog.storage.commit.handle import Handle
-from clog.storage.config.log_config import LogConfig
+from clog.storage.config.log_config import LogConfig, order_text
 from clog.storage.env import Clock, Ids, Shared, SystemClock, SystemIds, register
 from clog.storage.errors import (
     ClogError,
@@ -582,10 +582,19 @@ class StateStore(Shared):
             self._holding.check_fenced()
             if not self._holding.is_standby:
                 return
+            self._check_order()
             self._reached = self._holding.take_up()
             self.refresh()
             self._changes = self._no_changes()
             self._holding.hold()
+
+    def _check_order(self) -> None:
+        """Raises where another record may win than the one that was put last (S56)."""
+        if order_text(self._file.handle.tip.head.config):
+            raise InvalidInputError(
+                f"{self.url} has another compaction.strategy than offset: what is put might lose to"
+                " an earlier record, so it cannot be the changelog of a store; use a log of its own"
+            )
 
     def close(self) -> None:
         """Closes the file and discards uncommitted changes; the store cannot be used any more."""
@@ -646,6 +655,7 @@ class StateStore(Shared):
     def _check_writable(self) -> None:
         self._holding.check_held()
         self._check_readable()
+        self._check_order()
         if self._pending is not None:
             raise InvalidInputError(
                 f"the outcome of the last commit of the store {self._holding.id!r} of {self.url} is"

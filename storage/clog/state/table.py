@@ -44,6 +44,7 @@ from clog.state.sqlite_file import (
     temporary_folder,
 )
 from clog.storage.commit.handle import Handle
+from clog.storage.config.log_config import order_text
 from clog.storage.env import Clock, Shared, SystemClock, SystemIds
 from clog.storage.errors import (
     ClogError,
@@ -57,10 +58,10 @@ from clog.storage.errors import (
 from clog.storage.format.commits import Commit
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.lookup import answered_key
+from clog.storage.read.scan import missed_deletes
 from clog.storage.read.table import (
     MAP_BYTES,
     changes_batches,
-    missed_deletes,
     plan_table,
     table_batches,
 )
@@ -174,12 +175,16 @@ def position_of(at: Manifest | Commit) -> Position:
     log, starts = at.head.log, dict(enumerate(at.head.partitions.start))
     commit_id = at.record.commit_id if isinstance(at, Commit) else at.commit_id
     offsets = {p: at.head.stable_offset(p) for p in starts}
-    return Position(log.log_id, at.version, commit_id, offsets, starts, log.schema)
+    order = order_text(at.head.config)
+    return Position(log.log_id, at.version, commit_id, offsets, starts, log.schema, order)
 
 
 def is_of(before: Position, now: Position) -> bool:
-    """Tells whether rows may be added to those of before: the log and its schema are the same."""
-    return before.log_id == now.log_id and before.schema == now.schema
+    """Tells whether rows may be added to those of before: the log, its schema and the order of its
+    records are the same.
+    """
+    of_before, of_now = ((at.log_id, at.schema, at.order) for at in (before, now))
+    return of_before == of_now
 
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value")
@@ -334,6 +339,7 @@ class Follower(Shared):
                 and now.offsets == {**now.offsets, **end}
                 and self._is_newest()
                 and is_of(at := self._cache.position(), now)
+                and not now.order  # Else another record may win than the one that came now.
                 and at.offsets == {**now.offsets, **begin}
             ):
                 self.position = at
@@ -410,6 +416,8 @@ class Follower(Shared):
             manifest = self.handle.manifest()
             if manifest.head.log.schema != position.schema:
                 return self._build("the schema of its log evolved")
+            if order_text(manifest.head.config) != position.order:
+                return self._build("which record of a key wins was altered")
             if loss := self._loss(manifest):
                 if self._on_loss == "fail":
                     raise NotFoundError(

@@ -33,7 +33,14 @@ from clog.storage.commit.committer import (
 )
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import LogFile, create_log_file, read_log_file, store_of
-from clog.storage.config.log_config import LogConfig, check_known, did_you_mean, parse_overrides
+from clog.storage.config.log_config import (
+    LogConfig,
+    check_known,
+    did_you_mean,
+    order_text,
+    parse_overrides,
+    without_idle,
+)
 from clog.storage.env import Clock, Ids
 from clog.storage.errors import (
     AlreadyExistsError,
@@ -47,8 +54,10 @@ from clog.storage.format.columns import new_jitter_ms
 from clog.storage.format.commits import Commit, Edit, EditRecord, edit_of, edit_to_json, first_head
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import (
+    DEAD_ROWS,
     FEATURES,
     NEW_LOG_FEATURES,
+    ORDER_VALUES,
     ROW_TEXTS,
     TYPED_COLUMNS,
     TYPED_KEYS,
@@ -61,6 +70,8 @@ from clog.storage.format.log_info import (
     key_columns_problem,
     lists_of,
 )
+from clog.storage.format.manifest import Manifest
+from clog.storage.objects.orders import Ordering, decided
 from clog.storage.objects.records import schema_like
 from clog.storage.publications.publish import (
     Publications,
@@ -88,7 +99,8 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         before = tip.head.config
-        after = {k: v for k, v in {**before, **given}.items() if k not in removed}
+        kept = {k: v for k, v in {**before, **given}.items() if k not in removed}
+        after = without_idle(kept)
         settings = LogConfig.from_overrides(after)  # two that contradict each other (S43)
         if settings.partitioner != tip.head.log.partitioner:
             raise InvalidInputError(
@@ -100,13 +112,61 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
             return NothingToCommit()
         _check_key_columns(tip.head.log.schema, settings)
         _check_views(handle, tip, tip.head.log.schema, settings)
-        needed = features_of_holds(settings)
+        needed = _features_of(settings)
         has_all = tip.head.log.features.with_added(needed) == tip.head.log.features
-        return Edit(config=after, features=None if has_all else needed)
+        edit = Edit(config=after, features=None if has_all else needed)
+        return _reordered(edit, handle.manifest(), settings) if _orders(after, before) else edit
 
     handle.refresh()
     with_reserve(handle.store, lambda: handle.commit(prepare, operation="alter"))
     return LogConfig.from_overrides(handle.tip.head.config).as_dict()
+
+
+def _features_of(settings: LogConfig) -> FeatureNames:
+    """Returns the features that a log with these configs has."""
+    if not settings.is_ordered:
+        return features_of_holds(settings)
+    if not FEATURES[ORDER_VALUES].is_built:
+        raise InvalidInputError(
+            f"compaction.strategy={settings.compaction_strategy} is refused: this release does not"
+            " have it yet; leave it out"
+        )
+    return features_of_holds(settings).with_added(lists_of([FEATURES[ORDER_VALUES]]))
+
+
+def _orders(after: Mapping[str, str], before: Mapping[str, str]) -> bool:
+    """Tells whether other records of a key may win, or show, than before."""
+    return order_text(after) != order_text(before)
+
+
+def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig) -> Edit:
+    """Returns the edit of an alter of the order of records, with what must change with it
+    (FORMAT.md §15): all is dirty, and no mask stays; which records are late is asked anew.
+    """
+    head, columns = manifest.head, manifest.head.partitions
+    before = Ordering.of(LogConfig.from_overrides(head.config))
+    after, count = Ordering.of(settings), range(head.log.partitions)
+    if after is not None and after.drops_late and DEAD_ROWS not in head.log.features:
+        raise InvalidInputError(
+            f"compaction.late=drop needs the feature {DEAD_ROWS!r}, which this log lacks; clog"
+            f" upgrade --feature {DEAD_ROWS} adds it; nothing was changed"
+        )
+    named = {p: manifest.orders_removed_of(p) for p, _, _ in manifest.orders_removed}
+    if before is not None and after is not None and before.header == after.header:
+        # Whatever is there was kept: it is late no more.
+        settled = {p: decided(pairs, columns.end[p]) for p, pairs in named.items()}
+        return replace(edit, orders_removed=settled)
+    if before is None and LogConfig.from_overrides(head.config).log_append_time and after:
+        raise InvalidInputError(
+            "compaction.strategy cannot be altered together with message.timestamp.type: the log's"
+            " timestamps are times of commits so far; nothing was changed"
+        )
+    return replace(
+        edit,
+        first_dirty={p: columns.start[p] for p in count},
+        covered={p: 0 for p, offset in enumerate(manifest.covered) if offset},
+        orders_removed=dict.fromkeys(named, ()),
+    )
 
 
 def evolve(
@@ -177,7 +237,13 @@ def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:
     wanted = {p: ends[p] if offset == -1 else offset for p, offset in asked.items()}
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-        columns = tip.head.partitions
+        columns, config = tip.head.partitions, LogConfig.from_overrides(tip.head.config)
+        if config.is_ordered:
+            raise InvalidInputError(
+                f"records of {url} cannot be deleted by offset:"
+                f" compaction.strategy={config.compaction_strategy} lets an earlier record win, and"
+                " an older one would come back; append tombstones; nothing was changed"
+            )
         for p, offset in wanted.items():
             if not 0 <= offset <= columns.end[p]:
                 raise OffsetOutOfRangeError(
@@ -407,7 +473,7 @@ class NewLog:
         store = store_of(root, self.log_id)
         ahead_ms = now_ms - clock.monotonic_ms()
         StoreClock(store, ahead_ms, clock=clock, ids=ids).check(newest_ms=0)
-        features = NEW_LOG_FEATURES.with_added(features_of_holds(self.settings))
+        features = NEW_LOG_FEATURES.with_added(_features_of(self.settings))
         features = features.with_added(self.features)
         if self.schema is not None:
             features = features.with_added(_TYPED)
@@ -470,8 +536,9 @@ def new_log(
         schema = schema_of_rows(pa.schema(schema), names)
         config = {KEY_COLUMNS: ",".join(names), **config}
     typed = None if schema is None else schema_of(schema)
-    overrides = parse_overrides(config)
+    overrides = without_idle(parse_overrides(config))
     settings = LogConfig.from_overrides(overrides)
+    _features_of(settings)
     if problem := key_columns_problem(typed, settings.table_key_columns):
         raise InvalidInputError(f"{problem}; nothing was created")
     for name in settings.published_formats:

@@ -40,6 +40,7 @@ from clog.storage.format.transactions import WRITER_ID_BYTES_MAX, AppendedBy, Wr
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import to_arrow, to_numpy
+from clog.storage.objects.orders import rows_without_order
 from clog.storage.objects.records import Appendable, ContentHash, loaded, to_records
 from clog.storage.objects.writer import DataObject, ObjectWriter, given_back, record_sizes
 from clog.storage.store.contract import Store
@@ -338,6 +339,7 @@ def object_writer(handle: Handle, *, stamp: int | None = None, given: bool = Fal
         compression=config.compression,
         object_bytes=config.object_bytes,
         given=given,
+        order_header=config.compaction_strategy_header,
     )
 
 
@@ -397,6 +399,8 @@ def check_records(records: pa.Table, config: LogConfig) -> None:
             f" cleanup.policy={config.as_dict()['cleanup.policy']} requires a key in every record;"
             " nothing was appended"
         )
+    if header := config.compaction_strategy_header:
+        _check_orders(records, header)
     sizes = record_sizes(records)
     if (over := np.flatnonzero(sizes > config.max_message_bytes)).size:
         raise InvalidInputError(
@@ -422,6 +426,15 @@ def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool 
             f"a record of {facts.largest_record_bytes} bytes is larger than"
             f" max.message.bytes={config.max_message_bytes}"
         )
+    if facts.order_header != config.compaction_strategy_header and config.is_ordered:
+        raise InvalidInputError(
+            "compaction.strategy was altered while the records were written; append again"
+        )
+    if facts.without_order and config.is_ordered:
+        raise InvalidInputError(
+            f"{facts.without_order} of {obj.rows} records have no order:"
+            f" {_order_needed(config.compaction_strategy_header)}"
+        )
     if config.log_append_time or given:
         return
     ahead_ms = facts.max_timestamp_ms - now_ms
@@ -436,6 +449,22 @@ def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool 
             f"a timestamp is {behind_ms} ms behind the clock ({now_ms}), more than"
             f" message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
         )
+
+
+def _check_orders(records: pa.Table, header: str) -> None:
+    """Raises if a record has no order by this header, and names the first (S56)."""
+    if (without := rows_without_order(records, header)).size:
+        raise InvalidInputError(
+            f"{without.size} of {records.num_rows} records have no order, the first is record"
+            f" {int(without[0])}: {_order_needed(header)}; nothing was appended"
+        )
+
+
+def _order_needed(header: str) -> str:
+    return (
+        f"compaction.strategy=header needs the header {header!r} in each"
+        " record, also where it deletes its key: 8 bytes, a big-endian integer from 0 to 2^62 - 1"
+    )
 
 
 def _check_records_early(handle: Handle, records: pa.Table) -> None:

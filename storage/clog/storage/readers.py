@@ -60,8 +60,7 @@ from clog.storage.format.log_info import FEATURES, READER_HOLDS, FeatureNames, l
 from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import Mask, Offsets
 from clog.storage.read.following import POLL_MS, Followed, Following, reading_of
-from clog.storage.read.scan import by_partition, check_start
-from clog.storage.read.table import missed_deletes
+from clog.storage.read.scan import by_partition, check_start, missed_deletes
 from clog.storage.store.contract import Store
 
 COMMIT_INTERVAL_MS = 10_000

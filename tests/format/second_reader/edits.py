@@ -191,6 +191,18 @@ def _tombstones_removed(state: State, value: Json) -> None:
         state.tombstones_removed = [*kept, (p, state.version, offset)]
 
 
+def _orders_removed(state: State, value: Json) -> None:
+    need("order-values" in state.features, "15", "order values without their feature")
+    kept = [pair for pair in state.orders_removed if str(pair[0]) not in value]
+    for number, pairs in value.items():
+        partition_at(state, number)
+        for pair in pairs:
+            order, end = (integer(each, "15") for each in pair)
+            need(len(pair) == 2 and min(order, end) >= 0, "15", "no pair")
+            kept.append((int(number), order, end))
+    state.orders_removed = sorted(kept, key=lambda pair: (pair[0], pair[2]))
+
+
 def _uncleanable(state: State, value: Json) -> None:
     for number, reason in value.items():
         partition_at(state, number)
@@ -366,6 +378,7 @@ STEPS: dict[str, Callable[[State, Any], None]] = {
     "ends": ends,
     "first_dirty": _first_dirty,
     "tombstones_removed": _tombstones_removed,
+    "orders_removed": _orders_removed,
     "uncleanable": _uncleanable,
     "older_writers": _older_writers,
     "orphan_floor": _orphan_floor,

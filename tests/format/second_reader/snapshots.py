@@ -108,6 +108,13 @@ def _read_rest(state: State, manifest: Json) -> None:
     for step in steps:
         need(all(integer(number, "4") >= 0 for number in step), "4", "no step")
     state.tombstones_removed = [(p, version, offset) for p, version, offset in steps]
+    if "orders_removed" in manifest:
+        need("order-values" in state.features, "15", "order values without their feature")
+        pairs = columns(manifest["orders_removed"], "p order end", "15")
+        need(all(integer(n, "15") >= 0 for pair in pairs for n in pair), "15", "no pair")
+        state.orders_removed = [tuple(pair) for pair in pairs]
+        for p, _, _ in pairs:
+            partition_at(state, p)
     state.uncleanable = dict(manifest["uncleanable"])
     for number in [*state.uncleanable, *(step[0] for step in state.tombstones_removed)]:
         partition_at(state, number)

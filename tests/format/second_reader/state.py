@@ -26,7 +26,10 @@ CHUNK_FIELDS = (
     " horizon_min horizon_max horizon up_to"
 )
 HEAD_COLUMNS = "start end base bytes chunks first_ms created_ms jitter_ms changed"
-KNOWN = {"dead-rows", "typed-columns", "typed-keys", "undecided-records", "given-offsets"}
+KNOWN = {
+    *("dead-rows", "typed-columns", "typed-keys", "undecided-records", "given-offsets"),
+    "order-values",
+}
 Name = tuple[str, str, int, int]
 """Home, id, epoch and number of a transaction (§11.2)."""
 
@@ -158,6 +161,7 @@ class State:
     older_writers: Json | None = None
     released: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     tombstones_removed: list[tuple[int, int, int]] = field(default_factory=list)
+    orders_removed: list[tuple[int, int, int]] = field(default_factory=list)
     uncleanable: dict[str, Json] = field(default_factory=dict)
     masked: int | None = None
     row_texts: Json | None = None
@@ -230,6 +234,7 @@ class State:
             ],
             "released": self.released,
             "tombstones_removed": sorted(self.tombstones_removed),
+            "orders_removed": self.orders_removed,
             "uncleanable": self.uncleanable,
             "unended": self.unended,
             "markers": self.markers,

@@ -426,6 +426,10 @@ _METRICS: Sequence[_Row] = (
     _sum("tombstones_expired", "tombstones removed after their delete horizon"),
     _sum("records_without_key", "invalid records: those without a key, removed"),
     _sum(
+        "records_late",
+        "records that came after a tombstone of a higher order was removed: kept, or dropped",
+    ),
+    _sum(
         "records_trimmed",
         "records below the log start offset that passes met: most go before, unread",
     ),

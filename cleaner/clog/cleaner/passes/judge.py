@@ -40,7 +40,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.cleaner.passes.offset_map import FoundDead, IndexFilter, KeyHasher, MappedRange, OffsetMap
+from clog.cleaner.passes.index_filter import IndexFilter
+from clog.cleaner.passes.offset_map import FoundDead, KeyHasher, MappedRange, OffsetMap
 from clog.cleaner.selection import earliest_horizon_ms
 from clog.cleaner.threads import ALONE, CleanerThreads
 from clog.storage.errors import CorruptionError
@@ -212,7 +213,7 @@ class Recheck:
         keys = pa.concat_arrays([some.keys for some in rows])
         if keys.null_count:
             offsets, keys = offsets[to_numpy(keys.is_valid())], keys.drop_null()
-        dead = self._map.get(self._hasher(keys)) > offsets
+        dead = self._map.superseded(self._hasher(keys), offsets)
         if not dead.all():
             raise _alive(partition, int(offsets[~dead].min()))
 
@@ -495,11 +496,12 @@ class Judge:
         """
         offsets, keys = to_numpy(batch.column("offset")), batch.column("key")
         if not keys.null_count:
-            return self.offset_map.get(self.hasher(keys)) > offsets, np.ones(len(keys), np.bool_)
+            superseded = self.offset_map.superseded(self.hasher(keys), offsets)
+            return superseded, np.ones(len(keys), np.bool_)
         key_valid = to_numpy(keys.is_valid())
         superseded = np.zeros(len(keys), np.bool_)
-        latest = self.offset_map.get(self.hasher(keys.drop_null()))
-        superseded[key_valid] = latest > offsets[key_valid]
+        hashes = self.hasher(keys.drop_null())
+        superseded[key_valid] = self.offset_map.superseded(hashes, offsets[key_valid])
         return superseded, key_valid
 
     def judge(self, batch: pa.RecordBatch, superseded: Mask, key_valid: Mask) -> Verdict:

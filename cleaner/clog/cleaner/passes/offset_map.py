@@ -30,6 +30,11 @@ the order of offsets, and a slot keeps the larger: later rows of its key may hav
 
 All rows of one key make the same walk, hence stand at the same slot: no key enters twice.
 
+*Ranked*. Where the record with the highest order wins, not the last one (`orders`), a slot has a
+fourth word, its *rank*: the order + 1, and in the uppermost bit whether a row of its key is no
+suspect. Its offset is that of the row with the highest order. Rows are put in the order of these,
+so that of rows of one slot the last one wins here, too; what a slot has is compared before.
+
 The home comes from the upper half of ``high ^ low``, the step from the lower half. A caller that
 maps only some hashes (the table view, by ranges) selects on one of the two words; the other one
 still spreads the rest over all slots. Steps have no factor in common with the number of slots, so
@@ -60,13 +65,6 @@ dirty part as a rule, are judged without being read: the keys were hashed once, 
 *Found dead*: what several maps of one pass found, a bit for each live row of the chunks that have
 any. It is kept until the pass rewrites, once for all of its maps (S20).
 
-*Index filter*: which chunks of the clean part hold none of the keys of a map, by their objects' key
-indexes: 3.5 bytes a key instead of its key, and no hashing (decision: storage 0007). Dirty keys are
-noted while the map is filled, by their hashes with the log's own seed, 8 bytes each; above
-`KEYS_MAX` nothing is noted, since so many leave few objects alone. Where keys are spread evenly no
-object is left alone: after some answers in vain nothing is asked any more. Safe because an index
-has no false negatives: a chunk of which it says "none" has no row that the map supersedes.
-
 *Memory*. Arrow's allocator and the C library keep what was freed: measured, 200 MiB of a pass that
 needs 300. `give_back` returns it, once for every `EVERY_BYTES` of records, so that its milliseconds
 do not count. A process that does nothing but clean calls `save_memory` first: Arrow then takes its
@@ -75,8 +73,7 @@ one: 60 to 80 MiB less.
 """
 
 import ctypes
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -87,23 +84,33 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.cleaner.passes.index_filter import IndexFilter
 from clog.cleaner.selection import PassStats
-from clog.cleaner.threads import ALONE, SLOT_BYTES, CleanerThreads, map_slots
+from clog.cleaner.threads import (
+    ALONE,
+    RANKED_SLOT_BYTES,
+    SLOT_BYTES,
+    CleanerThreads,
+    map_slots,
+)
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import hash_keys
-from clog.storage.keys.key_index import IndexHashes, distinct, index_hashes
 from clog.storage.numpy_arrays import Hashes, Mask, Offsets, to_numpy
-from clog.storage.read.scan import ReadPiece, plan_range, read_pieces, stored_index
+from clog.storage.objects.orders import Ordering, Pairs, suspects
+from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
 from clog.storage.store.contract import Store
 
 _Words = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.int64]
-"""Where slots begin in the table: slot number times ``_SLOT_WORDS``."""
-_Entries = tuple[_Words, _Words, Offsets]
-"""High words, low words, and offsets + 1."""
+"""Where slots begin in the table: slot number times the words of each."""
+_Entries = tuple[_Words, _Words, Offsets, _Words]
+"""High words, low words, offsets + 1, and ranks: none where the map is not ranked."""
 
-_SLOT_WORDS: Final = 3
+_WORD_BYTES: Final = 8
+_COUNTS: Final = np.uint64(1 << 63)
+_ORDER: Final = np.uint64((1 << 63) - 1)
+_NO_RANKS: Final = np.zeros(0, np.uint64)
 # Bounds the scratch memory of a search; smaller chunks pay more for calls than for rows.
 _CHUNK_ROWS: Final = 1 << 17
 # Of so many rows the home slots stay in the cache from the first look to the last word stored.
@@ -122,17 +129,24 @@ class OffsetMap:
     """Key hash -> last offset, in a fixed amount of memory (S18).
 
     ``memory_bytes`` is the share of one cleaner thread: it gives ``memory_bytes // 24`` slots, of
-    which the fraction ``load_factor`` is filled at most. While rows are put or got, up to 24 MiB of
-    scratch memory come on top.
+    which the fraction ``load_factor`` is filled at most; ``memory_bytes // 32`` where it
+    ``is_ranked``. While rows are put or got, up to 24 MiB of scratch memory come on top.
     """
 
-    __slots__ = ("_capacity", "_entries", "_latest_offset", "_slots", "_steps", "_table")
+    __slots__ = (
+        *("_capacity", "_entries", "_latest_offset", "_slots", "_steps", "_table", "_words_each"),
+        "is_ranked",
+    )
 
-    def __init__(self, *, memory_bytes: int, load_factor: float = 0.9) -> None:
-        slots = self._slots = map_slots(memory_bytes, load_factor)
+    def __init__(
+        self, *, memory_bytes: int, load_factor: float = 0.9, is_ranked: bool = False
+    ) -> None:
+        slot_bytes = RANKED_SLOT_BYTES if is_ranked else SLOT_BYTES
+        slots = self._slots = map_slots(memory_bytes, load_factor, slot_bytes=slot_bytes)
+        self.is_ranked, self._words_each = is_ranked, slot_bytes // _WORD_BYTES
         self._capacity = int(slots * load_factor)
-        self._table = np.zeros(slots * _SLOT_WORDS, dtype=np.uint64)
-        self._steps = _coprime_steps(slots) * _SLOT_WORDS
+        self._table = np.zeros(slots * self._words_each, dtype=np.uint64)
+        self._steps = _coprime_steps(slots) * self._words_each
         self._entries = 0
         self._latest_offset = -1
 
@@ -166,12 +180,12 @@ class OffsetMap:
         """Last offset that the map covers, -1 when it covers none."""
         return self._latest_offset
 
-    def put(self, hashes: Hashes, offsets: Offsets) -> int:
+    def put(self, hashes: Hashes, offsets: Offsets, ranks: _Words = _NO_RANKS) -> int:
         """Enters rows in order until the map is full, and returns the number of rows taken.
 
         The result is that of entering row by row: a row whose key is in the map already always
         fits; the first row whose new key does not fit stops (S20). ``offsets`` increase, also
-        from one call to the next.
+        from one call to the next. ``ranks``: theirs, where it is ranked.
         """
         assert hashes.shape == (len(offsets), 2), "one hash of two words for each offset"
         taken = 0
@@ -179,7 +193,7 @@ class OffsetMap:
             end = taken + self._fitting(hashes[taken:])
             if end == taken:
                 break
-            self._put(hashes[taken:end], offsets[taken:end])
+            self._put(hashes[taken:end], offsets[taken:end], ranks[taken:end])
             taken = end
         return taken
 
@@ -204,9 +218,38 @@ class OffsetMap:
             np.subtract(following, 1, out=found[start:end])
         return found
 
+    def superseded(self, hashes: Hashes, offsets: Offsets) -> Mask:
+        """Tells which rows are not those that win of their keys, as far as the map has these. A
+        ranked map has been told of all rows of its keys up to `latest_offset`.
+        """
+        winners = self.get(hashes)
+        lost: Mask = winners > offsets
+        if self.is_ranked:
+            lost = (winners >= 0) & (winners != offsets) & (offsets <= self._latest_offset)
+        return lost
+
+    def raise_known(self, hashes: Hashes, offsets: Offsets, ranks: _Words) -> None:
+        """Tells a ranked map of rows elsewhere, of any keys: those of its own may have a better
+        row there.
+        """
+        for start in range(0, len(hashes), _CHUNK_ROWS):
+            end = start + _CHUNK_ROWS
+            high, low, following, some = self._in_order(
+                *_halves(hashes[start:end]), offsets[start:end] + 1, ranks[start:end]
+            )
+            places, same = self._locate(high, low)
+            known = np.flatnonzero(same)
+            self._merge(places.take(known), following.take(known), some.take(known))
+
+    def counting(self, hashes: Hashes) -> Mask:
+        """Tells which keys a ranked map has, with a row that is no suspect."""
+        places, same = self._locate(*_halves(hashes))
+        found: Mask = same & (self._ranks.take(places) >= _COUNTS)
+        return found
+
     def last_offsets(self) -> Offsets:
         """Returns the last offset of each key, ascending; 8 bytes an entry."""
-        following = self._following[::_SLOT_WORDS]
+        following = self._following[:: self._words_each]
         last: Offsets = following[following > 0] - 1
         last.sort()
         return last
@@ -214,8 +257,9 @@ class OffsetMap:
     def is_last(self, start: int, end: int) -> Mask:
         """Returns which offsets of ``[start, end)`` are the last one of a key; a byte each."""
         found = np.zeros(end - start, np.bool_)
-        for first in range(0, len(self._table), _SLOT_WORDS * _CHUNK_ROWS):
-            following = self._following[first : first + _SLOT_WORDS * _CHUNK_ROWS : _SLOT_WORDS]
+        words = self._words_each
+        for first in range(0, len(self._table), words * _CHUNK_ROWS):
+            following = self._following[first : first + words * _CHUNK_ROWS : words]
             inside = following[(following > start) & (following <= end)]
             inside -= start + 1
             found[inside] = True
@@ -242,6 +286,10 @@ class OffsetMap:
         """One past the last offset of the key; 0 in an empty slot."""
         return self._table[2:].view(np.int64)
 
+    @property
+    def _ranks(self) -> _Words:
+        return self._table[3:]
+
     def _fitting(self, hashes: Hashes) -> int:
         """Returns how many of the next rows fit for sure; 0 only when the first one does not."""
         room = self._capacity - self._entries
@@ -253,44 +301,73 @@ class OffsetMap:
         # Some of these may share a key and leave room for more: the next call sees.
         return len(hashes) if len(new) <= room else int(new[room])
 
-    def _put(self, hashes: Hashes, offsets: Offsets) -> None:
+    def _put(self, hashes: Hashes, offsets: Offsets, ranks: _Words) -> None:
         """Takes all rows; there is room for them."""
         assert offsets[0] > self._latest_offset, "offsets increase from call to call"
         assert bool(np.all(offsets[1:] > offsets[:-1])), "offsets increase within a call"
         left: list[_Entries] = []
         for start in range(0, len(offsets), _SLICE_ROWS):
             end = start + _SLICE_ROWS
-            left.extend(self._put_at_home(*_halves(hashes[start:end]), offsets[start:end] + 1))
-            if end >= len(offsets) or sum(len(rows) for _, _, rows in left) >= _LEFT_ROWS:
+            entries = *_halves(hashes[start:end]), offsets[start:end] + 1, ranks[start:end]
+            left.extend(self._put_at_home(*entries))
+            if end >= len(offsets) or sum(len(rows) for _, _, rows, _ in left) >= _LEFT_ROWS:
                 self._put_anywhere(*map(np.concatenate, zip(*left, strict=True)))
                 left.clear()
         self._latest_offset = int(offsets[-1])
 
-    def _put_at_home(self, high: _Words, low: _Words, following: Offsets) -> list[_Entries]:
+    def _put_at_home(
+        self, high: _Words, low: _Words, following: Offsets, ranks: _Words
+    ) -> list[_Entries]:
         """Does M1 to M3 for a slice of rows, at their home slots alone; returns what is left
         over: rows and evicted entries.
         """
+        if self.is_ranked:
+            high, low, following, ranks = self._in_order(high, low, following, ranks)
         places = self._homes_of(high, low)
         larger, same = self._compare(places, high, low)
         known = np.flatnonzero(same)
-        self._following[places.take(known)] = following.take(known)
+        if self.is_ranked:
+            self._merge(places.take(known), following.take(known), ranks.take(known))
+        else:
+            self._following[places.take(known)] = following.take(known)
         new, walking = np.flatnonzero(~(larger | same)), np.flatnonzero(larger)
-        entries = high.take(new), low.take(new), following.take(new)
+        entries = _taken((high, low, following, ranks), new)
         lost, evicted = self._claim(places.take(new), *entries)
         walking = np.concatenate((walking, new[lost]))
-        return [(high.take(walking), low.take(walking), following.take(walking)), evicted]
+        return [_taken((high, low, following, ranks), walking), evicted]
 
-    def _put_anywhere(self, high: _Words, low: _Words, following: Offsets) -> None:
+    def _put_anywhere(self, high: _Words, low: _Words, following: Offsets, ranks: _Words) -> None:
         """Does M1 to M3 for entries in any order, of which the map may have later ones."""
-        order = np.argsort(following)
-        high, low, following = high.take(order), low.take(order), following.take(order)
+        entries = high, low, following, ranks = self._in_order(high, low, following, ranks)
         places, same = self._locate(high, low)
         known, new = np.flatnonzero(same), np.flatnonzero(~same)
         at = places.take(known)
-        self._following[at] = np.maximum(self._following.take(at), following.take(known))
-        self._enter(high.take(new), low.take(new), following.take(new), places.take(new))
+        if self.is_ranked:
+            self._merge(at, following.take(known), ranks.take(known))
+        else:
+            self._following[at] = np.maximum(self._following.take(at), following.take(known))
+        self._enter(*_taken(entries, new), places.take(new))
 
-    def _enter(self, high: _Words, low: _Words, following: Offsets, places: _Places) -> None:
+    def _in_order(self, high: _Words, low: _Words, following: Offsets, ranks: _Words) -> _Entries:
+        """Returns entries from the worst to the best."""
+        by_rank = self.is_ranked
+        order = np.lexsort((following, ranks & _ORDER)) if by_rank else np.argsort(following)
+        return _taken((high, low, following, ranks), order)
+
+    def _merge(self, at: _Places, following: Offsets, ranks: _Words) -> None:
+        """Lets slots of a ranked map have these rows of theirs, from the worst to the best, where
+        they are better.
+        """
+        self._ranks[at[ranks >= _COUNTS]] |= _COUNTS
+        had = self._ranks.take(at)
+        mine, theirs = had & _ORDER, ranks & _ORDER
+        wins = (theirs > mine) | ((theirs == mine) & (following > self._following.take(at)))
+        self._following[at[wins]] = following[wins]
+        self._ranks[at[wins]] = theirs[wins] | (had[wins] & _COUNTS)
+
+    def _enter(
+        self, high: _Words, low: _Words, following: Offsets, ranks: _Words, places: _Places
+    ) -> None:
         """Enters rows with new keys, each of which stands where its search ended (M3).
 
         Rows of one key stay in the order of their offsets, and always walk or stand together.
@@ -299,16 +376,12 @@ class OffsetMap:
         standing = np.arange(len(places))
         walking = standing[:0]
         while len(places):
-            lost, (out_high, out_low, out_following) = self._claim(
-                places.take(standing),
-                high.take(standing),
-                low.take(standing),
-                following.take(standing),
-            )
+            entries = high, low, following, ranks
+            lost, out = self._claim(places.take(standing), *_taken(entries, standing))
             stay = np.concatenate((walking, standing[lost]))
-            high = np.concatenate((high.take(stay), out_high))
-            low = np.concatenate((low.take(stay), out_low))
-            following = np.concatenate((following.take(stay), out_following))
+            out_high, out_low, _, _ = out
+            joined = zip(_taken(entries, stay), out, strict=True)
+            high, low, following, ranks = (np.concatenate(both) for both in joined)
             places = np.concatenate((places.take(stay), self._homes_of(out_high, out_low)))
             steps = np.concatenate((steps.take(stay), self._steps_of(out_high, out_low)))
             larger, _ = self._compare(places, high, low)
@@ -316,7 +389,7 @@ class OffsetMap:
             places[walking] = self._next(places.take(walking), steps.take(walking))
 
     def _claim(
-        self, places: _Places, high: _Words, low: _Words, following: Offsets
+        self, places: _Places, high: _Words, low: _Words, following: Offsets, ranks: _Words
     ) -> tuple[npt.NDArray[np.intp], _Entries]:
         """Gives each place to one of the rows that stand there.
 
@@ -329,13 +402,18 @@ class OffsetMap:
         taken, before = places.take(won), before.take(won)
         occupied = np.flatnonzero(before)
         left = taken.take(occupied)
-        evicted = self._high.take(left), self._low.take(left), before.take(occupied)
+        out_ranks = self._ranks.take(left) if self.is_ranked else ranks
+        evicted = self._high.take(left), self._low.take(left), before.take(occupied), out_ranks
         self._high[taken] = high.take(won)
         self._low[taken] = low.take(won)
+        if self.is_ranked:
+            self._ranks[taken] = ranks.take(won)
         self._entries += len(won) - len(occupied)
         there = places.take(others)
         lost = self._high.take(there) != high.take(others)
         lost |= self._low.take(there) != low.take(others)
+        if self.is_ranked:  # What is done was of the winner's key.
+            self._ranks[there[~lost & (ranks.take(others) >= _COUNTS)]] |= _COUNTS
         return others[lost], evicted
 
     def _locate(self, high: _Words, low: _Words) -> tuple[_Places, Mask]:
@@ -375,7 +453,7 @@ class OffsetMap:
         return larger, same
 
     def _homes_of(self, high: _Words, low: _Words) -> _Places:
-        return _scaled((high ^ low) >> _HALF, self._slots) * _SLOT_WORDS
+        return _scaled((high ^ low) >> _HALF, self._slots) * self._words_each
 
     def _steps_of(self, high: _Words, low: _Words) -> _Places:
         return self._steps.take(_scaled((high ^ low) & _LOWER, len(self._steps)))
@@ -384,6 +462,20 @@ class OffsetMap:
         places = places + steps
         np.subtract(places, len(self._table), out=places, where=places >= len(self._table))
         return places
+
+
+def ranks_of(orders: Offsets, counts: Mask) -> _Words:
+    """Returns the ranks of rows with these orders, and whether each is no suspect."""
+    ranks: _Words = (orders + 1).view(np.uint64) | np.where(counts, _COUNTS, np.uint64(0))
+    return ranks
+
+
+def _taken(entries: _Entries, rows: npt.NDArray[np.intp]) -> _Entries:
+    high, low, following, ranks = entries
+    return (
+        *(high.take(rows), low.take(rows), following.take(rows)),
+        ranks.take(rows) if len(ranks) else ranks,
+    )
 
 
 def _halves(hashes: Hashes) -> tuple[_Words, _Words]:
@@ -417,6 +509,7 @@ class MappedRange:
             know; None where there is none.
         records: how many records with a key the map took of ``judged``.
         judged: the range of the segments that are judged by it; None: all of it.
+        suspects: the hashes and offsets of rows of a ranked map that are suspect.
     """
 
     def __init__(
@@ -428,10 +521,12 @@ class MappedRange:
         *,
         records: int,
         judged: tuple[int, int] | None = None,
+        suspects: Sequence[tuple[Hashes, Offsets]] = (),
     ) -> None:
         self.start = start
         self.end = end
         self.records = records
+        self.suspects = suspects
         self._map = offset_map
         self._keyless = keyless
         self._judged = judged or (start, end)
@@ -441,7 +536,7 @@ class MappedRange:
     def latest_judged(self) -> int:
         """Returns how many keys have their last offset among what is judged."""
         low, high = max(self._judged[0], self.start), min(self._judged[1], self.end)
-        if (low, high) == (self.start, self.end):
+        if (low, high) == (self.start, self.end) and not self._map.is_ranked:
             return self._map.entries
         steps = range(low, high, WINDOW_OFFSETS)
         spans = ((at, min(at + WINDOW_OFFSETS, high)) for at in steps)
@@ -508,75 +603,6 @@ class FoundDead:
         return np.unpackbits(bits, count=chunk.live_rows).view(np.bool_)
 
 
-KEYS_MAX = 1 << 20
-"""Distinct dirty keys that are noted at most: 8 MiB."""
-IN_VAIN_MAX = 4
-"""So many more answers may be "maybe" than "none"."""
-
-
-class IndexFilter:
-    """The keys of one map, and what was asked by them.
-
-    Args:
-        seed: the log's.
-        chunks: those that it may be asked about; where none has an index, nothing is noted.
-
-    Attributes:
-        count: chunks that were found to hold none.
-    """
-
-    def __init__(self, seed: int, chunks: Iterable[Chunk]) -> None:
-        self._seed = seed
-        self._is_wanted = any(c.object.index_bytes for c in chunks)
-        self._lock = threading.Lock()
-        self._in_vain = 0
-        self.count = 0
-        self.begin()
-
-    def begin(self) -> None:
-        """Forgets the keys, for those of another map."""
-        self._noted: IndexHashes | None = np.zeros(0, np.uint64) if self._is_wanted else None
-        self._fresh: list[IndexHashes] = []
-        self._fresh_keys = 0
-
-    def note(self, keys: pa.Array) -> None:
-        """Adds keys of the map; several threads may."""
-        if self._notes_nothing:
-            return
-        hashes = index_hashes(keys, seed=self._seed)
-        with self._lock:
-            if not self._notes_nothing:
-                self._fresh.append(hashes)
-                self._fresh_keys += len(keys)
-                if self._fresh_keys > KEYS_MAX:
-                    self._merge()
-
-    @property
-    def _notes_nothing(self) -> bool:
-        return self._noted is None
-
-    def holds_none(self, store: Store, chunk: Chunk) -> bool:
-        """Tells whether no key of the map is in the chunk, for sure; one request."""
-        with self._lock:
-            if self._fresh:
-                self._merge()
-        asks = chunk.object.index_bytes and self._in_vain <= IN_VAIN_MAX + self.count
-        if self._noted is None or not asks:
-            return False
-        index = stored_index(store, chunk.object)
-        is_in_vain = index is None or index.may_hold_any(self._noted)
-        with self._lock:
-            self._in_vain += is_in_vain
-            self.count += not is_in_vain
-        return not is_in_vain
-
-    def _merge(self) -> None:
-        assert self._noted is not None, "fresh keys are merged before they are too many"
-        merged = distinct(np.concatenate((self._noted, *self._fresh)))
-        self._noted = merged if len(merged) <= KEYS_MAX else None
-        self._fresh, self._fresh_keys = [], 0
-
-
 EVERY_BYTES = 16 << 20
 _BLOCK_BYTES = 1 << 20
 """Blocks from here on are given back one by one."""
@@ -633,14 +659,47 @@ class KeyHasher:
 
 
 def empty_map(
-    manifest: Manifest, partition: int, dirty: tuple[int, int], share_bytes: int
+    manifest: Manifest,
+    partition: int,
+    dirty: tuple[int, int],
+    share_bytes: int,
+    *,
+    is_ranked: bool = False,
 ) -> OffsetMap:
     """Makes the map of a range: no larger than a thread's share, and no larger than its records can
     use. Touching the pages of a large map that stays almost empty takes longer than filling it.
     """
     records = sum(piece.rows for piece in plan_range(manifest, partition, *dirty))
     # Half full is as fast as empty, 0.9 is not.
-    return OffsetMap(memory_bytes=min(share_bytes, (2 * records + 2) * SLOT_BYTES))
+    slot_bytes = RANKED_SLOT_BYTES if is_ranked else SLOT_BYTES
+    memory_bytes = min(share_bytes, (2 * records + 2) * slot_bytes)
+    return OffsetMap(memory_bytes=memory_bytes, is_ranked=is_ranked)
+
+
+SUSPECTS_MAX = 1 << 20
+"""Of so many a pass decides; 24 bytes each wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """How records of a key are compared, where the last one need not win: by ``order``, with
+    ``pairs`` of the partition that tell suspects. ``stops``: at the first suspect, as whether it is
+    late is decided before.
+    """
+
+    order: Ordering
+    pairs: Pairs
+    stops: bool
+
+    def columns(self, *others: str) -> list[str]:
+        """Returns what is to be read for it, with other columns."""
+        return [*others, *{self.order.column} - {*others}]
+
+    def of(self, rows: pa.RecordBatch) -> tuple[_Words, Mask]:
+        """Returns the ranks of rows, and which are suspect."""
+        orders, offsets = self.order.values(rows), to_numpy(rows.column("offset"))
+        suspect = suspects(orders, offsets, self.pairs)
+        return ranks_of(orders, ~suspect), suspect
 
 
 def build_map(
@@ -655,6 +714,7 @@ def build_map(
     index_filter: IndexFilter | None = None,
     threads: CleanerThreads = ALONE,
     judged: tuple[int, int] | None = None,
+    ranking: Ranking | None = None,
 ) -> MappedRange:
     """Fills the map with the last offset of each key in the range ``dirty``; returns what it
     covers of it.
@@ -662,15 +722,16 @@ def build_map(
     That is all, or less when the map is full: up to the offset of the first record whose key did
     not fit. Only keys are read, and noted for ``index_filter``; ``threads`` hash those of the next
     objects meanwhile. ``judged`` is the range of the segments that will be judged by the map, where
-    these are not all; their keys are in the map all the same.
+    these are not all; their keys are in the map all the same. A ranked map has a ``ranking``.
     """
     start, end = dirty
     waiting = _Waiting(offset_map, judged or dirty)
+    suspected = _Suspects(0 if ranking is not None and ranking.stops else SUSPECTS_MAX)
     stopped: int | None = None
     keyless: tuple[int, int] | None = None
     pieces = plan_range(manifest, partition, start, end)
     calls = (
-        (partial(_hashed, store, some, hasher, index_filter), _HASHED_BYTES * rows)
+        (partial(_hashed, store, some, hasher, index_filter, ranking), _HASHED_BYTES * rows)
         for some, rows in _portions(pieces, PORTION_ROWS if threads.count > 1 else None)
     )
     with threads.in_turn(calls, settled=lambda hashed: [*hashed]) as turns:
@@ -679,7 +740,11 @@ def build_map(
             if hashed.keyless is not None:
                 first, last = hashed.keyless
                 keyless = (first if keyless is None else keyless[0], last)
-            stopped = waiting.add(hashed.hashes, hashed.offsets)
+            undecided = suspected.first_beyond(hashed)
+            stopped = waiting.add(hashed if undecided is None else hashed.below(undecided))
+            if stopped is None and undecided is not None:
+                stopped = waiting.put()
+                stopped = undecided if stopped is None else stopped
             if stopped is not None:
                 break
         else:
@@ -690,19 +755,50 @@ def build_map(
     offset_map.advance(covered - 1)
     stats.maps += 1
     stats.map_entries += offset_map.entries
-    return MappedRange(offset_map, start, covered, keyless, records=waiting.taken, judged=judged)
+    return MappedRange(
+        *(offset_map, start, covered, keyless),
+        records=waiting.taken,
+        judged=judged,
+        suspects=suspected.parts,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hashed:
     """Rows of the range: how many, the hashes and offsets of those with a key, the first and the
-    last offset of those without one.
+    last offset of those without one; for a ranked map their ranks, and which are suspect.
     """
 
     rows: int
     hashes: Hashes
     offsets: Offsets
     keyless: tuple[int, int] | None
+    ranks: _Words = field(default_factory=lambda: _NO_RANKS)
+    suspect: Mask | None = None
+
+    def below(self, offset: int) -> "_Hashed":
+        """Returns those below an offset."""
+        some = slice(0, int(np.searchsorted(self.offsets, offset)))
+        kept = self.hashes[some], self.offsets[some]
+        return _Hashed(self.rows, *kept, self.keyless, self.ranks[some])
+
+
+@dataclass(slots=True)
+class _Suspects:
+    """Suspects that were met, ``room`` more at most."""
+
+    room: int
+    parts: list[tuple[Hashes, Offsets]] = field(default_factory=list)
+
+    def first_beyond(self, hashed: _Hashed) -> int | None:
+        """Takes the suspects among rows; the offset of the first one for which there is no room."""
+        rows = np.zeros(0, np.int64) if hashed.suspect is None else np.flatnonzero(hashed.suspect)
+        if not rows.size:
+            return None
+        some, left = rows[: self.room], rows[self.room :]
+        self.parts.append((hashed.hashes[some], hashed.offsets[some]))
+        self.room -= len(some)
+        return int(hashed.offsets[left[0]]) if left.size else None
 
 
 def _portions(
@@ -722,9 +818,14 @@ def _portions(
 
 
 def _hashed(
-    store: Store, pieces: Sequence[ReadPiece], hasher: KeyHasher, index_filter: IndexFilter | None
+    store: Store,
+    pieces: Sequence[ReadPiece],
+    hasher: KeyHasher,
+    index_filter: IndexFilter | None,
+    ranking: Ranking | None,
 ) -> Iterator[_Hashed]:
-    for batch in read_pieces(store, pieces, columns=("offset", "key")):
+    columns = ["offset", "key"] if ranking is None else ranking.columns("offset", "key")
+    for batch in read_pieces(store, pieces, columns=columns):
         keys, offsets = batch.column("key"), batch.column("offset")
         keyless: tuple[int, int] | None = None
         if keys.null_count:
@@ -734,7 +835,8 @@ def _hashed(
             keys, offsets = keys.filter(valid), offsets.filter(valid)
         if index_filter is not None:
             index_filter.note(keys)
-        yield _Hashed(batch.num_rows, hasher(keys), to_numpy(offsets), keyless)
+        ranked = () if ranking is None else ranking.of(batch.filter(batch.column("key").is_valid()))
+        yield _Hashed(batch.num_rows, hasher(keys), to_numpy(offsets), keyless, *ranked)
 
 
 @dataclass(slots=True)
@@ -747,14 +849,16 @@ class _Waiting:
     judged: tuple[int, int]
     hashes: list[Hashes] = field(default_factory=list)
     offsets: list[Offsets] = field(default_factory=list)
+    ranks: list[_Words] = field(default_factory=list)
     rows: int = 0
     taken: int = 0
 
-    def add(self, hashes: Hashes, offsets: Offsets) -> int | None:
+    def add(self, hashed: _Hashed) -> int | None:
         """Adds rows; the offset of the first one that did not fit, None where all did so far."""
-        self.hashes.append(hashes)
-        self.offsets.append(offsets)
-        self.rows += len(offsets)
+        self.hashes.append(hashed.hashes)
+        self.offsets.append(hashed.offsets)
+        self.ranks.append(hashed.ranks)
+        self.rows += len(hashed.offsets)
         return self.put() if self.rows >= _PUT_ROWS else None
 
     def put(self) -> int | None:
@@ -762,8 +866,9 @@ class _Waiting:
         if not self.rows:
             return None
         hashes, offsets = np.concatenate(self.hashes), np.concatenate(self.offsets)
-        self.hashes, self.offsets, self.rows = [], [], 0
-        taken = self.offset_map.put(hashes, offsets)
+        ranks = np.concatenate(self.ranks)
+        self.hashes, self.offsets, self.ranks, self.rows = [], [], [], 0
+        taken = self.offset_map.put(hashes, offsets, ranks)
         first, behind = np.searchsorted(offsets[:taken], self.judged)
         self.taken += int(behind - first)
         return int(offsets[taken]) if taken < len(offsets) else None

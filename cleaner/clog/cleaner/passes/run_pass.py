@@ -69,17 +69,26 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import tee
 from operator import attrgetter
-from typing import Self
+from typing import Any, Self
 
 from clog.cleaner.masks import MaskCarrier
+from clog.cleaner.passes.index_filter import IndexFilter
 from clog.cleaner.passes.judge import Judge, JudgedSegment, Recheck
 from clog.cleaner.passes.offset_map import (
     FOUND_BYTES_MAX,
     FoundDead,
-    IndexFilter,
     KeyHasher,
+    Ranking,
     build_map,
     empty_map,
+)
+from clog.cleaner.passes.ordered import (
+    SoleTombstones,
+    ask_clean,
+    late_offsets,
+    sole_tombstones,
+    with_orders,
+    without_late,
 )
 from clog.cleaner.passes.rewriter import (
     AT_COMMIT,
@@ -101,6 +110,7 @@ from clog.cleaner.selection import (
 )
 from clog.cleaner.threads import (
     ALONE,
+    RANKED_SLOT_BYTES,
     SLOT_BYTES,
     CleanerThreads,
     GatheredStore,
@@ -111,7 +121,7 @@ from clog.cleaner.threads import (
 )
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import file_missing
-from clog.storage.config.log_config import LogConfig
+from clog.storage.config.log_config import LogConfig, order_text
 from clog.storage.env import Clock
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import TIME_MS_MAX, Chunk, ChunkHorizon, DeadMark, Replacement
@@ -120,6 +130,7 @@ from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import DEAD_ROWS
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.read.cleanable import cleanable_bounds
+from clog.storage.read.scan import ordering_of
 from clog.storage.store.contract import Store
 
 
@@ -222,9 +233,9 @@ def _is_marked_as_planned(mark: DeadMark, planned: _Chunks, now: _Chunks) -> boo
 _MARKS_MAX = 64
 """So many bitmaps are committed together, where no rewritten group takes them along."""
 
-Publish = Callable[[Edit, PassStats], None]
-"""Takes an edit that is ready to be committed, and the counts of its records; may raise
-`SourcesChangedError`.
+Publish = Callable[[Edit, PassStats, SoleTombstones | None], None]
+"""Takes an edit that is ready to be committed, the counts of its records, and the tombstones that
+go where the last record need not win; may raise `SourcesChangedError`.
 """
 
 
@@ -243,16 +254,19 @@ class _GroupCleaner:
 
     Args:
         covered: up to where the map went.
+        sole: the tombstones that may go, where the last record need not win.
         threads: write the next groups meanwhile.
 
     Attributes:
         edit, counts: what is published next, and of how many records.
         horizons: of chunks that are left as they are.
         horizons_set: of how many tombstones.
+        removed: the highest offset of a tombstone that went.
     """
 
     plan: PassPlan
     covered: int
+    sole: SoleTombstones | None = None
     rewriter: Rewriter
     bitmap_writer: BitmapWriter
     publish: Publish
@@ -262,6 +276,7 @@ class _GroupCleaner:
     counts: PassStats = field(default_factory=PassStats)
     horizons: list[ChunkHorizon] = field(default_factory=list)
     horizons_set: int = 0
+    removed: int = NONE
 
     def clean(self, groups: Iterable[Group]) -> bool:
         """Cleans all groups, and ends the pass; returns False when it stopped before that."""
@@ -323,10 +338,13 @@ class _GroupCleaner:
         self._publish()
 
     def _publish(self) -> None:
-        edit, counts = self.edit, self.counts
+        edit, counts, gone = self.edit, self.counts, None
         self.edit, self.counts = Edit(), PassStats()
+        if self.sole is not None and edit.tombstones_removed:
+            last = edit.tombstones_removed[self.plan.partition]
+            gone, self.removed = self.sole.between(self.removed, last), last
         if edit != Edit():
-            self.publish(edit, counts)
+            self.publish(edit, counts, gone)
 
 
 def ending(edit: Edit, plan: PassPlan, covered: int, horizons: Iterable[ChunkHorizon]) -> Edit:
@@ -354,11 +372,13 @@ def commit_pass(
     delete_retention_ms: int,
     store: Store | None = None,
     lies_elsewhere: bool = False,
+    gone: tuple[SoleTombstones, KeyHasher] | None = None,
 ) -> Commit:
     """Commits an edit of one partition that was planned at ``planned``, and whose objects bear
     it as their stamp. The first dirty offset never goes back; delete horizons count from the
     commit. ``store``: the handle's, as who asks sees it. ``lies_elsewhere``: rows were in other
-    chunks in the log than in the plan even then.
+    chunks in the log than in the plan even then. ``gone``: tombstones that it removes, where the
+    last record need not win.
     """
     carrier = MaskCarrier(store or handle.store, planned.version, handle.ids.new_id)
 
@@ -366,12 +386,18 @@ def commit_pass(
         if (edit.replace or edit.dead) and objects_may_be_gone(planned, tip):
             raise SourcesChangedError
         now = handle.manifest()
+        if order_text(planned.head.config) != order_text(now.head.config):
+            raise SourcesChangedError
+        if gone and not gone[0].left_alone(handle.store, now, partition, gone[1]):
+            raise SourcesChangedError
         is_changed = tip.head.partitions.changed[partition] > planned.version
         is_moved = lies_elsewhere or is_changed
         fitting = rebase(edit, partition, planned, now) if is_moved else edit
         fitting = _with_markers_there(fitting, now)
         dated = _with_horizons(fitting, commit_ms=time_ms, delete_retention_ms=delete_retention_ms)
         made = replace(dated, first_dirty=_not_back(edit, now))
+        if gone or now.orders_removed:
+            made = with_orders(made, now, partition, gone and gone[0])
         return tried(made, now, carrier, time_ms=time_ms)
 
     return handle.commit(prepare, operation=operation)
@@ -522,21 +548,26 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
     """Cleans one partition as planned, committing group by group; returns what it did."""
     stats, noted = tools.progress.stats, NotedStore(handle.store)
 
-    def publish(edit: Edit, counts: PassStats) -> None:
+    def publish(edit: Edit, counts: PassStats, gone: SoleTombstones | None) -> None:
         tools.check_clock()  # Hours may have gone by, and the commit sets horizons.
         commit_pass(  # P5
-            *(handle, plan.manifest, plan.partition, edit),
+            *(handle, settled.manifest, settled.partition, edit),
             operation="clean",
             delete_retention_ms=plan.config.delete_retention_ms,
             store=noted,
-            lies_elsewhere=bool(plan.gathered),
+            lies_elsewhere=bool(settled.gathered),
+            gone=None if gone is None else (gone, tools.hasher),
         )
         stats.add_records(counts)
         stats.groups_committed += 1
 
+    settled = plan
     try:
         with noted.leaves_room(handle):
-            covered, complete = _execute_pass(noted, plan, tools, publish)
+            settled = _settled(handle, noted, plan, tools)
+            covered, complete = _execute_pass(noted, settled, tools, publish)
+    except SourcesChangedError:
+        covered, complete = plan.dirty[0], False
     except FileNotFoundError as e:
         error = file_missing(handle.store, plan.manifest.version, e)
         if isinstance(error, CorruptionError):
@@ -544,6 +575,34 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
         handle.refresh()
         covered, complete = plan.dirty[0], False  # Others replaced it, and swept.
     return finished(plan, covered, stats, complete=complete, after=handle.manifest())
+
+
+def _ranking(plan: PassPlan) -> Ranking | None:
+    """Returns how records are compared, where the last one of a key need not win."""
+    manifest, p = plan.manifest, plan.partition
+    order = ordering_of(manifest, p)
+    if order is None:
+        return None
+    return Ranking(order, manifest.orders_removed_of(p), order.drops_late)
+
+
+def _settled(handle: Handle, store: Store, plan: PassPlan, tools: PassTools) -> PassPlan:
+    """Returns the plan, once late records that are to be dropped are."""
+    ranking = _ranking(plan)
+    if ranking is None or not ranking.stops:
+        return plan
+    metered = MeteredStore(store, tools.throttle)
+    reading = GatheredStore(metered, plan.gathered) if plan.gathered else metered
+    settled = without_late(
+        *(handle, reading, plan),
+        ranking=ranking,
+        hasher=tools.hasher,
+        threads=tools.threads,
+        stats=tools.progress.stats,
+    )
+    if settled is None:
+        raise SourcesChangedError
+    return settled
 
 
 def _execute_pass(
@@ -575,7 +634,9 @@ def _execute_pass(
     groups = grouped(counted, config, covered=covered)
     rewriter = _rewriter(reading, plan, tools, judge)
     bitmap_writer = BitmapWriter(metered, p, manifest.version, plan.now_ms, tools.new_id)
+    sole = judge.held if isinstance(judge.held, SoleTombstones) else None
     group_cleaner = _GroupCleaner(
+        sole=sole,
         plan=plan,
         covered=covered,
         rewriter=rewriter,
@@ -602,7 +663,10 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
     """
     p, manifest, (first, end) = plan.partition, plan.manifest, plan.dirty
     stats = tools.progress.stats
-    offset_map, found = empty_map(manifest, p, plan.dirty, tools.threads.map_bytes), FoundDead()
+    ranking, found = _ranking(plan), FoundDead()
+    is_ranked, slot_bytes = ranking is not None, RANKED_SLOT_BYTES if ranking else SLOT_BYTES
+    memory = tools.threads.map_bytes
+    offset_map = empty_map(manifest, p, plan.dirty, memory, is_ranked=is_ranked)
     log_start, at = manifest.head.partitions.start[p], first
     sealed = plan.sealed
     clean = (c for s in sealed for c in s.chunks if c.next <= first)
@@ -617,17 +681,29 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
             index_filter=index_filter,
             threads=tools.threads,
             judged=judged,
+            ranking=ranking,
         )
-        used = offset_map.entries * SLOT_BYTES / tools.threads.map_bytes
+        held = plan.held
+        if ranking is not None:
+            how: Any = {"ranking": ranking, "hasher": tools.hasher}
+            ask_clean(store, plan, offset_map, index_filter=index_filter, **how)
+            held = sole_tombstones(store, plan, offset_map, **how)
+            stats.records_late += len(late_offsets(mapped, offset_map))
+        used = offset_map.entries * slot_bytes / memory
         stats.map_utilization = max(stats.map_utilization, used)
         judge = Judge(
             *(offset_map, mapped, found, tools.hasher, log_start, first, plan.now_ms),
             index_filter=index_filter,
             schema=manifest.head.log.schema,
-            held=plan.held,
+            held=held,
             threads=tools.threads,
         )
-        if mapped.end == end or stats.maps == MAPS_MAX or found.size_bytes > FOUND_BYTES_MAX:
+        if (
+            mapped.end == end
+            or is_ranked
+            or stats.maps == MAPS_MAX
+            or found.size_bytes > FOUND_BYTES_MAX
+        ):
             return judge
         for segment in sealed:
             if segment.base < mapped.end:
@@ -681,8 +757,11 @@ STRETCHES_MAX = 8
 
 def stretches(plan: PassPlan, *, task_bytes: int, count_max: int) -> list[Stretch]:
     """Cuts a partition with more than ``task_bytes`` in the segments that a pass would go through;
-    empty where it is not cut: it is no larger, or one segment, or ``count_max`` is 1.
+    empty where it is not cut: it is no larger, or one segment, or ``count_max`` is 1, or the last
+    record of a key need not win.
     """
+    if ordering_of(plan.manifest, plan.partition) is not None:
+        return []
     sealed, (_, dirty_end) = plan.sealed, plan.dirty
     size_bytes = sum(s.size_bytes for s in sealed)
     parts = min(math.ceil(size_bytes / task_bytes), count_max, STRETCHES_MAX)

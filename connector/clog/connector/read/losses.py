@@ -15,7 +15,7 @@ from clog.storage.errors import (
     NotFoundError,
     OffsetOutOfRangeError,
 )
-from clog.storage.read.table import missed_deletes
+from clog.storage.read.scan import missed_deletes
 
 if TYPE_CHECKING:
     from clog.connector.positions import Planned

@@ -217,7 +217,11 @@ def view_partitions(
 def slices(
     plan: "TablePlan", *, min_tasks: int = 1, max_records: int | None = None
 ) -> list["TablePlan"]:
-    """Returns the plan as plans for several tasks, which deliver the same in the same order."""
+    """Returns the plan as plans for several tasks, which deliver the same in the same order; one
+    where the last record need not win: each task would ask all that the others read.
+    """
+    if plan.order is not None:
+        return [plan]
     dirty_rows = sum(piece.rows for piece in plan.dirty)
     own = (*plan.clean, *plan.dirty)
     max_tasks = max(1, min_tasks, SLICES_OF_DIRTY * _own_rows(plan) // max(1, dirty_rows))

@@ -81,6 +81,7 @@ class WritePlan:
     object_bytes: int
     new: "NewLog | None" = None
     row_texts: bool = False
+    order_header: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,7 @@ def _plan(
         object_bytes=config.object_bytes,
         new=log if isinstance(log, NewLog) else None,
         row_texts=options.row_texts,
+        order_header=config.compaction_strategy_header,
     )
 
 
@@ -212,6 +214,7 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
         schema=plan.schema,
         compression=plan.compression,
         object_bytes=plan.object_bytes,
+        order_header=plan.order_header,
     )
     rows = task.spark_partition
     named = with_our_names if plan.table is None else plan.table.of_rows

@@ -95,7 +95,12 @@ class Names:
     """Names in an order, each once, or none."""
 
 
-Kind = Integer | Ratio | Positive | Choice | SetOf | Names
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text, or none."""
+
+
+Kind = Integer | Ratio | Positive | Choice | SetOf | Names | Text
 
 
 def duration_ms(text: str) -> int:

@@ -32,6 +32,7 @@ from clog.storage.config.definitions import (
     Positive,
     Ratio,
     SetOf,
+    Text,
     Value,
 )
 from clog.storage.errors import InvalidInputError
@@ -39,6 +40,9 @@ from clog.storage.views import FORMATS
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _SHOWN_MAX = 60
+STRATEGY = "compaction.strategy"
+OFFSET, TIMESTAMP, HEADER = "offset", "timestamp", "header"
+"""What ``compaction.strategy`` may be."""
 NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
 """Of a process that has none of its own (S45)."""
 
@@ -85,6 +89,28 @@ class LogConfig:
         "ms after which a record becomes eligible for cleaning, whatever the dirty ratio",
         {"log.cleaner.max.compaction.lag.ms": 1},
     ] = LONG_MAX
+    compaction_strategy: Annotated[
+        str,
+        Choice((OFFSET, TIMESTAMP, HEADER)),
+        "which record of a key stays: the last one, or that with the highest timestamp or header",
+    ] = OFFSET
+    compaction_strategy_header: Annotated[
+        str,
+        Text(),
+        "name of the header that compaction.strategy=header compares: 8 bytes, big-endian",
+    ] = ""
+    compaction_late: Annotated[
+        str,
+        Choice(("keep", "drop")),
+        "what becomes of records that come after a tombstone of a higher order was removed, where"
+        " no other record of their key is there",
+    ] = "keep"
+    compaction_late_scope: Annotated[
+        str,
+        Choice(("key", "log")),
+        "whether values of the header compare within a key only, or across keys, as dropping late"
+        " records demands",
+    ] = "key"
     delete_retention_ms: Annotated[
         int,
         Integer(0),
@@ -249,6 +275,11 @@ class LogConfig:
         """Age at which the active segment rolls: no record waits in it past its deadline (S7)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether another record than the last one of a key may win (S56)."""
+        return self.compaction_strategy != OFFSET
+
     def as_dict(self) -> dict[str, str]:
         """Returns every config as its canonical string, by Kafka's name."""
         return {name: _text(getattr(self, _attribute(name))) for name in DEFINITIONS}
@@ -377,7 +408,68 @@ def _from_overrides(overrides: tuple[tuple[str, str], ...]) -> LogConfig:
             f"table.publish={_text(config.table_publish)} says both none and a format; leave one"
             " out"
         )
+    if problem := _order_problem(config):
+        raise InvalidInputError(problem)
     return config
+
+
+def _order_problem(config: LogConfig) -> str:
+    """Returns what contradicts the order of records, in words; empty where nothing does (S56)."""
+    strategy, header = config.compaction_strategy, config.compaction_strategy_header
+    late, scope = config.compaction_late, config.compaction_late_scope
+    if bool(header) != (strategy == HEADER):
+        return (
+            f'compaction.strategy={strategy} and compaction.strategy.header="{header}" do not fit:'
+            " give the name of a header with the strategy header, and with no other"
+        )
+    if late == "drop" and not config.is_ordered:
+        return "compaction.late=drop needs compaction.strategy=timestamp or header"
+    if scope == "log" and strategy != HEADER:
+        return "compaction.late.scope=log needs compaction.strategy=header"
+    if late == "drop" and strategy == HEADER and scope != "log":
+        return (
+            "compaction.late=drop needs values that compare across keys, such as a source's LSN:"
+            " where each key counts by itself, the first record of a new key would be dropped;"
+            " say so by compaction.late.scope=log, or keep late records"
+        )
+    if config.is_ordered and config.delete:
+        return (
+            f"compaction.strategy={strategy} is refused with cleanup.policy=delete: retention may"
+            " remove the record that wins, and bring an older one back"
+        )
+    if strategy == TIMESTAMP and config.log_append_time:
+        return (
+            "compaction.strategy=timestamp is refused with message.timestamp.type=LogAppendTime,"
+            " whose order is that of offsets; take the strategy offset, or CreateTime"
+        )
+    if strategy == TIMESTAMP and config.message_timestamp_after_max_ms > DAY_MS:
+        return (
+            "compaction.strategy=timestamp is refused with message.timestamp.after.max.ms="
+            f"{config.message_timestamp_after_max_ms}: one record from the future would win until"
+            f" then; allowed: up to {DAY_MS} (a day)"
+        )
+    return ""
+
+
+ORDER_CONFIGS = (
+    "compaction.strategy",
+    "compaction.strategy.header",
+    "compaction.late",
+    "compaction.late.scope",
+)
+
+
+def order_text(overrides: Mapping[str, str]) -> str:
+    """Returns one text for all that says which record of a key is shown; empty: the last one."""
+    return "|".join(f"{name}={overrides[name]}" for name in ORDER_CONFIGS if name in overrides)
+
+
+def without_idle(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Returns the overrides without those of the order of records that are defaults: releases that
+    do not know these names can read a log as long as it does without them.
+    """
+    idle = {name: _text(DEFINITIONS[name].default) for name in ORDER_CONFIGS}
+    return {name: text for name, text in overrides.items() if idle.get(name) != text}
 
 
 def _parse(name: str, value: object) -> Value:
@@ -487,6 +579,13 @@ def _parse_names(_: Names, value: object) -> tuple[str, ...]:
     return names
 
 
+def _parse_text(_: Text, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    value.encode()  # Half of a surrogate pair is no text: a ValueError.
+    return value
+
+
 def _word(words: tuple[str, ...], given: str) -> str:
     found = {word.lower(): word for word in words}.get(given.strip().lower())
     if found is None:
@@ -501,6 +600,7 @@ _PARSERS: dict[type[Kind], Callable[[Any, object], Value]] = {
     Choice: _parse_choice,
     SetOf: _parse_set,
     Names: _parse_names,
+    Text: _parse_text,
 }
 
 
@@ -525,6 +625,8 @@ def _allowed(kind: Kind) -> str:
             return f"any of {', '.join(words)}, separated by commas, or nothing"
         case Names():
             return "names, each once, separated by commas, or nothing"
+        case Text():
+            return "a text, or nothing"
 
 
 def _unknown(name: str, value: object) -> str:

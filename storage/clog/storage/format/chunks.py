@@ -26,6 +26,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import numpy as np
@@ -570,6 +571,7 @@ class Work:
         self.covered = list(manifest.covered or [0] * manifest.head.log.partitions)
         self.uncleanable: dict[int, Uncleanable | None] = dict(manifest.uncleanable)
         self.steps = manifest.tombstones_removed
+        self.orders = manifest.orders_removed
         self.released: dict[str, Released] = {}
         self.forgotten: set[str] = set()
         self.unended = manifest.head.unended
@@ -681,6 +683,12 @@ class Work:
         kept = [step for step in self.steps if step[0] not in highest or step[2] > highest[step[0]]]
         fresh = ((p, self.version, offset) for p, offset in sorted(highest.items()))
         self.steps = (*kept, *fresh)
+
+    def remove_orders(self, given: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+        """Gives partitions their pairs of orders of removed tombstones and end offsets."""
+        kept = (pair for pair in self.orders if pair[0] not in given)
+        fresh = ((p, order, end) for p, pairs in given.items() for order, end in pairs)
+        self.orders = tuple(sorted((*kept, *fresh), key=itemgetter(0, 2)))
 
     def add(self, add: Append) -> None:
         """Appends chunks; those of transactions that have not ended name theirs."""

@@ -74,6 +74,7 @@ from clog.storage.format.documents import (
     Natural,
     Offsets,
     Shown,
+    by_partition,
     checked,
     commit_path,
     edit_path,
@@ -93,6 +94,7 @@ from clog.storage.format.log_info import (
     LOG_INFO,
     NAMED_CUTS,
     NEXT_SCHEMA,
+    ORDER_VALUES,
     PUBLICATIONS,
     ROW_TEXT_RULES,
     ROW_TEXTS,
@@ -497,6 +499,15 @@ class Edit:
     tombstones_removed: Annotated[Offsets, Part(segments=Work.remove_tombstones, names=True)] = (
         field(default_factory=dict)
     )
+    orders_removed: Annotated[
+        Mapping[int, tuple[tuple[int, int], ...]],
+        by_partition(seq(pair(NATURAL, NATURAL))),
+        Part(
+            segments=Work.remove_orders,
+            feature=(ORDER_VALUES, "orders of removed tombstones"),
+            names=True,
+        ),
+    ] = field(default_factory=dict)
     uncleanable: Annotated[
         Mapping[int, Uncleanable | None],
         UNCLEANABLE,

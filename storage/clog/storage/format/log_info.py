@@ -159,7 +159,6 @@ FEATURES = {
         Feature(
             *(ORDER_VALUES, "15", _READERS),
             "the record with the highest timestamp or header wins",
-            is_built=False,
         ),
         Feature(
             *(GIVEN_OFFSETS, "16", _READERS),

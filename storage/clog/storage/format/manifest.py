@@ -103,8 +103,18 @@ class _Step:
     offset: Natural
 
 
+@dataclass(frozen=True, slots=True)
+class _Removed:
+    """The highest order of tombstones that were removed when a partition's end offset was this."""
+
+    partition: Annotated[Natural, "p"]
+    order: Natural
+    end: Natural
+
+
 _TILES = columns(_Tile)
 _STEPS = columns(_Step, made=tuple_of)
+_ORDERS = columns(_Removed, made=tuple_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +229,10 @@ class Manifest:
         Codec(lambda steps: _STEPS.write(_Step(*step) for step in steps), _STEPS.read),
         KEPT,
     ] = ()
+    orders_removed: Annotated[
+        tuple[tuple[int, int, int], ...],
+        Codec(lambda pairs: _ORDERS.write(_Removed(*pair) for pair in pairs), _ORDERS.read),
+    ] = ()
     uncleanable: Annotated[
         Mapping[int, Uncleanable], Codec(UNCLEANABLE.write, _uncleanable_from_json), KEPT
     ] = field(default_factory=dict)
@@ -242,6 +256,10 @@ class Manifest:
             if partition in (None, p)
             for path, size_bytes in chunk.files.items()
         }
+
+    def orders_removed_of(self, partition: int) -> tuple[tuple[int, int], ...]:
+        """Returns the partition's pairs of orders of removed tombstones and end offsets."""
+        return tuple((order, end) for p, order, end in self.orders_removed if p == partition)
 
     def paged_below(self, partition: int) -> int:
         """Returns the offset below which segments of the partition are in pages; -1 where none
@@ -292,6 +310,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
         first_dirty=tuple(work.first_dirty),
         released=_with_released(manifest.released, work),
         tombstones_removed=work.steps,
+        orders_removed=work.orders,
         uncleanable={p: why for p, why in work.uncleanable.items() if why is not None},
         markers=markers_after(
             manifest.markers,

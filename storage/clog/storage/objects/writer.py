@@ -51,6 +51,7 @@ from clog.storage.numpy_arrays import (
     to_arrow,
     to_numpy,
 )
+from clog.storage.objects.orders import rows_without_order
 from clog.storage.objects.reader import TAIL_BYTES, WHOLE_BYTES
 from clog.storage.store.contract import Store, StoreFullError
 from clog.storage.types.columns import (
@@ -106,6 +107,9 @@ class ObjectFacts:
     largest_record_bytes: int
     min_timestamp_ms: int
     max_timestamp_ms: int
+    order_header: str = ""
+    without_order: int = 0
+    """Records whose header of that name is not there, or no order (S56)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,7 @@ class ObjectWriter:
             be missing), in rising order in each partition.
         given: fresh records come with their offsets, likewise (FORMAT.md §16).
         key_seed: the log's; then large objects get a key index. None: they get none.
+        order_header: the header by which the log compares records of a key; empty: none.
     """
 
     def __init__(
@@ -219,6 +224,7 @@ class ObjectWriter:
         rewritten: bool = False,
         given: bool = False,
         key_seed: int | None = None,
+        order_header: str = "",
     ) -> None:
         self._store = store
         self._stamp = stamp
@@ -227,6 +233,7 @@ class ObjectWriter:
         self._compression = compression
         self._object_bytes = min(object_bytes, _OBJECT_BYTES_MAX)
         self._key_seed = key_seed
+        self._order_header = order_header
         types = column_types(schema)
         self._schema_id = NONE if schema is None else schema.id
         self._schema = types.rewritten if rewritten or given else types.records
@@ -312,7 +319,8 @@ class ObjectWriter:
         return Rows(records, np.concatenate(partitions), np.concatenate(sizes))
 
     def _put_rows(self, rows: "Rows") -> None:
-        chunks, facts = rows.chunks(), None if self._is_rewritten else rows.facts()
+        chunks = rows.chunks()
+        facts = None if self._is_rewritten else rows.facts(self._order_header)
         made = encoded(rows, self._compression, self._key_seed)
         self._put(made, chunks, facts, dense=rows.dense)
 
@@ -484,12 +492,16 @@ class Rows:
         high = np.maximum.reduceat(np.where(counts, values, NONE), self.starts)
         return np.where(np.logical_or.reduceat(counts, self.starts), low, NONE), high
 
-    def facts(self) -> ObjectFacts:
+    def facts(self, order_header: str) -> ObjectFacts:
         return ObjectFacts(
             null_keys=self.records.column("key").null_count,
             largest_record_bytes=int(self.sizes.max()),
             min_timestamp_ms=int(self.timestamps_ms.min()),
             max_timestamp_ms=int(self.timestamps_ms.max()),
+            order_header=order_header,
+            without_order=(
+                len(rows_without_order(self.records, order_header)) if order_header else 0
+            ),
         )
 
     def split(self, count: int) -> "list[Rows]":

@@ -39,6 +39,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from clog.storage.commit.versions import reading
+from clog.storage.config.log_config import STRATEGY, LogConfig
 from clog.storage.env import Shared
 from clog.storage.errors import CorruptionError, InvalidInputError, OffsetOutOfRangeError
 from clog.storage.format.chunks import (
@@ -66,6 +67,7 @@ from clog.storage.keys.key_index import (
     index_hashes,
 )
 from clog.storage.numpy_arrays import null, scalar, to_arrow, to_numpy
+from clog.storage.objects.orders import Ordering
 from clog.storage.objects.reader import (
     BATCH_ROWS,
     WHOLE_BYTES,
@@ -296,6 +298,29 @@ def cut(piece: ReadPiece, start: int, end: int) -> ReadPiece:
         start=start,
         end=end,
     )
+
+
+def ordering_of(manifest: Manifest, partition: int) -> Ordering | None:
+    """Returns by what records of a key in the partition are compared at the manifest's version;
+    None: the last one wins.
+    """
+    if STRATEGY not in manifest.head.config:
+        return None
+    order = Ordering.of(LogConfig.from_overrides(manifest.head.config))
+    return order and order.within(manifest.orders_removed_of(partition))
+
+
+def missed_deletes(
+    removed: Sequence[tuple[int, int, int]], starts: Mapping[int, int], since_version: int
+) -> dict[int, int]:
+    """Returns, by partition, the highest offset of a tombstone that was removed after
+    ``since_version`` at or above ``starts``; ``removed`` is `Manifest.tombstones_removed`.
+    """
+    missed: dict[int, int] = {}
+    for p, version, offset in removed:
+        if version > since_version and p in starts and offset >= starts[p]:
+            missed[p] = max(offset, missed.get(p, offset))
+    return missed
 
 
 def read_pieces(

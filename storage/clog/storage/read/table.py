@@ -45,8 +45,9 @@ L4. If the room is full, rows that are superseded leave it, and the others close
 Beside `offset_map`, which a pass of the cleaner fills: that one holds 24 bytes a key whatever the
 number of rows, and a key that is there already always fits (S18, S20). This one needs 40 bytes a
 row, and 20 more for a moment, and is filled twice as fast (``benchmarks/parts/offset_map.py``;
-decision 0008). A room that is still three quarters full when it was settled counts as full: it
-would do nothing else.
+decision 0008). A room that is three quarters full when it was settled counts as full.
+
+Where the record with the highest order wins, not the last one: `ordered`.
 
 *Changes* are the same view of a range of offsets, in which nothing is clean but what has masks, and
 tombstones stay: applied to the state at its start it gives the state now, if no tombstone was
@@ -82,12 +83,14 @@ from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
+from clog.storage.objects.orders import Ordering
 from clog.storage.read.lookup import (
     answered,
     answered_key,
     asked_keys,
     latest_of_keys,
 )
+from clog.storage.read.ordered import best_of, best_of_keys, ordered_batches
 from clog.storage.read.scan import (
     COLUMNS,
     Hidden,
@@ -96,6 +99,7 @@ from clog.storage.read.scan import (
     Run,
     check_start,
     columns_asked,
+    ordering_of,
     piece_of,
     pieces_from,
     plan_range,
@@ -284,7 +288,8 @@ class TablePlan:
     manifest.
 
     ``seed`` is the log's own, so that keys which collide cannot be prepared (S19). ``tombstones``:
-    they stay. ``later``: dirty pieces after the slice.
+    they stay. ``later``: dirty pieces after the slice. ``order``: what wins, where it is not the
+    last record (`ordered`); then ``later`` are all other pieces of the partition.
     """
 
     partition: int
@@ -295,6 +300,7 @@ class TablePlan:
     dirty: tuple[ReadPiece, ...]
     tombstones: bool = False
     later: tuple[ReadPiece, ...] = ()
+    order: Ordering | None = None
 
 
 _Known = tuple[LogSchema | None, tuple[Chunk, ...], list[ReadPiece]]
@@ -354,6 +360,7 @@ def plan_table(
         schema,
         tuple(plan_range(manifest, partition, start, dirty, whole=whole, hidden=Hidden.ALL)),
         tuple(plan_range(manifest, partition, dirty, end, whole=whole if is_whole else None)),
+        order=ordering_of(manifest, partition),
     )
 
 
@@ -429,7 +436,9 @@ def table_batches(
         latest = LatestKeys.within(map_bytes, rows=rows)
         # None where not all rows have room: those that leave it would not be found among the keys.
         keys = KeptKeys(map_bytes - rows * ROW_BYTES if "key" in columns else 0)
-        if _map(store, (*plan.dirty, *plan.later), latest, plan.seed, keys) is None:
+        if plan.order is not None:
+            batches = ordered_batches(store, plan, _at, columns, map_bytes=map_bytes)
+        elif _map(store, (*plan.dirty, *plan.later), latest, plan.seed, keys) is None:
             batches = _of_one_map(store, plan, latest, columns, keys)
         else:
             batches = _of_many_maps(store, plan, latest, columns)
@@ -662,11 +671,14 @@ class Table(Frame):
         batches: list[pa.RecordBatch] = []
         with reading(self._indexes, self.version):
             if self._runs is None:
-                pieces = [(*plan.clean, *plan.dirty) for plan in self._plans]
+                pieces = [(*plan.later, *plan.clean, *plan.dirty) for plan in self._plans]
                 self._indexes.load([piece for some in pieces for piece in some])
                 self._runs = [self._indexes.runs(some) for some in pieces]
             for plan, runs in zip(self._plans, self._runs, strict=True):
-                found = latest_of_keys(self._indexes, runs, wanted)
+                if plan.order is None:
+                    found = latest_of_keys(self._indexes, runs, wanted)
+                else:
+                    found = best_of_keys(self._indexes, runs, wanted, plan)
                 batches += (b if plan.tombstones else present(b, "value") for b in found)
         return pa.Table.from_batches(batches, read_schema(self._typed))
 
@@ -734,12 +746,15 @@ def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) ->
     """Returns the plan of one partition's changes from the offset on, as far as all is decided."""
     check_start(manifest.head, partition, start, url=url)
     end = manifest.head.stable_offset(partition)
+    order = ordering_of(manifest, partition)
     dirty = max(start, min(masked_below(manifest, partition)[0], end))
     clean = plan_range(manifest, partition, start, dirty, hidden=Hidden.SUPERSEDED)
     changed = plan_range(manifest, partition, dirty, end)
+    # What came before may win over what came since, which then changed nothing.
+    beside = plan_range(manifest, partition, 0, start) if order and (clean or changed) else ()
     version, log = manifest.version, manifest.head.log
     own = (partition, version, log.key_seed, log.schema, tuple(clean), tuple(changed))
-    return TablePlan(*own, tombstones=True)
+    return TablePlan(*own, tombstones=True, later=tuple(beside), order=order)
 
 
 def changes_batches(
@@ -807,10 +822,13 @@ def small_view_batches(
     """
     assert not any(plan.later for plan in plans), "a slice needs the keys of what follows it"
     typed = plans[0].schema
-    needed = (*columns, "partition", "offset", "key", presence_column("value", typed, columns))
+    orders = (plan.order.column for plan in plans[:1] if plan.order is not None)
+    presence = presence_column("value", typed, columns)
+    needed = (*columns, "partition", "offset", "key", presence, *orders)
     schema, wanted = (read_schema(typed, tuple(some)) for some in (needed, columns))
     pieces = [piece for plan in plans for piece in (*plan.clean, *plan.dirty)]
-    batches = read_pieces(store, sorted(pieces, key=_by_object), columns=needed)
+    pieces.sort(key=lambda piece: (piece.object.path, piece.first_row))
+    batches = read_pieces(store, pieces, columns=needed)
     table = pa.Table.from_batches(batches, schema).combine_chunks()
     for rows in table.to_batches():  # One, or none.
         partitions, offsets = (to_numpy(rows.column(name)) for name in ("partition", "offset"))
@@ -823,33 +841,18 @@ def small_view_batches(
                 yield shaped(latest, wanted)
 
 
-def _by_object(piece: ReadPiece) -> tuple[str, int]:
-    return piece.object.path, piece.first_row
-
-
 def _latest(rows: pa.RecordBatch, plan: TablePlan) -> pa.RecordBatch:
     """Returns the last row of each key, of a partition's rows."""
     rows = rows.filter(rows.column("key").is_valid())
-    if rows.num_rows:
+    if plan.order is not None:
+        rows = best_of(rows, plan.order, plan.seed)
+    elif rows.num_rows:
         latest = LatestKeys(rows.num_rows)
         fingerprints = fingerprints_of(rows.column("key"), seed=plan.seed)
         taken = latest.put(fingerprints, to_numpy(rows.column("offset")))
         assert taken == rows.num_rows, "there is room for each row"
         rows = rows.take(to_arrow(latest.last_rows()))
     return rows if plan.tombstones else rows.filter(rows.column("value").is_valid())
-
-
-def missed_deletes(
-    removed: Sequence[tuple[int, int, int]], starts: Mapping[int, int], since_version: int
-) -> dict[int, int]:
-    """Returns, by partition, the highest offset of a tombstone that was removed after
-    ``since_version`` at or above ``starts``; ``removed`` is `Manifest.tombstones_removed`.
-    """
-    missed: dict[int, int] = {}
-    for p, version, offset in removed:
-        if version > since_version and p in starts and offset >= starts[p]:
-            missed[p] = max(offset, missed.get(p, offset))
-    return missed
 
 
 def _last_of_key(words: Fingerprints, tied: Mask) -> Mask:

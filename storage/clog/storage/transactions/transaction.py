@@ -64,8 +64,7 @@ from clog.storage.format.transactions import (
 )
 from clog.storage.numpy_arrays import to_arrow
 from clog.storage.objects.records import Appendable
-from clog.storage.read.scan import Isolation, check_start, isolation_named
-from clog.storage.read.table import missed_deletes
+from clog.storage.read.scan import Isolation, check_start, isolation_named, missed_deletes
 from clog.storage.store.opening import redact
 from clog.storage.transactions.deferred import (
     Began,

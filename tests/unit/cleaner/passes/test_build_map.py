@@ -76,8 +76,8 @@ def test_the_memory_of_a_pass(make_log, put, monkeypatch):
     """S18: a pass has its thread's share, no more; and no more than its records can use."""
     made = []
 
-    def counted(*args):
-        offset_map = empty_map(*args)
+    def counted(*args, **how):
+        offset_map = empty_map(*args, **how)
         made.append(offset_map.nbytes)
         return offset_map
 

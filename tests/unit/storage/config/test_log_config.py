@@ -19,6 +19,10 @@ from clog.storage.errors import InvalidInputError
 
 LONG_MAX = 9223372036854775807
 DEFAULTS = {
+    "compaction.late": "keep",
+    "compaction.late.scope": "key",
+    "compaction.strategy": "offset",
+    "compaction.strategy.header": "",
     "cleanup.policy": "compact",
     "compression.type": "zstd",
     "compression.zstd.level": "2",

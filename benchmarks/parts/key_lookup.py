@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from clog.cleaner import Cleaner
-from clog.cleaner.passes import index_filter
+from clog.cleaner.passes import judge
 from clog.storage import Log
 from clog.storage.store import open_store
 from clog_testing.counting import CountingStore
 
 BATCH = 200_000
-KEYS_MAX = index_filter.KEYS_MAX
+KEYS_MAX = judge.KEYS_MAX
 
 
 def keys_of(shape, start, end):
@@ -90,7 +90,7 @@ def clean(url, shape, count):
     for name, keys_max in (("with indexes", KEYS_MAX), ("without", -1)):
         copy = f"{url}-copy"
         shutil.copytree(url, copy)
-        index_filter.KEYS_MAX = keys_max
+        judge.KEYS_MAX = keys_max
         log = Log.open(copy)
         first = count // 3
         put(log, keys_of(shape, first, first + count // 100), np.random.default_rng(3))

@@ -77,14 +77,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.cleaner.passes.index_filter import IndexFilter
 from clog.cleaner.selection import PassStats
 from clog.cleaner.threads import (
     ALONE,
@@ -100,6 +99,9 @@ from clog.storage.numpy_arrays import Hashes, Mask, Offsets, to_numpy
 from clog.storage.objects.orders import Ordering, Pairs, suspects
 from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
 from clog.storage.store.contract import Store
+
+if TYPE_CHECKING:
+    from clog.cleaner.passes.judge import IndexFilter
 
 _Words = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.int64]
@@ -711,7 +713,7 @@ def build_map(
     offset_map: OffsetMap,
     hasher: KeyHasher,
     stats: PassStats,
-    index_filter: IndexFilter | None = None,
+    index_filter: "IndexFilter | None" = None,
     threads: CleanerThreads = ALONE,
     judged: tuple[int, int] | None = None,
     ranking: Ranking | None = None,
@@ -821,7 +823,7 @@ def _hashed(
     store: Store,
     pieces: Sequence[ReadPiece],
     hasher: KeyHasher,
-    index_filter: IndexFilter | None,
+    index_filter: "IndexFilter | None",
     ranking: Ranking | None,
 ) -> Iterator[_Hashed]:
     columns = ["offset", "key"] if ranking is None else ranking.columns("offset", "key")

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.cleaner.masks import offsets_of
-from clog.cleaner.passes.index_filter import IndexFilter
+from clog.cleaner.passes.judge import IndexFilter
 from clog.cleaner.passes.offset_map import (
     KeyHasher,
     MappedRange,

@@ -72,8 +72,7 @@ from operator import attrgetter
 from typing import Any, Self
 
 from clog.cleaner.masks import MaskCarrier
-from clog.cleaner.passes.index_filter import IndexFilter
-from clog.cleaner.passes.judge import Judge, JudgedSegment, Recheck
+from clog.cleaner.passes.judge import IndexFilter, Judge, JudgedSegment, Recheck
 from clog.cleaner.passes.offset_map import (
     FOUND_BYTES_MAX,
     FoundDead,

@@ -5,7 +5,7 @@ import pytest
 import xxhash
 
 from clog.cleaner import Cleaner
-from clog.cleaner.passes import index_filter, run_pass
+from clog.cleaner.passes import judge, run_pass
 from clog.cleaner.passes.offset_map import SLOT_BYTES
 from clog.storage.format import documents
 from clog.storage.format.chunks import Chunk, ObjectRef
@@ -79,7 +79,7 @@ def test_neighbouring_dirty_keys_cost_what_they_touch(make_log, open_log, store,
     assert stats.records_superseded == 40
     with_index = stats.bytes_read
 
-    monkeypatch.setattr(index_filter, "KEYS_MAX", -1)
+    monkeypatch.setattr(judge, "KEYS_MAX", -1)
     put(log, range(5 * KEYS, 5 * KEYS + 40), "new")
     stats = cleaned(log, counting)
     assert stats.chunks_untouched == 0
@@ -101,7 +101,7 @@ def test_spread_dirty_keys_ask_a_few_indexes_only(make_log, open_log, store):
     }
     stats = cleaned(log, counting)
     assert stats.chunks_untouched == 0
-    assert sum(r[:2] in starts for r in requested) == index_filter.IN_VAIN_MAX + 1
+    assert sum(r[:2] in starts for r in requested) == judge.IN_VAIN_MAX + 1
 
 
 @pytest.mark.usefixtures("large")
@@ -152,7 +152,7 @@ def test_noting_batches_costs_what_they_are(batches):
                 yield item
 
     ref = ObjectRef("data/x", 10, 1, "", 1, 0, dense=True, index_bytes=1)
-    noted = index_filter.IndexFilter(7, [Chunk(ref, 0, 1, 0, 1, 1, 0, 0, 0, 0)])
+    noted = judge.IndexFilter(7, [Chunk(ref, 0, 1, 0, 1, 1, 0, 0, 0, 0)])
     noted._fresh = Counted()
     for i in range(batches):
         noted.note(pa.array([b"%d" % i]))
@@ -161,12 +161,12 @@ def test_noting_batches_costs_what_they_are(batches):
 
 def test_noting_many_keys_merges_them_seldom(monkeypatch):
     """Once for each `KEYS_MAX` rows that were noted, however few distinct keys they are of."""
-    monkeypatch.setattr(index_filter, "KEYS_MAX", 100)
+    monkeypatch.setattr(judge, "KEYS_MAX", 100)
     merges = []
-    original = index_filter.distinct
-    monkeypatch.setattr(index_filter, "distinct", lambda h: merges.append(len(h)) or original(h))
+    original = judge.distinct
+    monkeypatch.setattr(judge, "distinct", lambda h: merges.append(len(h)) or original(h))
     ref = ObjectRef("data/x", 10, 1, "", 1, 0, dense=True, index_bytes=1)
-    noted = index_filter.IndexFilter(7, [Chunk(ref, 0, 1, 0, 1, 1, 0, 0, 0, 0)])
+    noted = judge.IndexFilter(7, [Chunk(ref, 0, 1, 0, 1, 1, 0, 0, 0, 0)])
     keys = pa.array([b"%d" % i for i in range(10)])
     for _ in range(100):
         noted.note(keys)

@@ -56,6 +56,7 @@ from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import (
     DEAD_ROWS,
     FEATURES,
+    GIVEN_OFFSETS,
     NEW_LOG_FEATURES,
     ORDER_VALUES,
     ROW_TEXTS,
@@ -113,6 +114,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         _check_key_columns(tip.head.log.schema, settings)
         _check_views(handle, tip, tip.head.log.schema, settings)
         needed = _features_of(settings)
+        _check_given(settings, is_given=tip.head.takes_offsets)
         has_all = tip.head.log.features.with_added(needed) == tip.head.log.features
         edit = Edit(config=after, features=None if has_all else needed)
         return _reordered(edit, handle.manifest(), settings) if _orders(after, before) else edit
@@ -132,6 +134,16 @@ def _features_of(settings: LogConfig) -> FeatureNames:
             " have it yet; leave it out"
         )
     return features_of_holds(settings).with_added(lists_of([FEATURES[ORDER_VALUES]]))
+
+
+def _check_given(settings: LogConfig, *, is_given: bool) -> None:
+    """Raises where offsets are given, and another than the last record would win."""
+    if settings.is_ordered and is_given:
+        raise InvalidInputError(
+            f"compaction.strategy={settings.compaction_strategy} is refused in a log whose offsets"
+            " are given, as a mirror's: its source deletes by offset, and compares offsets; nothing"
+            " was changed"
+        )
 
 
 def _orders(after: Mapping[str, str], before: Mapping[str, str]) -> bool:
@@ -539,6 +551,7 @@ def new_log(
     overrides = without_idle(parse_overrides(config))
     settings = LogConfig.from_overrides(overrides)
     _features_of(settings)
+    _check_given(settings, is_given=GIVEN_OFFSETS in features)
     if problem := key_columns_problem(typed, settings.table_key_columns):
         raise InvalidInputError(f"{problem}; nothing was created")
     for name in settings.published_formats:

@@ -128,6 +128,15 @@ def test_what_contradicts_an_order_is_refused(make_log, store, config, message):
     assert log.version == 0
 
 
+def test_a_mirror_compares_offsets(make_log, store, clock):
+    """FORMAT.md §15, §16: its start offset follows its source's, and would bring records back."""
+    with pytest.raises(InvalidInputError, match="a log whose offsets are given"):
+        Log.create(store, 1, BY_TIME, clock=clock, features=["given-offsets"])
+    log = Log.create(store, 1, clock=clock, features=["given-offsets"])
+    with pytest.raises(InvalidInputError, match="a log whose offsets are given"):
+        log.alter(BY_LSN)
+
+
 def test_a_log_that_compares_offsets_has_not_a_word_of_it(make_log):
     """FORMAT.md §15: releases that do not know the configs refuse a log that has them."""
     idle = {"compaction.strategy": "offset", "compaction.late": "keep"}

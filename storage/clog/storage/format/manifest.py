@@ -65,6 +65,7 @@ from clog.storage.format.documents import (
     tuple_of,
     whole,
 )
+from clog.storage.format.log_info import ORDER_VALUES
 from clog.storage.format.transactions import (
     ABORTED,
     MARKERS,
@@ -544,6 +545,11 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
     for p in partitions:
         _check_places(p, [g.ranges[p] for g in found.pages if p in g.ranges], segments[p])
         _check_active(p, head.partitions.row(p), segments[p][-1])
+    for p, _, _ in (*found.tombstones_removed, *found.orders_removed):
+        if p >= count:
+            raise ValueError(f"removed tombstones are of partition {p}; there are {count}")
+    if found.orders_removed and ORDER_VALUES not in head.log.features:
+        raise ValueError(f"it has order values, but the log lacks feature {ORDER_VALUES!r}")
     return found
 
 

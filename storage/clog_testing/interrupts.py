@@ -5,9 +5,12 @@ raises at one of them. CPython looks for signals at fewer places: when it enters
 back, or comes back from C code. Apart are the lines at which a ``with`` block on a C lock is
 *left*: they are lines of their own to a trace function, and no signal is looked for between the
 block and the release. `locked_lines` finds them; a test holds each of those locks to be in C.
+Apart, too, are instructions that do nothing, such as a ``try``: no signal is looked for there, and
+CPython 3.11 has them in no block, so that nothing raised there would leave a ``with`` around it.
 """
 
 import ast
+import dis
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +21,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 _TESTING = "clog_testing"
+_NOP = dis.opmap["NOP"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,18 @@ def _first_offsets(code: CodeType) -> dict[int, int]:
     return offsets
 
 
+@cache
+def _idle(code: CodeType) -> frozenset[int]:
+    return frozenset(at for at in range(0, len(code.co_code), 2) if code.co_code[at] == _NOP)
+
+
 def _is_apart(frame: FrameType, event: str) -> bool:
     """Tells whether no signal strikes there, or it is not asked for."""
     if event != "line":
         return event != "return"
     code, line = frame.f_code, frame.f_lineno
+    if frame.f_lasti in _idle(code):
+        return True
     # Else the block of a lock is being left.
     return line in locked_lines(code.co_filename) and frame.f_lasti != _first_offsets(code)[line]
 

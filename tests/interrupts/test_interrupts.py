@@ -5,11 +5,13 @@ it leaves out.
 import ast
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from clog_testing.interrupts import locked_lines
+from clog_testing.interrupts import Tracer, locked_lines, tracing
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "integration" / "interrupts" / "run.py"
@@ -51,6 +53,31 @@ def test_a_handle_lives_on_after_signals():
     code, output = run("--signals", 200)
     assert code == 0, output
     assert " signals struck" in output
+
+
+_lock = threading.Lock()
+
+
+def held(values):
+    with _lock:
+        if values:
+            try:
+                return len(values)
+            except ValueError:
+                return 0
+    return 1
+
+
+def test_an_interrupt_at_any_place_lets_go_of_a_lock():
+    """Also at a ``try`` in its block, where CPython 3.11 would not, and no signal strikes."""
+    tracer = Tracer(under=__name__)
+    with tracing(tracer):
+        held([1])
+    assert len(tracer.places) > 3
+    for at in range(len(tracer.places)):
+        with suppress(KeyboardInterrupt), tracing(Tracer(at, under=__name__)):
+            held([1])
+        assert not _lock.locked(), tracer.places[at]
 
 
 def test_lines_that_are_left_out_are_those_of_locks_in_c():

@@ -16,8 +16,8 @@ from disk import ActorStore, folder_and_name
 from marks import INTERRUPTED, REPLACED
 
 from clog.storage import Log
-from clog.storage.append import Writer
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.proposals import Writer
 from clog.storage.commit.tip import CONFIRM_MS
 from clog.storage.env import SeededIds
 from clog.storage.errors import (

@@ -6,15 +6,9 @@ after the other; then each waits or leads, in their order. So the dice alone dec
 
 from actors import Actor, told
 
-from clog.storage.append import (
-    AppendRequest,
-    AppendResult,
-    Duplicate,
-    Writer,
-    _first_result,
-    offsets_of,
-)
+from clog.storage.append import AppendResult, _first_result, offsets_of
 from clog.storage.commit.handle import Appended, _Waiting
+from clog.storage.commit.proposals import AppendRequest, Duplicate, Writer
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,

@@ -7,8 +7,9 @@ can be made that only a crash leaves.
 from dataclasses import replace
 from typing import Any
 
-from clog.storage.append import AppendRequest, partitions_of, put_records, records_of
+from clog.storage.append import partitions_of, put_records, records_of
 from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.proposals import AppendRequest
 from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.log_info import TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
 from clog.storage.format.transactions import (

@@ -23,8 +23,8 @@ import pyarrow as pa
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage import administration as creating
-from clog.storage.append import Writer
 from clog.storage.commit import committer as committing
+from clog.storage.commit.proposals import Writer
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks as storage_bitmaps
 from clog.storage.format import columns as storage_columns

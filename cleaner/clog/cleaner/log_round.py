@@ -71,6 +71,7 @@ from clog.cleaner.duties.retention import (
     set_uncleanable,
 )
 from clog.cleaner.duties.sweep import (
+    ProposalSweep,
     SweepSchedule,
     WatchedClock,
     due_released,
@@ -152,6 +153,8 @@ _CUTS_CHECK_MS = 3_600_000
 """Homes of named cuts are asked this often for what they still keep."""
 _BLOCKS_CHECK_MS = 86_400_000
 """Blocks of old commits are looked at this often, the first time at once: that is cheap."""
+_PROPOSALS_MS = 60_000
+"""Proposals are swept this often at most, where there are any."""
 _INDEX_BYTES = 32 << 20
 """Memory for the key indexes of a log with masks: those of six million keys."""
 _HOLDS_SEEN_MS = 60_000
@@ -232,7 +235,7 @@ class LogRound:
     def _duties(self) -> tuple[Sequence[Duty], Sequence[Duty]]:
         """Returns what a round does before its passes (R1, R2), and after them (R4, R5)."""
         # Chunks become one within a segment only, and small ones few enough to merge once more.
-        merges = Duty("merge", due_merges, merge_segments)
+        merges, proposals = Duty("merge", due_merges, merge_segments), ProposalSweep()
         before = (
             Duty("finish", lambda work: work.head.unended, self._finish_transactions, asked=True),
             Duty(
@@ -260,6 +263,11 @@ class LogRound:
                 asked=True,
             ),
             Duty("sweep", due_released, _release),
+            Duty(
+                *("proposals", proposals.is_due, proposals.run),
+                every_ms=_PROPOSALS_MS,
+                asked=True,
+            ),
             Duty(
                 *("purge", due_purges, purge_dead_rows),
                 counts=partial(_rows, "records_materialised"),

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from clog.connector.options import WriteOptions
     from clog.connector.schema import LogTypes
-    from clog.storage.append import Writer
+    from clog.storage.commit.proposals import Writer
     from clog.storage.format.log_info import RowTexts
     from clog.storage.log import Log
 
@@ -128,7 +128,7 @@ def upsert(
 
 def _append(columns: "_Columns", given: Mapping[str, str], asked: Asked, last: _Done | None) -> str:
     """Appends, and returns the id of the log; raises as `upsert`."""
-    from clog.storage.append import Writer
+    from clog.storage.commit.proposals import Writer
 
     writer = Writer(given["txnappid"], "txn", int(given["txnversion"]))
     log = _checked_log(write_options(given), writer, asked, last, columns)

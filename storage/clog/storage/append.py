@@ -1,43 +1,32 @@
-"""Appends that must happen once: who appends, and what a repeated append is told (design: exactly
-once).
-
-A writer is its kind and its id: a producer, a streaming query and a batch application of one name
-are three. Each has an entry in the head, or in the page of older ones, with its last sequence.
-
-Appends: from records to fresh objects, what the tip's head demands of these, and the edit that
-binds them to offsets (COMMIT.md, K1 and K2).
+"""Appends: from records to fresh objects (COMMIT.md, K1), and what a repeated append is told. What
+the tip's head demands of them, and the edit that binds them to offsets, is `commit.proposals`.
 
 `append` does it all in one process. Where tasks write the objects, each does so by an
 `object_writer`, and their driver commits what they made by `append_objects`.
-
-A fresh object carries no offsets, so a lost race rewrites nothing: `AppendRequest.prepare` is
-called again with the new tip and gives other offsets.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.commit.committer import NothingToCommit
-from clog.storage.commit.given import (
-    Bound,
-    Covered,
-    bind_given,
-    checked_offsets,
-    refused,
+from clog.storage.commit.given import checked_offsets, refused
+from clog.storage.commit.handle import Appended, Handle
+from clog.storage.commit.proposals import (
+    SEQUENCE_MAX,
+    AppendRequest,
+    Duplicate,
+    Writer,
+    find_duplicate,
+    order_needed,
 )
-from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
-from clog.storage.errors import CommitConflictError, InvalidInputError, NotFoundError
-from clog.storage.format.chunks import Append, Chunk
-from clog.storage.format.columns import rolls_for
-from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
-from clog.storage.format.documents import NONE
-from clog.storage.format.transactions import WRITER_ID_BYTES_MAX, AppendedBy, WriterEntry
-from clog.storage.format.writers import WriterPages, find_writer
+from clog.storage.errors import InvalidInputError, NotFoundError
+from clog.storage.format.chunks import Chunk
+from clog.storage.format.commits import Commit, Head, edit_of, read_commit
+from clog.storage.format.transactions import WriterEntry
 from clog.storage.keys.hashing import partitions_for
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.objects.orders import rows_without_order
@@ -45,86 +34,6 @@ from clog.storage.objects.records import Appendable, ContentHash, loaded, to_rec
 from clog.storage.objects.writer import DataObject, ObjectWriter, given_back, record_sizes
 from clog.storage.store.contract import Store
 from clog.storage.types.columns import OFFSET, rows_of, shaped
-
-BEFORE_THE_FIRST = -1
-"""The sequence of a stream that is known, but has no records in the log yet."""
-SEQUENCE_MAX = (1 << 63) - 1
-"""Nobody reads a longer integer (FORMAT.md §2): with one in its head a log would be lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """Names who appends, for appends that must happen once. ``kind`` is producer, stream or txn;
-    ``content`` is a hash of the records.
-    """
-
-    writer_id: str
-    kind: str
-    sequence: int
-    query_id: str | None = None
-    content: str | None = None
-
-    def __post_init__(self) -> None:
-        size = len(self.writer_id.encode(errors="surrogatepass"))
-        if size > WRITER_ID_BYTES_MAX:
-            raise InvalidInputError(
-                f"a {self.kind} id of {size} bytes is too long: each commit repeats it; allowed: 1"
-                f" to {WRITER_ID_BYTES_MAX} bytes"
-            )
-        if not BEFORE_THE_FIRST <= self.sequence <= SEQUENCE_MAX:
-            raise InvalidInputError(
-                f"sequence {self.sequence} of {self.kind} {self.writer_id!r} is out of range;"
-                f" allowed: 0 to {SEQUENCE_MAX}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Duplicate(NothingToCommit):
-    """The writer's entry says that this sequence, or a later one, was committed already;
-    ``repeats``: this one.
-    """
-
-    entry: WriterEntry
-    repeats: bool = True
-
-
-def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate | None:
-    """Returns what the writer's sequence repeats; None where it is new."""
-    entry = find_writer(pages, head, writer.kind, writer.writer_id)
-    if entry is None:
-        return None
-    url = pages.store.url
-    if writer.kind == "txn":
-        # As in Delta, a version below the last one is skipped; what it did then is not known.
-        if writer.sequence > entry.sequence:
-            return None
-        return Duplicate(entry, repeats=writer.sequence == entry.sequence)
-    if writer.kind == "stream" and entry.query_id != writer.query_id:
-        raise InvalidInputError(
-            f"writer {writer.writer_id!r} of {url} belongs to query {entry.query_id},"
-            f" batch {entry.sequence}, and query {writer.query_id} cannot use it; give a second"
-            " query or a new checkpoint its own writerId (txnAppId)"
-        )
-    if writer.sequence == entry.sequence:
-        same = entry.content == writer.content or None in (entry.content, writer.content)
-        if not same and writer.kind == "producer":
-            raise InvalidInputError(
-                f"producer {writer.writer_id!r} repeats sequence {writer.sequence}, but with other"
-                f" records than in version {entry.version} of {url}; use a new sequence"
-            )
-        return Duplicate(entry)
-    if writer.sequence < entry.sequence and writer.kind == "stream":
-        raise InvalidInputError(
-            f"{url} has batch {entry.sequence} of {writer.writer_id!r} already, and batch"
-            f" {writer.sequence} comes before it; if the checkpoint was restored or copied,"
-            " continue with the newest one, or start with a new one and another writerId"
-        )
-    if writer.sequence < entry.sequence:
-        raise InvalidInputError(
-            f"{writer.kind} {writer.writer_id!r} is already at sequence {entry.sequence} in"
-            f" {url}; sequence {writer.sequence} is lower; use one above {entry.sequence}"
-        )
-    return None
 
 
 def producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool) -> Writer:
@@ -176,53 +85,6 @@ class AppendResult:
     version: int
     offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AppendRequest:
-    """Objects to commit, in the order of their offsets."""
-
-    url: str
-    objects: Sequence[DataObject]
-    writer: Writer | None
-    writer_pages: WriterPages
-    uniform: Callable[[], float]
-    covered: Covered | None = None
-
-    def prepare(self, tip: Commit, time_ms: int) -> Edit | Duplicate:
-        """Returns the edit, given the tip."""
-        head = tip.head
-        if self.writer is not None:
-            duplicate = find_duplicate(self.writer_pages, head, self.writer)
-            if duplicate is not None:
-                return duplicate
-        config, bound = LogConfig.from_overrides(head.config), self._bound(head)
-        for obj in self.objects:
-            _check_floor(obj, head, self.url)
-            _check_schema(obj, head, self.url)
-            check_facts(obj, config, now_ms=time_ms, given=bound is not None)
-        append_time_ms = time_ms if config.log_append_time and bound is None else NONE
-        ranges = _following(self.objects, head) if bound is None else bound.ranges
-        chunks = _bind(self.objects, ranges, tip.version + 1, append_time_ms)
-        rolls = rolls_for(head.partitions, chunks, config, uniform=self.uniform)
-        version, objects = tip.version + 1, len(self.objects)
-        by = () if self.writer is None else (_appended_by(self.writer, version, objects),)
-        add = Append(tuple(chunks), rolls, is_given=bound is not None and bool(chunks))
-        if bound is None:
-            return Edit(add=add, writers=by)
-        after = bound.reached_after
-        return Edit(
-            reached=bound.reached, start=bound.starts, add=add, reached_after=after, writers=by
-        )
-
-    def _bound(self, head: Head) -> Bound | None:
-        """Returns how what is given binds to the head; None where the log gives the offsets."""
-        if not self.objects and self.covered is None:
-            return None
-        given = self.covered is not None or self.objects[0].is_given
-        if given != head.takes_offsets:
-            raise refused(head, given=given, url=self.url)
-        return bind_given(self.objects, self.covered, head, url=self.url) if given else None
 
 
 def append(
@@ -354,13 +216,17 @@ def append_objects(
         count = sum(len(obj.chunks) for obj in objects)
         with given_back(handle.store, objects):
             done = handle.append(
-                request.prepare, chunks=count, alone=bool(objects) and objects[0].is_given
+                request.prepare,
+                chunks=count,
+                proposed=None if objects and objects[0].is_given else request.proposed,
+                alone=bool(objects) and objects[0].is_given,
             )
     except NotFoundError:
         handle.withdraw(obj.ref.path for obj in objects)
         raise
     if isinstance(done, Duplicate):
         return _first_result(handle.store, done)
+    assert isinstance(done, Appended), "all else is a duplicate"
     chunks = done.edit.add.chunks if done.edit.add else ()
     return AppendResult(done.version, offsets_of(chunks))
 
@@ -410,61 +276,13 @@ def check_records(records: pa.Table, config: LogConfig) -> None:
         )
 
 
-def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool = False) -> None:
-    """Raises if the log's config as of now refuses a record of the object (S5, S6, S9); not for
-    its time where it came with its offset.
-    """
-    facts = obj.facts
-    assert facts is not None, "rewritten records are not appended"
-    if config.compact and facts.null_keys:
-        raise InvalidInputError(
-            f"{facts.null_keys} of {obj.rows} records have no key;"
-            f" cleanup.policy={config.as_dict()['cleanup.policy']} requires a key in every record"
-        )
-    if facts.largest_record_bytes > config.max_message_bytes:
-        raise InvalidInputError(
-            f"a record of {facts.largest_record_bytes} bytes is larger than"
-            f" max.message.bytes={config.max_message_bytes}"
-        )
-    if facts.order_header != config.compaction_strategy_header and config.is_ordered:
-        raise InvalidInputError(
-            "compaction.strategy was altered while the records were written; append again"
-        )
-    if facts.without_order and config.is_ordered:
-        raise InvalidInputError(
-            f"{facts.without_order} of {obj.rows} records have no order:"
-            f" {_order_needed(config.compaction_strategy_header)}"
-        )
-    if config.log_append_time or given:
-        return
-    ahead_ms = facts.max_timestamp_ms - now_ms
-    behind_ms = now_ms - facts.min_timestamp_ms
-    if ahead_ms > config.message_timestamp_after_max_ms:
-        raise InvalidInputError(
-            f"a timestamp is {ahead_ms} ms ahead of the clock ({now_ms}), more than"
-            f" message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
-        )
-    if behind_ms > config.message_timestamp_before_max_ms:
-        raise InvalidInputError(
-            f"a timestamp is {behind_ms} ms behind the clock ({now_ms}), more than"
-            f" message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
-        )
-
-
 def _check_orders(records: pa.Table, header: str) -> None:
     """Raises if a record has no order by this header, and names the first (S56)."""
     if (without := rows_without_order(records, header)).size:
         raise InvalidInputError(
             f"{without.size} of {records.num_rows} records have no order, the first is record"
-            f" {int(without[0])}: {_order_needed(header)}; nothing was appended"
+            f" {int(without[0])}: {order_needed(header)}; nothing was appended"
         )
-
-
-def _order_needed(header: str) -> str:
-    return (
-        f"compaction.strategy=header needs the header {header!r} in each"
-        " record, also where it deletes its key: 8 bytes, a big-endian integer from 0 to 2^62 - 1"
-    )
 
 
 def _check_records_early(handle: Handle, records: pa.Table) -> None:
@@ -514,71 +332,3 @@ def offsets_of(chunks: Iterable[tuple[int, Chunk]]) -> dict[int, tuple[int, int]
         base = offsets.get(p, (chunk.base, 0))[0]
         offsets[p] = (base, chunk.next)
     return offsets
-
-
-def _check_floor(obj: DataObject, head: Head, url: str) -> None:
-    if obj.stamp < head.orphan_floor:
-        raise CommitConflictError(
-            f"this append took too long: an object of it began at version {obj.stamp} of {url},"
-            f" below the orphan floor {head.orphan_floor}, and may be swept by now; append again"
-        )
-
-
-def _check_schema(obj: DataObject, head: Head, url: str) -> None:
-    """Raises unless the object was written under a schema that the log has, or had: what fits an
-    earlier one fits all later ones.
-    """
-    newest = NONE if head.log.schema is None else head.log.schema.id
-    if obj.schema_id > newest or (obj.schema_id == NONE) != (newest == NONE):
-        raise InvalidInputError(
-            f"an object of this append was written under schema {obj.schema_id}, but that of {url}"
-            f" is {newest} (-1: keys and values are bytes); append again"
-        )
-
-
-def _following(objects: Sequence[DataObject], head: Head) -> Iterator[tuple[int, int]]:
-    """Yields the offsets that each chunk gets: behind the one before it in its partition."""
-    ends: dict[int, int] = {}
-    for stats in (stats for obj in objects for stats in obj.chunks):
-        base = ends.get(stats.partition, head.partitions.end[stats.partition])
-        ends[stats.partition] = base + stats.rows
-        yield base, ends[stats.partition]
-
-
-def _bind(
-    objects: Sequence[DataObject],
-    ranges: Iterable[tuple[int, int]],
-    version: int,
-    append_time_ms: int,
-) -> list[tuple[int, Chunk]]:
-    given, bound = iter(ranges), []
-    for obj in objects:
-        ref = obj.ref
-        first_row = 0
-        for stats in obj.chunks:
-            base, end = next(given)
-            is_append_time = append_time_ms != NONE
-            chunk = Chunk(
-                object=ref,
-                first_row=first_row,
-                rows=stats.rows,
-                base=base,
-                next=end,
-                size_bytes=stats.size_bytes,
-                first_timestamp_ms=append_time_ms if is_append_time else stats.first_timestamp_ms,
-                max_timestamp_ms=append_time_ms if is_append_time else stats.max_timestamp_ms,
-                tombstones=stats.tombstones,
-                version=version,
-                append_time_ms=append_time_ms,
-            )
-            bound.append((stats.partition, chunk))
-            first_row += stats.rows
-    return bound
-
-
-def _appended_by(writer: Writer, version: int, objects: int) -> AppendedBy:
-    entry = WriterEntry(
-        *(writer.writer_id, writer.kind, writer.query_id),
-        *(writer.sequence, writer.content, version),
-    )
-    return AppendedBy(entry, 0, objects)

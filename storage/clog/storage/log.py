@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from clog.storage import administration, append
 from clog.storage.administration import PARTITIONS_DEFAULT, FeatureState, new_log
-from clog.storage.append import AppendResult, Writer
+from clog.storage.append import AppendResult
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.proposals import Writer
 from clog.storage.commit.versions import version_asked
 from clog.storage.config.log_config import LogConfig
 from clog.storage.cuts import Cut, manifest_of, version_in

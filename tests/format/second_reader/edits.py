@@ -1,5 +1,6 @@
 """Edits (FORMAT.md §3.2, §3.3): what each of their keys does to a state."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace as changed
 from typing import Any
@@ -301,6 +302,24 @@ def _older_writers(state: State, value: Json) -> None:
     need(value["level"] <= 8, "4", "a tree of more than 8 levels")
 
 
+def _combined(state: State, value: Json) -> None:
+    need("proposals" in state.features, "21", "answers without their feature")
+    before = state.combined or {"first": 0, "authors": []}
+    first = max(before["first"], integer(value.get("first", 0), "21"))
+    need(first < state.version, "21", "answers of later versions are forgotten")
+    answers = {each[0]: each for each in before["authors"]}
+    named: Any = value.get("authors", [])
+    for author, number, applied in named:
+        need(bool(re.fullmatch("[0-9a-f]{16}", str(author))), "21", "no author")
+        need(isinstance(applied, bool), "21", "an answer is true or false")
+        was = answers.pop(author, None)
+        need(was is None or was[1] < integer(number, "21"), "20", "an operation is answered twice")
+        answers[author] = [author, number, state.version, applied, state.time_ms]
+    need(len({each[0] for each in named}) == len(named), "21", "an author is named twice")
+    kept = [each for each in answers.values() if each[2] > first]
+    state.combined = {"first": first, "authors": kept}
+
+
 def _orphan_floor(state: State, value: int) -> None:
     state.orphan_floor = integer(value, "3.2")
 
@@ -322,6 +341,9 @@ def _reset_times(state: State, value: bool) -> None:
                 chunk.append_time_ms = chunk.first_ms = chunk.max_ms = now
             if chunk.dead and chunk.dead["since_ms"] > now:
                 chunk.dead = {**chunk.dead, "since_ms": now}
+    if state.combined is not None:
+        answers = [[*a[:4], min(a[4], now)] for a in state.combined["authors"]]
+        state.combined = {**state.combined, "authors": answers}
     state.unended = [
         {**entry, "started_ms": min(entry["started_ms"], now)} for entry in state.unended
     ]
@@ -381,6 +403,7 @@ STEPS: dict[str, Callable[[State, Any], None]] = {
     "orders_removed": _orders_removed,
     "uncleanable": _uncleanable,
     "older_writers": _older_writers,
+    "combined": _combined,
     "orphan_floor": _orphan_floor,
     "oldest_readable": _oldest_readable,
     "row_texts": _row_texts,

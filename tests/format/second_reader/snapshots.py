@@ -75,6 +75,7 @@ def _read_masks(state: State, manifest: Json, head: Json) -> None:
     state.row_texts = head.get("row_texts")
     state.kept, state.members, state.cuts = cuts_of(head)
     state.gives_offsets = head.get("gives_offsets")
+    state.combined = head.get("combined")
 
 
 def _read_head(state: State, head: Json) -> None:
@@ -222,6 +223,7 @@ def check_head(folder: Folder, state: State, head: Json) -> None:
     need(head.get("row_texts") == state.row_texts, "19", "the head has other rules of texts")
     need(cuts_of(head) == (state.kept, state.members, state.cuts), "20", "the head has other cuts")
     need(head.get("gives_offsets") == state.gives_offsets, "16", "offsets given since elsewhen")
+    need(head.get("combined") == state.combined, "21", "the head has other answers")
     need(head["orphan_floor"] == state.orphan_floor, "8", "another orphan floor")
     need(head["oldest_readable"] == state.oldest_readable, "8", "another oldest readable version")
     need(head["writers"] == state.writers, "8", "the head has other writers")

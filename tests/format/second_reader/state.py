@@ -169,6 +169,7 @@ class State:
     members: Json = field(default_factory=dict)
     cuts: Json = field(default_factory=dict)
     gives_offsets: int | None = None
+    combined: Json | None = None
     unended: list[Json] = field(default_factory=list)
     markers: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -213,6 +214,7 @@ class State:
             "row_texts": self.row_texts,
             "cuts": (self.kept, self.members, self.cuts),
             "gives_offsets": self.gives_offsets,
+            "combined": self.combined,
             "versions": (
                 self.version,
                 self.id,

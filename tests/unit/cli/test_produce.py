@@ -215,7 +215,7 @@ def test_a_producer_goes_on_where_it_was(cli, url, log):
 
 def test_a_producer_is_not_a_streams_writer(cli, url, log):
     """Nor is its sequence: one of the same name is another writer, and nothing is skipped."""
-    from clog.storage.append import Writer
+    from clog.storage.commit.proposals import Writer
 
     log.append_objects([], Writer("q", "stream", 3, query_id="query"))
     cli("produce", url, "--producer-id", "q", stdin="a\t1\n")

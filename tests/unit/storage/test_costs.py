@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clog.storage import Log, ManualClock
-from clog.storage.append import Writer
+from clog.storage.commit.proposals import Writer
 from clog.storage.env import SeededIds
 from clog.storage.format.writers import WRITERS_MAX
 from clog.storage.objects.records import to_records

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from clog.storage import InvalidInputError, Log, ManualClock
-from clog.storage.append import AppendRequest, Writer
 from clog.storage.commit.handle import Appended, _Waiting
+from clog.storage.commit.proposals import AppendRequest, Writer
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import Edit

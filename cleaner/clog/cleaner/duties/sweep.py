@@ -14,6 +14,7 @@ Two kinds of garbage, two functions: *released* objects are known from the manif
 - files of published views that no version of them names any more (FORMAT.md §14). A publisher may
   sleep for any time between such a file and the version of the view that names it; once that
   version is there, by whomever, he cannot create it;
+- proposals (FORMAT.md §21), which `ProposalSweep` deletes within minutes while there are answers;
 - positions of readers that say themselves that they may be forgotten (FORMAT.md §18); one that
   cannot be read may be a newer release's, and stays until somebody forgets it by its name;
 - in ``_clog/`` beside the log's own folder, what a creator left that died before it created
@@ -72,10 +73,12 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock
 from clog.storage.errors import CorruptionError, InvalidInputError, VersionExpiredError
 from clog.storage.format import documents
+from clog.storage.format.answers import Combined
 from clog.storage.format.chunks import Released
 from clog.storage.format.columns import INLINE_PARTITIONS_MAX
 from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
 from clog.storage.format.cuts import CutLogsAt
+from clog.storage.format.log_info import PROPOSALS
 from clog.storage.format.manifest import Manifest, read_snapshot
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.format.writers import WriterPages
@@ -98,6 +101,8 @@ LOOK_MS = 600_000
 """The clock is compared with the store's this often."""
 ORPHAN_AGE_MS = 86_400_000
 """An object that was written so long ago and is in no manifest will never be committed."""
+PROPOSAL_MS = 3_600_000
+"""A proposal that is so old waits in vain."""
 SWEEP_MS = 86_400_000
 """Sweeps of one log are at least so far apart."""
 _BEGINNINGS = tuple(begin for view in FORMATS.values() for begin in view.stray_beginnings)
@@ -227,6 +232,7 @@ def sweep_orphans(
         return found
 
     forgotten = gone(_expired_readers(store, before_ms=old_ms))
+    forgotten += gone(_old_proposals(handle, before_ms=old_ms))
     left = gone([t for t in store.list_temporary("") if t.modified_ms < old_ms])
     others = sweep_other_logs(handle, before_ms=old_ms, dry_run=dry_run)
     strays = _sweep_strays(handle, before_ms=old_ms, dry_run=dry_run)
@@ -440,6 +446,53 @@ def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[S
         for found in dead:
             root.delete(found.path)
     return dead
+
+
+class ProposalSweep:
+    """Deletes proposals that nobody will take along (FORMAT.md §21). Remembers after which answers
+    none was left, so that a log in which nobody proposes costs nothing.
+    """
+
+    def __init__(self) -> None:
+        self._left_none: Combined | None = None
+
+    def is_due(self, work: Work) -> bool:
+        """Tells whether there may be any. No request."""
+        combined = work.head.combined
+        return combined is not None and combined != self._left_none
+
+    def run(self, work: Work) -> Swept:
+        """Deletes those that are answered, or whose stamp is forgotten, or that are an hour old; a
+        LIST, and a DELETE for each.
+        """
+        store, combined = work.store, work.handle.tip.head.combined
+        if combined is None:
+            return Swept((), 0)
+        listed = [f for f in store.list(documents.PROPOSALS) if documents.proposal_of(f.path)]
+        over = [f for f in listed if _is_over(f, combined, work.now_ms - PROPOSAL_MS)]
+        for found in over:
+            store.delete(found.path)
+        self._left_none = combined if len(over) == len(listed) else None
+        return Swept.of(over)
+
+
+def _is_over(found: StoredObject, combined: Combined, before_ms: int) -> bool:
+    stamp, author, number, _ = documents.proposal_of(found.path) or (0, "", 0, 0)
+    answer = combined.of(author)
+    is_answered = answer is not None and answer.number >= number
+    return is_answered or stamp < combined.first or found.modified_ms < before_ms
+
+
+def _old_proposals(handle: Handle, *, before_ms: int) -> list[StoredObject]:
+    """Returns proposals written before a time; one LIST in a log that may have some."""
+    if PROPOSALS not in handle.tip.head.log.features:
+        return []
+    listed = handle.store.list(documents.PROPOSALS)
+    return [
+        found
+        for found in listed
+        if found.modified_ms < before_ms and documents.proposal_of(found.path)
+    ]
 
 
 def _expired_readers(store: Store, *, before_ms: int) -> list[StoredObject]:

@@ -268,7 +268,7 @@ class Answers:
 
     def log(self, location: Location) -> "Log":
         """Returns the log to commit to, made if it is to be, with all objects in it."""
-        from clog.storage.append import check_facts
+        from clog.storage.commit.proposals import check_facts
         from clog.storage.env import SystemClock
 
         objects, new = self.objects, self.written[0].new

@@ -60,7 +60,8 @@ from clog.storage.errors import InvalidInputError, LogReplacedError, NotFoundErr
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from clog.storage.append import AppendResult, Writer
+    from clog.storage.append import AppendResult
+    from clog.storage.commit.proposals import Writer
     from clog.storage.log import Log
     from clog.storage.objects.writer import DataObject
     from clog.storage.transactions.deferred import TransactionResult
@@ -265,7 +266,7 @@ class ClogWriter(DataSourceArrowWriter):
         delete_of_new(self._plan.location, messages)
 
     def _writer(self, content: str) -> "Writer | None":
-        from clog.storage.append import Writer
+        from clog.storage.commit.proposals import Writer
 
         options = self._options
         if options.txn_app_id is None or options.txn_version is None:
@@ -275,7 +276,7 @@ class ClogWriter(DataSourceArrowWriter):
 
 def introduce(log: "Log", writer: "Writer") -> None:
     """Commits an entry for a query whose first batch has no rows, unless it is known."""
-    from clog.storage.append import BEFORE_THE_FIRST
+    from clog.storage.commit.proposals import BEFORE_THE_FIRST
 
     if not is_known(log, writer):
         log.append_objects([], replace(writer, sequence=BEFORE_THE_FIRST, content=None))
@@ -362,7 +363,7 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         delete_of_new(self._plan.location, messages)
 
     def _writer(self, answers: Answers, batch_id: int) -> "Writer":
-        from clog.storage.append import Writer
+        from clog.storage.commit.proposals import Writer
 
         queries = {answer.query_id for answer in answers.written}
         assert len(queries) == 1, f"tasks of several queries in one batch: {queries}"

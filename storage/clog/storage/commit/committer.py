@@ -43,7 +43,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from clog.storage.commit.tip import Block, RecentEdits, Tip, block_body, read_block
 from clog.storage.commit.versions import replay
@@ -142,6 +142,26 @@ class NothingToCommit:
 
 _Nothing = TypeVar("_Nothing", bound=NothingToCommit)
 
+
+class LostRaceError(CommitConflictError):
+    """Another commit came first, as often as the caller allows."""
+
+
+class JoinsOthers(Protocol):
+    """Who takes along what others propose (`combining`)."""
+
+    owes: bool
+    """Whether the next commit may have to end what was proposed here."""
+
+    def ask_for_a_turn(self, tip: Commit) -> bool:
+        """Asks those who combine to let a version pass; tells whether any do."""
+        ...
+
+    def with_others(self, tip: Commit, edit: Edit, time_ms: int) -> Edit:
+        """Returns an edit with what others proposed, and with what it owes."""
+        ...
+
+
 Prepare = Callable[[Commit, int], Edit | _Nothing]
 """From the tip and the commit time in ms, the edit to commit, or that there is none."""
 
@@ -161,6 +181,7 @@ class Committer:
 
     Attributes:
         writer_pages: the pages of older writers that were read or written of late.
+        others: who takes along what others propose; None: nobody.
     """
 
     def __init__(self, tip: Tip, first_id: str, ahead_ms: int, *, clock: Clock, ids: Ids) -> None:
@@ -171,22 +192,37 @@ class Committer:
         self._ids = ids
         self._turns = Turns(first_id, clock=clock, ids=ids)
         self._store_clock = StoreClock(tip.log.store, ahead_ms, clock=clock, ids=ids)
+        self.others: JoinsOthers | None = None
         self._base: Manifest | None = None  # Of the last snapshot that was asked for.
 
-    def commit(self, prepare: Prepare[_Nothing], *, operation: str) -> Commit | _Nothing:
+    def commit(
+        self,
+        prepare: Prepare[_Nothing],
+        *,
+        operation: str,
+        losses_max: int = LOSSES_MAX,
+        lost: bool = False,
+        yields: bool = True,
+    ) -> Commit | _Nothing:
         """Makes the change and returns its commit; or what ``prepare`` returned in its place.
 
+        ``lost``: the tip was found after a lost race. ``yields``: it lets others in first.
+
         Raises:
-            CommitConflictError: other writers came first too many times.
+            LostRaceError: other writers came first too many times.
             CommitStateUnknownError: whether the commit happened cannot be found out now.
             ClockSkewError: this machine's clock is far ahead of the store's.
         """
         self._store.written.clear()
         try:
-            return self._commit(prepare, operation)
+            return self._commit(prepare, operation, losses_max, lost=lost, yields=yields)
         except NotFoundError:
             self.withdraw(self._store.written)
             raise
+
+    def known_as(self, commit_id: str) -> None:
+        """Begins the ids of its commits as this one (`Turns`)."""
+        self._turns.known_as(commit_id)
 
     def withdraw(self, written: Iterable[str]) -> None:
         """Deletes files that nobody will commit, where the log in whose folder they are does not
@@ -203,19 +239,28 @@ class Committer:
         except StoreUnavailableError:
             pass  # Nobody can say; the caller's own error is told.
 
-    def _commit(self, prepare: Prepare[_Nothing], operation: str) -> Commit | _Nothing:
+    def _commit(
+        self,
+        prepare: Prepare[_Nothing],
+        operation: str,
+        losses_max: int,
+        *,
+        lost: bool,
+        yields: bool,
+    ) -> Commit | _Nothing:
         tip, turns = self._tip, self._turns
-        newest = turns.yield_turn() or tip.is_stale()
+        newest = (yields and turns.yield_turn()) or tip.is_stale()
         if newest:
             tip.refresh()
         else:
             tip.confirm()
-        for losses in range(LOSSES_MAX):
+        for losses in range(losses_max):
             if losses:
                 turns.saw(tip.recent.known)
-                turns.wait_after_loss(losses)
+                if not self._asks_for_a_turn():
+                    turns.wait_after_loss(losses)
                 tip.refresh()
-            commit = self._asked(prepare, operation, newest=newest, lost=losses > 0)
+            commit = self._asked(prepare, operation, newest=newest, lost=lost or losses > 0)
             if isinstance(commit, NothingToCommit):
                 return commit
             turns.begin_try()
@@ -231,10 +276,15 @@ class Committer:
                 self._store.written += _files_of(commit)
                 self._deny(commit)
             tip.lost_to(winner if isinstance(winner, Commit) else None)
-        raise CommitConflictError(
-            f"{operation} on {self._store.url} lost {LOSSES_MAX} commit races, the last to version"
+        raise LostRaceError(
+            f"{operation} on {self._store.url} lost {losses_max} commit races, the last to version"
             f" {tip.commit.version}; use fewer writers at once, or larger batches"
         )
+
+    def _asks_for_a_turn(self) -> bool:
+        """Tells whether those who combine were asked to let a version pass."""
+        tip, others = self._tip.commit, self.others
+        return others is not None and tip.head.combined is not None and others.ask_for_a_turn(tip)
 
     def _asked(
         self, prepare: Prepare[_Nothing], operation: str, *, newest: bool, lost: bool
@@ -271,6 +321,9 @@ class Committer:
         edit = prepare(tip, time_ms)  # K2
         if isinstance(edit, NothingToCommit):
             return edit
+        others = self.others
+        if others is not None and (tip.head.combined or edit.combined or others.owes):
+            edit = others.with_others(tip, edit, time_ms)
         if edit.reset_times:
             time_ms = self._clock.now_ms()
         new_id = self._ids.new_id
@@ -524,6 +577,18 @@ def _back_off(attempt: int, clock: Clock, ids: Ids) -> None:
         clock.sleep_ms(int(ids.uniform() * ceiling))
 
 
+def committers_of(commit: Commit, records: Sequence[EditRecord]) -> int:
+    """Returns how many committed, or had others commit for them, in the 10 s before the newest
+    commit, as far as these records of the newest ones tell.
+    """
+    oldest_ms = commit.record.time_ms - RIVAL_MS
+    answers = () if commit.head.combined is None else commit.head.combined.authors
+    who = {a.author[:_PREFIX_DIGITS] for a in answers if a.time_ms >= oldest_ms}
+    made = (r for r in records if r.version and r.time_ms >= oldest_ms)
+    who |= {r.commit_id[:_PREFIX_DIGITS] for r in made}
+    return len(who)
+
+
 class Turns:
     """When one handle tries to commit. Its ids begin as ``first_id``. Not safe for threads."""
 
@@ -537,6 +602,10 @@ class Turns:
         self._began_ms = 0
         self._won_ms: int | None = None
         self._lost_ms: int | None = None
+
+    def known_as(self, first_id: str) -> None:
+        """Takes another prefix."""
+        self._prefix = first_id[:_PREFIX_DIGITS]
 
     def new_id(self) -> str:
         """Returns the id of an attempt to commit, which begins with the prefix."""
@@ -662,7 +731,7 @@ def keep_reserve(store: Store, *, data_bytes: int) -> None:
     `RESERVE_BYTES`. One that is there stays, unless the log has outgrown it by far; where there is
     little data there is nothing to give.
     """
-    if data_bytes < DATA_BYTES_MIN or not _is_on_disk(store):
+    if data_bytes < DATA_BYTES_MIN or not is_on_disk(store):
         return
     size_bytes = min(data_bytes, RESERVE_BYTES)
     if 2 * (_size_bytes(store) or 0) < size_bytes:
@@ -672,7 +741,7 @@ def keep_reserve(store: Store, *, data_bytes: int) -> None:
 
 def give_up_reserve(store: Store) -> bool:
     """Deletes the reserve of a log's folder; tells whether there was one."""
-    if not _is_on_disk(store) or _size_bytes(store) is None:
+    if not is_on_disk(store) or _size_bytes(store) is None:
         return False
     store.delete(documents.RESERVE)
     return True
@@ -690,7 +759,8 @@ def with_reserve(store: Store, step: Callable[[], _T]) -> _T:
         return step()
 
 
-def _is_on_disk(store: Store) -> bool:
+def is_on_disk(store: Store) -> bool:
+    """Tells whether a store is a folder of this machine."""
     while isinstance(store, WrappingStore):
         store = store.inner
     return isinstance(store, LocalStore)

@@ -31,11 +31,19 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from itertools import accumulate
 from typing import NoReturn, TypeVar, cast
 
-from clog.storage.commit.committer import REFUSALS, Committer, NothingToCommit, Prepare
+from clog.storage.commit.combining import Combiner, Told, is_crowded
+from clog.storage.commit.committer import (
+    LOSSES_MAX,
+    REFUSALS,
+    Committer,
+    LostRaceError,
+    NothingToCommit,
+    Prepare,
+    committers_of,
+)
+from clog.storage.commit.proposals import APPEND, Proposed, joined, paths_of
 from clog.storage.commit.tip import Tip, check_open, standing_log
 from clog.storage.commit.versions import (
     expiring,
@@ -54,9 +62,9 @@ from clog.storage.errors import (
 )
 from clog.storage.format.chunks import Append
 from clog.storage.format.commits import HINT_STRIDE, Commit, Edit, advance, edit_of
-from clog.storage.format.log_info import NO_FEATURES, FeatureNames
+from clog.storage.format.log_info import PROPOSALS
 from clog.storage.format.manifest import Manifest, unpage
-from clog.storage.format.transactions import AppendedBy, WriterEntry
+from clog.storage.format.transactions import WriterEntry
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.store.contract import Store
 from clog.storage.store.opening import Reach
@@ -70,7 +78,7 @@ _LOGGER = logging.getLogger("clog.storage")
 
 _T = TypeVar("_T")
 _Nothing = TypeVar("_Nothing", bound=NothingToCommit)
-_Commit = Callable[[Prepare[NothingToCommit]], Commit | NothingToCommit]
+_Commit = Callable[["_Group"], Commit | NothingToCommit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +111,10 @@ class Handle(Shared):
         self._tip = Tip(self.standing, clock=clock)
         # Noted now, for a committer that is made with the first commit.
         self._first_id, self._ahead_ms = ids.new_id(), clock.now_ms() - clock.monotonic_ms()
-        self._made: Committer | None = None
+        self._made: tuple[Committer, Combiner] | None = None
         self._manifest: Manifest | None = None
         super().__init__()
-        self._appends = AppendQueue(lambda prepare: self.commit(prepare, operation="append"))
+        self._appends = AppendQueue(self._commit_appends)
         _warn_unless_proven(self.store)
 
     def __reduce__(self) -> NoReturn:
@@ -127,12 +135,20 @@ class Handle(Shared):
 
     @property
     def _committer(self) -> Committer:
+        return self._committing[0]
+
+    @property
+    def _committing(self) -> tuple[Committer, Combiner]:
         if (made := self._made) is None:
             with self._lock:
-                made = self._made = self._made or Committer(
-                    *(self._tip, self._first_id, self._ahead_ms), clock=self.clock, ids=self.ids
-                )
+                made = self._made = self._made or self._make_committer()
         return made
+
+    def _make_committer(self) -> tuple[Committer, Combiner]:
+        tip, clock, ids = self._tip, self.clock, self.ids
+        committer = Committer(tip, self._first_id, self._ahead_ms, clock=clock, ids=ids)
+        committer.others = combiner = Combiner(committer, tip, clock=clock, ids=ids)
+        return committer, combiner
 
     @property
     def planned(self) -> tuple[int, str]:
@@ -174,6 +190,11 @@ class Handle(Shared):
             self.recent(settled=True),
             lambda tip: find_writer(self.writer_pages, tip.head, kind, writer_id),
         )
+
+    def committers(self) -> int:
+        """Returns how many committed in the 10 s before the newest commit, as far as is known."""
+        with self._lock:
+            return committers_of(self.tip, self._tip.recent.known)
 
     def with_pages(self, tip: Commit, read: Callable[[Commit], _T]) -> _T:
         """Returns what is read of a tip and its pages of older writers; of a newer version, where a
@@ -220,20 +241,42 @@ class Handle(Shared):
             self._committer.withdraw(written)
 
     def append(
-        self, prepare: Prepare[_Nothing], *, chunks: int, alone: bool = False
+        self,
+        prepare: Prepare[_Nothing],
+        *,
+        chunks: int,
+        proposed: Callable[[], Proposed] | None = None,
+        alone: bool = False,
     ) -> Appended | _Nothing:
         """Commits an append from the tip the handle knows, together with those that wait at the
-        same time (`AppendQueue.append`), unless it must be ``alone``.
+        same time (`AppendQueue.append`), unless it must be ``alone``; by whichever process does so
+        first where many write, and it is ``proposed``.
         """
         try:
             if not alone:
-                return self._appends.append(prepare, chunks=chunks)
-            done = self.commit(prepare, operation="append")
+                return self._appends.append(prepare, chunks=chunks, proposed=proposed)
+            done = self.commit(prepare, operation=APPEND)
             if not isinstance(done, Commit):
                 return done
             return Appended(done.version, edit_of(self.store, done.record))
         except FileNotFoundError as e:  # At a version that is new enough, as the committer saw to.
             raise self._missing(e) from e
+
+    def _commit_appends(self, group: "_Group") -> Commit | NothingToCommit:
+        """Commits appends: at once, where nobody else is about to; else as `combining` does it."""
+        with self._lock:
+            committer, combiner = self._committing
+            tip, lost = self.tip, False
+            may_propose = PROPOSALS in tip.head.log.features
+            if tip.head.combined is None or not is_crowded(tip, self.clock.now_ms()):
+                most = 1 if may_propose else LOSSES_MAX
+                try:
+                    return committer.commit(group.prepare, operation=APPEND, losses_max=most)
+                except LostRaceError:
+                    lost = True
+                    if not may_propose:
+                        raise
+            return combiner.append(group, lost=lost)
 
     def manifest(self) -> Manifest:
         """Returns the manifest at the tip, whole. From the one known before where the handle saw
@@ -299,6 +342,7 @@ class _Waiting:
 
     prepare: Prepare[NothingToCommit]
     chunks: int
+    proposed: Callable[[], Proposed] | None = None
     group: "_Group | None" = None
 
     @property
@@ -320,11 +364,17 @@ class AppendQueue(Shared):
         """Forgets, in a forked child, the appends of threads that are not there."""
         self._waiting, self._is_led = {}, False
 
-    def append(self, prepare: Prepare[_Nothing], *, chunks: int) -> Appended | _Nothing:
+    def append(
+        self,
+        prepare: Prepare[_Nothing],
+        *,
+        chunks: int,
+        proposed: Callable[[], Proposed] | None = None,
+    ) -> Appended | _Nothing:
         """Commits an append of so many chunks, perhaps together with others; returns its own part,
         or what ``prepare`` returned in its place.
         """
-        mine = _Waiting(prepare, chunks)
+        mine = _Waiting(prepare, chunks, proposed)
         try:
             self._waiting[mine] = None
             with self._lock:
@@ -373,6 +423,7 @@ class _Group:
     Attributes:
         accepted: those that are in the commit as it was prepared last, with their edits.
         declined: what was said of others.
+        posted: those that others may commit, with their edits of when they were proposed.
         outcomes: of those that are not to be asked again; replaced as a whole.
         refusal: what a member was refused with last; of an older tip, perhaps.
         final: a refusal holds: the tip was looked for since.
@@ -381,6 +432,7 @@ class _Group:
     members: Sequence[_Waiting]
     accepted: list[tuple[_Waiting, Edit]] = field(default_factory=list)
     declined: list[tuple[_Waiting, NothingToCommit | Exception]] = field(default_factory=list)
+    posted: Sequence[tuple[_Waiting, Edit]] = ()
     outcomes: Mapping[_Waiting, _Outcome] = field(default_factory=dict)
     refusal: Exception | None = None
     final: bool = False
@@ -389,23 +441,45 @@ class _Group:
         """Commits the group, and gives each member its outcome; none to those to be asked again."""
         try:
             try:
-                done = commit(self.prepare)
+                done = commit(self)
             except REFUSALS as e:
                 if len(self.members) == 1 or e is not self.refusal:
                     raise  # What became of a commit is no refusal: it would be made twice.
                 self.final = True
-                done = commit(self.prepare)
+                done = commit(self)
         except Exception as e:  # noqa: BLE001 - its members raise it, each in its own thread
             self._fail(e)
         else:
             told: dict[_Waiting, _Outcome] = dict(self.declined)
             if isinstance(done, Commit):
                 told.update((one, Appended(done.version, edit)) for one, edit in self.accepted)
+            elif isinstance(done, Told):
+                told.update(
+                    (one, Appended(done.version, part_of(done.edit, edit)))
+                    for one, edit in self.posted
+                )
             self.outcomes = told
+
+    def proposed(self) -> tuple[Proposed, ...] | None:
+        """Returns what the members propose that were accepted last; None where one cannot be."""
+        found = [one.proposed() for one, _ in self.accepted if one.proposed is not None]
+        return tuple(found) if len(found) == len(self.accepted) else None
+
+    def post(self) -> None:
+        """Makes those that were accepted last the group: others may commit them from now on, so
+        that they stay together, and are told the same; who else was in it waits for the next one.
+        """
+        self.posted = tuple(self.accepted)
+        self.members, self.declined = [one for one, _ in self.posted], []
+
+    def withdraw(self) -> None:
+        """Notes that nobody else can commit them any more, and nobody has."""
+        self.posted, self.outcomes = (), {}
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         """Returns the edits of all members that have one, as one."""
-        self.accepted, self.declined, self.outcomes = [], [], {}
+        self.accepted, self.declined = [], []
+        self.outcomes = unknown = dict.fromkeys((one for one, _ in self.posted), _UNKNOWN)
         accepted: list[tuple[_Waiting, Edit]] = []
         declined: list[tuple[_Waiting, NothingToCommit | Exception]] = []
         objects: set[str] = set()
@@ -421,16 +495,16 @@ class _Group:
             if isinstance(edit, NothingToCommit):
                 declined.append((one, edit))
                 continue
-            mine = {c.object.path for _, c in edit.add.chunks} if edit.add else set()
+            mine = paths_of(edit)
             if objects & mine:
                 continue  # An edit names an object once: this one has to wait.
             objects |= mine
             accepted.append((one, edit))
             head = advance(tip.head, edit, version=tip.version + 1, time_ms=time_ms)
             tip = replace(tip, head=head)
-        edit = _joined([edit for _, edit in accepted]) if accepted else NothingToCommit()
+        edit = joined([edit for _, edit in accepted]) if accepted else NothingToCommit()
         self.accepted, self.declined = accepted, declined
-        self.outcomes = dict.fromkeys((one for one, _ in accepted), _UNKNOWN)  # Q4
+        self.outcomes = {**unknown, **dict.fromkeys((one for one, _ in accepted), _UNKNOWN)}  # Q4
         return edit
 
     def _fail(self, error: Exception) -> None:
@@ -442,26 +516,13 @@ class _Group:
         self.outcomes = {one: _like(error) if n else error for n, one in enumerate(told)}
 
 
-def _joined(edits: Sequence[Edit]) -> Edit:
-    adds = [edit.add or Append(()) for edit in edits]
-    before = accumulate((len(add.by_object()) for add in adds), initial=0)
-    named = reduce(FeatureNames.with_added, (e.features or NO_FEATURES for e in edits), NO_FEATURES)
-    return Edit(
-        features=named if named != NO_FEATURES else None,
-        add=Append(
-            tuple(pair for add in adds for pair in add.chunks),
-            tuple(roll for add in adds for roll in add.rolls),
-        ),
-        writers=tuple(
-            _shifted(by, objects)
-            for edit, objects in zip(edits, before, strict=False)
-            for by in edit.writers
-        ),
-    )
-
-
-def _shifted(by: AppendedBy, objects: int) -> AppendedBy:
-    return replace(by, first=by.first + objects, next=by.next + objects)
+def part_of(whole: Edit, mine: Edit) -> Edit:
+    """Returns what an edit says of the objects of one append in it."""
+    if whole.add is None:
+        return Edit()
+    paths = paths_of(mine)
+    chunks = tuple(pair for pair in whole.add.chunks if pair[1].object.path in paths)
+    return Edit(add=Append(chunks))
 
 
 def _like(error: Exception) -> Exception:

@@ -205,6 +205,8 @@ class LogDescription(TypedDict):
         objects: number of data objects that the version refers to.
         object_bytes: their size in the store.
         released_bytes: size of the files that the version no longer needs, and the cleaner deletes.
+        committers: how many handles committed in the 10 s before the newest commit, or had others
+            commit what they proposed.
         writers: number of producers, streams and transactional writers that are remembered.
         holds: by reader for which the cleaner waits, until when; empty in a log that allows none.
         takes_offsets: whether records come with their offsets, as those of a mirror do: nothing
@@ -235,6 +237,7 @@ class LogDescription(TypedDict):
     objects: int
     object_bytes: int
     released_bytes: int
+    committers: int
     writers: int
     holds: dict[str, int]
     takes_offsets: bool
@@ -303,6 +306,7 @@ def describe(handle: Handle) -> LogDescription:
         "objects": len(objects),
         "object_bytes": sum(objects.values()),
         "released_bytes": sum({r.path: r.size_bytes for r in manifest.released}.values()),
+        "committers": handle.committers(),
         "writers": handle.with_pages(tip, lambda at: count_writers(handle.writer_pages, at.head)),
         "holds": {h.name: h.until_ms for h in read_holds(handle, config, now_ms=now_ms).holds},
         "takes_offsets": head.takes_offsets,

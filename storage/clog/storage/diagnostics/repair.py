@@ -372,7 +372,8 @@ def _copy(chosen: Store, copy: Store, history: dict[int, Commit], blocks: _Block
     for path, data in blocks.files().items():
         copy.put(path, data)
     for found in chosen.list(""):
-        if not found.path.startswith(documents.COMMITS):
+        # A proposal is never needed, and whose it is writes to the log that is left as it is.
+        if not found.path.startswith((documents.COMMITS, documents.PROPOSALS)):
             copy.put(found.path, chosen.get(found.path))
     for version in sorted(history, reverse=True):
         path = documents.commit_path(version)

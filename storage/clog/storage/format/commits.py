@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final
 
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
+from clog.storage.format.answers import COMBINED, COMBINING, Combined, Combining
 from clog.storage.format.chunks import (
     UNCLEANABLE,
     Append,
@@ -95,6 +96,7 @@ from clog.storage.format.log_info import (
     NAMED_CUTS,
     NEXT_SCHEMA,
     ORDER_VALUES,
+    PROPOSALS,
     PUBLICATIONS,
     ROW_TEXT_RULES,
     ROW_TEXTS,
@@ -193,6 +195,7 @@ class Head:
     members: Annotated[Members, MEMBERS] = field(default_factory=dict)
     cuts: Annotated[Cuts, CUTS] = field(default_factory=dict)
     gives_offsets: Annotated[int, INT] = NONE
+    combined: Annotated[Combined | None, maybe(COMBINED)] = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def stable_offset(self, partition: int) -> int:
@@ -387,7 +390,14 @@ def _pin(head: _Next, given: Pins) -> None:
     head.now["pins"] = {name: pins for name, pins in after.items() if pins}
 
 
+def _answer(head: _Next, given: Combining) -> None:
+    before, version = head.now["combined"] or Combined(), head.version
+    head.now["combined"] = before.after(given, version=version, time_ms=head.time_ms)
+
+
 def _reset_times(head: _Next, _: object) -> None:
+    if (combined := head.now["combined"]) is not None:
+        head.now["combined"] = combined.reset(head.time_ms)
     head.rows = head.rows.change_all(head.version)
     head.now["unended"] = with_started_reset(head.now["unended"], head.time_ms)
 
@@ -528,6 +538,11 @@ class Edit:
     ] = field(default_factory=dict)
     writers: Annotated[tuple[AppendedBy, ...], seq(APPENDED_BY), Part(head=_write)] = ()
     older_writers: Annotated[PagedWriters | None, PAGED_WRITERS, Part(head=_page_out)] = None
+    combined: Annotated[
+        Combining | None,
+        COMBINING,
+        Part(head=_answer, feature=(PROPOSALS, "answers to proposals")),
+    ] = None
     orphan_floor: Annotated[int | None, NATURAL, Part(head=_set("orphan_floor"))] = None
     oldest_readable: Annotated[int | None, NATURAL, Part(head=_set("oldest_readable"))] = None
     forget: Annotated[

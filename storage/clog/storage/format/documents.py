@@ -50,6 +50,7 @@ BODY_BYTES_MAX = {
     "block": 128 << 10,
     "log": 4 << 10,
     "reader": 16 << 20,
+    "proposal": 16 << 20,
 }
 """By kind the most bytes of a body before compression. Part of the format."""
 RATIOS = ((4 << 20, 100), (256 << 20, 20))
@@ -216,6 +217,7 @@ KEPT: Final = object()
 BESIDE: Final = object()
 _INTEGERS = 1 << 63
 _HEX = re.compile("[0-9a-f]{32}")
+_AUTHOR = re.compile("[0-9a-f]{16}")
 _PARTITION = re.compile("0|[1-9][0-9]{0,9}")
 
 
@@ -509,6 +511,12 @@ def _hex(value: Any) -> str:
     return value
 
 
+def _author(value: Any) -> str:
+    if not isinstance(value, str) or not _AUTHOR.fullmatch(value):
+        raise ValueError(f"an author that is not 16 hex digits: {value!r:.80}")
+    return value
+
+
 def _path(value: Any) -> str:
     """Returns a path that stays in the log's folder (FORMAT.md §1)."""
     if isinstance(value, str) and "\\" not in value and "\0" not in value:
@@ -533,6 +541,7 @@ FLAG: Final = Codec(_same, _flag)
 SAID: Final = Codec(_same, lambda value: value is True)
 """True where it is true, whatever else may stand there."""
 HEX: Final = Codec(_same, _hex)
+AUTHOR: Final = Codec(_same, _author)
 PATH: Final = Codec(_same, _path)
 
 Int = Annotated[int, INT]
@@ -557,6 +566,7 @@ BLOCKS = "blocks/"
 DATA = "data/"
 VIEWS = "views/"
 READERS = "readers/"
+PROPOSALS = "proposals/"
 RESERVE = "reserve"
 CLOCKS = "clock-"
 """Files that a comparison of clocks writes and deletes again."""
@@ -571,6 +581,9 @@ _VERSIONED = re.compile(r"(?:commits|snapshots|blocks)/([0-9]{20})\.json")
 _COLUMNS = re.compile(r"columns/([0-9]{20})-[0-9a-f]{32}\.json")
 _DATA_OBJECT = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}\.(?:parquet|dead|mask)")
 _READER = re.compile(r"readers/([A-Za-z0-9_-][A-Za-z0-9._-]{0,127})\.json")
+_PROPOSAL = re.compile(
+    r"proposals/([0-9]{20})-([0-9a-f]{16})-([1-9][0-9]{0,17})-(0|[1-9][0-9]{0,5})\.json"
+)
 _UNVERSIONED = re.compile(r"(?:pages|edits)/[0-9a-f]{32}\.json|clock-[0-9a-f]{32}")
 _OF_VIEW = re.compile(r"views/([a-z]+)/([0-9]{20})/([^/]+)")
 
@@ -657,6 +670,19 @@ def reader_name_of(path: str) -> str | None:
     """Returns the name of the reader whose document this is; None for any other name."""
     match = _READER.fullmatch(path)
     return match[1] if match else None
+
+
+def proposal_path(stamp: int, author: str, number: int, attempt: int) -> str:
+    """Returns the path of an author's proposal; ``stamp`` is a version at which it knew that its
+    operation ``number`` was not applied (FORMAT.md §21).
+    """
+    return f"{PROPOSALS}{stamp:020d}-{author}-{number}-{attempt}.json"
+
+
+def proposal_of(path: str) -> tuple[int, str, int, int] | None:
+    """Returns stamp, author, number and attempt in the name of a proposal; None for any other."""
+    match = _PROPOSAL.fullmatch(path)
+    return (int(match[1]), match[2], int(match[3]), int(match[4])) if match else None
 
 
 def mask_path(stamp: int, file_id: str) -> str:

@@ -49,6 +49,7 @@ TYPED_KEYS = "typed-keys"
 ROW_TEXTS = "row-texts"
 FOREIGN_POSITIONS = "foreign-positions"
 NAMED_CUTS = "named-cuts"
+PROPOSALS = "proposals"
 
 
 _PARTITIONS_MAX = 1 << 16
@@ -191,6 +192,10 @@ FEATURES = {
             *(NAMED_CUTS, "20", _WRITERS),
             "versions of several logs that belong together, by name; a log gets it as home of the"
             " first transaction over several logs, or with the first cut",
+        ),
+        Feature(
+            *(PROPOSALS, "21", _WRITERS),
+            "who commits takes along what others propose: any number of writers",
         ),
     )
 }

@@ -173,6 +173,10 @@ def foreign_of(positions: Positions) -> Positions:
     return {name: mine for name, mine in positions.items() if ":" in name}
 
 
+POSITIONS: Final = Codec(_positions_to_json, _positions_from_json)
+"""Those in logs and in what is none, where they stand for themselves."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionState:
     """The state of an id. ``number`` is that of the epoch's last transaction that the log knows of,
@@ -419,6 +423,17 @@ def stored_positions(
     path, data = page_path(new_id()), documents.encode("page", {"positions": {}, **parts})
     store.put(path, data)
     return PositionsAt(path, len(data))
+
+
+def kept_positions(
+    store: Store, state: TransactionState | None, *, new_id: Callable[[], str]
+) -> Positions | PositionsAt:
+    """Returns the positions of an id as its next entry has them. An entry that comes out of a page
+    has them inline: large ones are written as a document then (FORMAT.md §11.1).
+    """
+    if state is None or isinstance(state.positions, PositionsAt):
+        return {} if state is None else state.positions
+    return stored_positions(store, state.positions, new_id=new_id)
 
 
 def read_positions(store: Store, positions: Positions | PositionsAt) -> Positions:

@@ -17,7 +17,7 @@ As a path stands for the same bytes for ever, `WriterPages` keeps some of those 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import xxhash
@@ -56,6 +56,10 @@ if TYPE_CHECKING:
 
 WRITERS_MAX = 64
 """A head that would have more writers than this lets go of the oldest."""
+COMBINING_BYTES_MAX = 128 << 10
+"""Of the writers in a head while many combine: some 1,000 entries."""
+_ENTRY_BYTES = 100
+"""Of an entry, beside its id."""
 WRITER_LEVEL_MAX = 8
 """Levels of pages of older writers, above the lowest. Part of the format."""
 PAGE_BYTES_MAX = 64 << 10
@@ -291,7 +295,7 @@ def page_out_if_full(
     for many of them.
     """
     writers = with_writers(head.writers, added)
-    over = len(writers) - WRITERS_MAX
+    over = len(writers) - _room(head, writers)
     oldest = writers[: len(writers) - max(WRITERS_MAX // 2, len(added))]
     if over <= 0 or not oldest:
         return None
@@ -309,6 +313,17 @@ def page_out_if_full(
         new_id=new_id,
     )
     return PagedWriters(root, tuple(left))
+
+
+def _room(head: "Head", writers: Sequence[WriterEntry]) -> int:
+    """Returns how many writers a head may keep: while many combine, each commit brings as many, and
+    they come again (FORMAT.md §21).
+    """
+    if head.combined is None or len(head.combined.authors) < 2:
+        return WRITERS_MAX
+    sizes = (len(entry.writer_id) + _ENTRY_BYTES for entry in reversed(writers))
+    fitting = sum(size_bytes <= COMBINING_BYTES_MAX for size_bytes in accumulate(sizes))
+    return max(WRITERS_MAX, fitting)
 
 
 def _with_positions_inline(store: Store, entry: WriterEntry) -> WriterEntry:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,19 @@ import xxhash
 from clog.storage.config.definitions import ZSTD, Compression
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 from clog.storage.format.chunks import Chunk, ObjectRef
-from clog.storage.format.documents import NONE, data_path
+from clog.storage.format.documents import (
+    NONE,
+    Flag,
+    Hex,
+    Int,
+    Natural,
+    Path,
+    Text,
+    columns,
+    data_path,
+    maybe,
+    row,
+)
 from clog.storage.format.log_info import LogSchema
 from clog.storage.keys import key_index
 from clog.storage.keys.hashing import key_bytes
@@ -87,12 +99,12 @@ class ChunkStats:
     delete horizons those of rewritten ones; -1: none.
     """
 
-    partition: int
-    rows: int
-    size_bytes: int
-    first_timestamp_ms: int
-    max_timestamp_ms: int
-    tombstones: int
+    partition: Annotated[Natural, "p"]
+    rows: Natural
+    size_bytes: Annotated[Natural, "bytes"]
+    first_timestamp_ms: Annotated[Natural, "first_ms"]
+    max_timestamp_ms: Annotated[Natural, "max_ms"]
+    tombstones: Natural
     first_offset: int = NONE
     last_offset: int = NONE
     horizon_min: int = NONE
@@ -103,12 +115,12 @@ class ChunkStats:
 class ObjectFacts:
     """What a commit checks against the config of then, not the one at writing (S5, S6, S9)."""
 
-    null_keys: int
-    largest_record_bytes: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    order_header: str = ""
-    without_order: int = 0
+    null_keys: Natural
+    largest_record_bytes: Natural
+    min_timestamp_ms: Int
+    max_timestamp_ms: Int
+    order_header: Text = ""
+    without_order: Natural = 0
     """Records whose header of that name is not there, or no order (S56)."""
 
 
@@ -123,17 +135,17 @@ class DataObject:
     which of its log's schemas it was written under, -1 for bytes.
     """
 
-    path: str
-    size_bytes: int
-    footer_bytes: int
-    checksum: str
-    rows: int
-    stamp: int
-    chunks: tuple[ChunkStats, ...]
-    facts: ObjectFacts | None
-    dense: bool
-    index_bytes: int = 0
-    schema_id: int = NONE
+    path: Path
+    size_bytes: Annotated[Natural, "bytes"]
+    footer_bytes: Annotated[Natural, "footer"]
+    checksum: Annotated[Hex, "xxh3_128"]
+    rows: Natural
+    stamp: Natural
+    chunks: Annotated[tuple[ChunkStats, ...], columns(ChunkStats)]
+    facts: Annotated[ObjectFacts | None, maybe(row(ObjectFacts))]
+    dense: Flag
+    index_bytes: Annotated[Natural, "index"] = 0
+    schema_id: Annotated[Int, "schema"] = NONE
 
     @property
     def is_given(self) -> bool:

@@ -294,9 +294,12 @@ _CALLS_FIRST = 4
 _T = TypeVar("_T")
 
 
-def ahead(store: Store, calls: Iterable[tuple[Callable[[], _T], int]]) -> Iterator[_T]:
+def ahead(
+    store: Store, calls: Iterable[tuple[Callable[[], _T], int]], *, calls_max: int = CALLS_MAX
+) -> Iterator[_T]:
     """Yields what the calls return, or raises what they raise, in their order. Each comes with the
-    bytes that it fetches, as far as they are known.
+    bytes that it fetches, as far as they are known. ``calls_max``: under way at once; more than
+    `CALLS_MAX` is for small answers of which all are wanted.
     """
     begun: deque[tuple[Callable[[], _T], int]] = deque()
     held = taken = 0
@@ -311,7 +314,7 @@ def ahead(store: Store, calls: Iterable[tuple[Callable[[], _T], int]]) -> Iterat
         held += size_bytes
 
     while begun or following is not None:
-        room = min(CALLS_MAX, _CALLS_FIRST * (taken + 1))
+        room = calls_max if calls_max > CALLS_MAX else min(CALLS_MAX, _CALLS_FIRST * (taken + 1))
         while following is not None and len(begun) < room:
             if begun and held + following[1] > BYTES_MAX:
                 break

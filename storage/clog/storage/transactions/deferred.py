@@ -16,10 +16,11 @@ from enum import Enum
 from functools import partial
 from typing import Protocol, TypeVar
 
-from clog.storage.append import AppendRequest, found_offsets, offsets_of
+from clog.storage.append import found_offsets, offsets_of
 from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.given import Covered
 from clog.storage.commit.handle import Appended, Handle
+from clog.storage.commit.proposals import AppendRequest, OfTransaction, Proposed, Writer
 from clog.storage.errors import (
     ClogError,
     CommitConflictError,
@@ -33,22 +34,17 @@ from clog.storage.format import documents
 from clog.storage.format.chunks import Append
 from clog.storage.format.commits import Commit, Edit, edit_of
 from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import FOREIGN_POSITIONS, FeatureNames
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,
     TRANSACTION,
     UNENDED_MAX,
-    Committed,
     Ending,
     ForeignPosition,
     Position,
     Positions,
     TransactionName,
     TransactionState,
-    WriterEntry,
-    foreign_of,
-    stored_positions,
 )
 from clog.storage.objects.writer import DataObject, discard, given_back
 from clog.storage.store.contract import StoreFullError, together
@@ -62,10 +58,8 @@ from clog.storage.transactions.ids import (
     check_undecided,
     committed_positions,
     ended_part,
-    entry_by,
     find_commit,
     forgotten_home,
-    kept_positions,
     prepared_home,
     prepared_part,
     raised,
@@ -370,26 +364,24 @@ class CommitRequest:
                 f" version {stamp}, below the orphan floor {floor}, and may be swept by now;"
                 " nothing of it was committed; begin another one"
             )
-        request = AppendRequest(
-            *(store.url, self.objects, None, pages, self.handle.ids.uniform), covered=self.covered
+        edit = self._request().prepare(tip, time_ms)
+        assert isinstance(edit, Edit), "it was asked just now"
+        return replace(edit, ends=(Ending(ours, COMMITTED),)) if self.is_undecided else edit
+
+    def proposed(self) -> Proposed:
+        """Returns what a proposal says of it."""
+        return self._request().proposed()
+
+    def _request(self) -> AppendRequest:
+        handle, ours = self.handle, self.ours
+        return AppendRequest(
+            *(handle.store.url, self.objects),
+            Writer(ours.id, TRANSACTION, self.sequence, content=self.content),
+            *(handle.writer_pages, handle.ids.uniform),
+            OfTransaction(ours.epoch, ours.number, self.positions),
+            handle.ids.new_id,
+            self.covered,
         )
-        edit = request.prepare(tip, time_ms)
-        assert isinstance(edit, Edit)
-        version, new_id = tip.version + 1, self.handle.ids.new_id
-        committed = Committed(ours.epoch, ours.number, version)
-        if self.positions is None:
-            positions = kept_positions(store, known, new_id=new_id)
-        else:  # T2; anew after a lost race, as the sweep may have taken what a sleeper wrote.
-            positions = stored_positions(store, self.positions, new_id=new_id)
-        state = TransactionState(ours.epoch, ours.number, committed, positions)
-        entry = WriterEntry(ours.id, TRANSACTION, None, self.sequence, self.content)
-        by = entry_by(entry, state, version=version, objects=len(self.objects))
-        ends = (Ending(ours, COMMITTED),) if self.is_undecided else ()
-        has_foreign = FOREIGN_POSITIONS in tip.head.log.features or not foreign_of(
-            self.positions or {}
-        )
-        features = None if has_foreign else FeatureNames(write=(FOREIGN_POSITIONS,))
-        return replace(edit, features=features, ends=ends, writers=(by,))
 
 
 class Committing:
@@ -529,7 +521,10 @@ class Committing:
         if not self.is_undecided:
             chunks = sum(len(obj.chunks) for obj in self.objects)
             alone = bool(self.given) or self.covered is not None
-            return self._handle.append(request.prepare, chunks=chunks, alone=alone)
+            proposed = None if alone else request.proposed
+            return self._handle.append(
+                request.prepare, chunks=chunks, proposed=proposed, alone=alone
+            )
         commit = self._handle.commit(request.prepare, operation=OPERATION)
         if isinstance(commit, AlreadyCommitted):
             return commit

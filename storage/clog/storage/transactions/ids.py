@@ -20,9 +20,9 @@ Whatever comes late finds the state of its id, and is refused: no outcome is eve
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from clog.storage.append import AppendRequest
 from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.proposals import AppendRequest
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -51,18 +51,16 @@ from clog.storage.format.transactions import (
     Ending,
     Joining,
     Positions,
-    PositionsAt,
     TransactionName,
     TransactionState,
     Unended,
     WriterEntry,
     find_unended,
+    kept_positions,
     read_positions,
-    stored_positions,
 )
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.objects.writer import DataObject
-from clog.storage.store.contract import Store
 
 ID_BYTES_MAX = 512
 """The head repeats the ids of recent writers in each commit."""
@@ -228,17 +226,6 @@ def entry_by(
 ) -> AppendedBy:
     """Returns the entry that gives an id its state, by a commit of so many objects."""
     return AppendedBy(replace(entry, version=version, transaction=state), 0, objects)
-
-
-def kept_positions(
-    store: Store, state: TransactionState | None, *, new_id: Callable[[], str]
-) -> Positions | PositionsAt:
-    """Returns the positions of an id as its next entry has them. An entry that comes out of a page
-    has them inline: large ones are written as a document then (FORMAT.md §11.1).
-    """
-    if state is None or isinstance(state.positions, PositionsAt):
-        return {} if state is None else state.positions
-    return stored_positions(store, state.positions, new_id=new_id)
 
 
 def left_of(head: Head, transaction_id: str) -> list[Unended]:

@@ -269,9 +269,9 @@ def test_company_of_an_interrupted_leader_is_told_that_it_may_have_happened(comp
     committer = made.log.handle._committer
     commit, calls = committer.commit, iter(range(9))
 
-    def interrupted(prepare, *, operation):
+    def interrupted(prepare, **how):
         if next(calls) != 1:
-            return commit(prepare, operation=operation)
+            return commit(prepare, **how)
         prepare(made.log.handle.tip, 5_000_000)
         raise KeyboardInterrupt
 

@@ -1,0 +1,671 @@
+"""Many writers on one log, and nobody in charge: who meets rivals stops racing and *proposes*, and
+whoever commits next takes along all that was proposed (COMMIT.md §14, FORMAT.md §21, decision
+0052). The model in ``tests/models/combining.py`` has its rules; without any of them it breaks.
+
+An *author* is a handle in one process: an id drawn at random, anew in a forked child. Its
+appends under contention are its *operations* 1, 2, 3 …, one outstanding at a time; a group of
+appends that wait together is one. Its *answer*, applied or withdrawn, stands in the head from the
+commit on that gives it, for some time; the author learns it there.
+
+F1. *Propose.* After a lost race, or while others combine: the objects are written as ever; what a
+    commit must know of them is posted under a name with the *stamp*, a version at which the
+    operation was known not to be applied.
+F2. *Wait*, and follow what is committed. Those who were answered last are last to combine next; the
+    others take it up one after the other, so that mostly one is at it. This decides nothing.
+F3. *Combine.* List the newest proposals, take those that are eligible, in turn, each prepared upon
+    the head as those before it leave it; what the head refuses is left out, and nothing is said of
+    it. Any commit does so while writers combine, the cleaner's too.
+F4. *Learn.* The head answers: done. It does not: not applied so far, as long as no answer is
+    forgotten that came after the last look; else nobody can say. An operation whose stamp is old is
+    posted anew, under its number.
+    Who cannot propose what it commits, the cleaner among them, asks for a *turn* after a lost race:
+    a proposal of that kind, upon which who combines waits once.
+F5. *Give up* by a commit that withdraws it, where its own head refuses what was posted. What can
+    neither be committed nor withdrawn is told to be unknown; an interrupt makes no requests. Then
+    the author's next commit, of whatever kind, ends what may still be taken.
+
+An answer counts only in a version that was committed for sure, as a duplicate does (COMMIT.md §1,
+§4). Deleting a proposal is always safe: it is left out, and its author posts it anew, or commits
+it.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from clog.storage.commit.committer import (
+    LOSSES_MAX,
+    REFUSALS,
+    RIVAL_MS,
+    Committer,
+    LostRaceError,
+    NothingToCommit,
+    Prepare,
+    is_on_disk,
+)
+from clog.storage.commit.proposals import (
+    APPEND,
+    TURN,
+    AppendRequest,
+    Proposal,
+    Proposed,
+    encode_proposal,
+    joined,
+    paths_of,
+    read_proposal,
+)
+from clog.storage.commit.tip import Tip, try_read
+from clog.storage.env import Clock, Ids, register
+from clog.storage.errors import (
+    ClogError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    NotFoundError,
+    StoreUnavailableError,
+)
+from clog.storage.format.answers import Answer, Answered, Combined, Combining
+from clog.storage.format.commits import Commit, Edit, Head, advance, edit_of, read_commit
+from clog.storage.format.documents import PROPOSALS, proposal_of
+from clog.storage.format.log_info import PROPOSALS as FEATURE
+from clog.storage.store.contract import (
+    ObjectExistsError,
+    Store,
+    StoreRefusedError,
+    ahead,
+)
+
+ELIGIBLE_MS = 60_000
+"""So long after it was posted a proposal is taken along at most: none wakes days later."""
+CLOCKS_MS = 900_000
+"""So far may clocks differ (COMMIT.md, K2)."""
+ANSWERS_MAX = 1000
+"""Answers in a head: some 60 KB."""
+ANSWERED_VERSIONS = 64
+ANSWERED_MS = 60_000
+"""An answer is kept for so many versions, and for so long; the time gives way to `ANSWERS_MAX`."""
+COMBINED_CHUNKS_MAX = 4096
+"""Chunks that a commit takes along."""
+PROPOSED_CHUNKS_MAX = 1024
+"""An append of more chunks is not proposed: it races, and takes others along."""
+_STAMPS = 100
+"""Proposals are listed by so many stamps: all but the last two digits."""
+_REPOST_AFTER = _STAMPS // 2
+"""Versions after which an operation is posted anew; so one LIST shows it, or two."""
+_CALLS_MAX = 64
+"""Proposals that are read at once."""
+_FEW = 4
+_CYCLE_MS_MAX = 4_000
+_TURN_VERSIONS = 8
+"""Who asked for a turn asks again after so many versions."""
+_PAUSE_MS_MAX = 2_000
+_UNREADABLE = (ClogError, FileNotFoundError)
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """A handle of this process as others know it: its operations up to ``number`` are used;
+    ``owes``: one of them may still be taken along by somebody, and nobody waits for it.
+    """
+
+    id: str
+    number: int = 0
+    owes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told(NothingToCommit):
+    """An operation was applied by the commit of a version, with this edit, which is empty where it
+    was swept; or it was withdrawn.
+    """
+
+    version: int
+    is_applied: bool
+    edit: Edit = field(default_factory=Edit)
+
+
+class NotAsPostedError(CommitConflictError):
+    """What was posted cannot be committed as it was posted."""
+
+
+def recent_answers(head: Head, tip_ms: int) -> list[Answer]:
+    """Returns the answers of the last 10 s before the newest commit."""
+    answers = () if head.combined is None else head.combined.authors
+    return [answer for answer in answers if answer.time_ms >= tip_ms - RIVAL_MS]
+
+
+def is_crowded(tip: Commit, now_ms: int) -> bool:
+    """Tells whether writers combine at this moment: the newest commit is of the last 10 s, and two
+    authors or more were answered in the 10 s before it.
+    """
+    tip_ms = tip.record.time_ms
+    if tip.head.combined is None or now_ms - tip_ms > RIVAL_MS:
+        return False
+    return len(recent_answers(tip.head, tip_ms)) > 1
+
+
+def first_after(
+    before: Combined, coming: Sequence[Answered], *, version: int, time_ms: int, least: int
+) -> int:
+    """Returns up to which version the commit ``version`` forgets answers, as far as it may: it
+    keeps those of 64 versions and of 60 s, and what bears the stamp ``least``. The time gives way
+    where the ``coming`` answers would make them too many.
+    """
+    newest = min(version - ANSWERED_VERSIONS, least)
+    may_go = [a for a in before.authors if a.version <= newest]
+    old = [a.version for a in may_go if a.time_ms <= time_ms - ANSWERED_MS]
+    over = len({*(a.author for a in before.authors), *(a.author for a in coming)}) - ANSWERS_MAX
+    if over > len(old):
+        old = sorted(a.version for a in may_go)[:over]
+    return max([before.first, *old])
+
+
+class Appends(Protocol):
+    """Appends that wait together (`handle`)."""
+
+    def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
+        """Returns their edits as one, given the tip."""
+        ...
+
+    def proposed(self) -> tuple[Proposed, ...] | None:
+        """Returns those that were prepared last, for others to commit; None where they cannot."""
+        ...
+
+    def post(self) -> None:
+        """Notes that others may commit them."""
+        ...
+
+    def withdraw(self) -> None:
+        """Notes that nobody can but who appends them."""
+        ...
+
+
+class Operation:
+    """One operation of an author, until it is answered: appends that wait together.
+
+    Attributes:
+        author, number: which one.
+        since: the version at which it began.
+        unapplied_at: the last version at which it was known not to be applied.
+        posted: the names under which it was posted.
+        appends: what was posted.
+    """
+
+    def __init__(
+        self,
+        author: Author,
+        tip: Commit,
+        group: Appends,
+        *,
+        url: str,
+        is_proven: bool,
+    ) -> None:
+        self.author, self.number = author.id, author.number
+        self.since = self.unapplied_at = tip.version
+        self.posted: list[str] = []
+        self.group, self.appends = group, group.proposed() or ()
+        self._url, self._is_proven = url, is_proven
+
+    def answer(self, tip: Commit) -> Answer | None:
+        """Returns its answer at a version; None where it was not applied by then. Raises
+        CommitStateUnknownError where nobody can say any more.
+        """
+        combined = tip.head.combined or Combined()
+        found = combined.of(self.author)
+        if found is not None and found.number == self.number:
+            return found
+        if found is not None and found.number > self.number:
+            raise self.unknown("a later one of its author was answered")
+        if combined.first > self.unapplied_at:
+            raise self.unknown(
+                f"it was last seen undecided at version {self.unapplied_at}, and answers up to"
+                f" version {combined.first} are forgotten"
+            )
+        return None
+
+    def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
+        """Returns the edit that applies it, where it has no answer yet."""
+        if (told := self._told(tip)) is not None:
+            return told
+        edit = self.group.prepare(tip, time_ms)
+        if isinstance(edit, NothingToCommit) or self.group.proposed() != self.appends:
+            raise NotAsPostedError(
+                f"an append to {self._url} changed while it waited; append again"
+            )
+        return replace(edit, combined=self._answered(is_applied=True))
+
+    def withdraw(self, tip: Commit, _time_ms: int) -> Edit | NothingToCommit:
+        """Returns the edit that withdraws it, where it has no answer yet."""
+        told = self._told(tip)
+        return Edit(combined=self._answered(is_applied=False)) if told is None else told
+
+    def unknown(self, why: object) -> CommitStateUnknownError:
+        """Makes the error of an operation of which nobody can say what became of it."""
+        return CommitStateUnknownError(
+            f"the outcome of an append to {self._url} that others may commit is unknown: {why};"
+            " read the log before you repeat it"
+        )
+
+    def _told(self, tip: Commit) -> Edit | Told | None:
+        found = self.answer(tip)
+        if found is None:
+            return None
+        if found.version == tip.version and not self._is_proven:
+            return Edit()  # Believed once a later version follows the one that says so.
+        return Told(found.version, found.is_applied)
+
+    def _answered(self, *, is_applied: bool) -> Combining:
+        return Combining(0, (Answered(self.author, self.number, is_applied),))
+
+
+class Combiner:
+    """Proposes the appends of one handle, and takes along those of others. Not safe for threads.
+
+    Attributes:
+        owes: whether the next commit may have to end an operation of this author.
+    """
+
+    def __init__(self, committer: Committer, tip: Tip, *, clock: Clock, ids: Ids) -> None:
+        self._committer = committer
+        self._tip = tip
+        self._store: Store = tip.log.store
+        self._clock, self._ids = clock, ids
+        self._cycle_ms = 0.0
+        self._may_post = True
+        self._author: Author | None = None
+        self.owes = self._waits = False
+        self._known: dict[str, Proposal | None] = {}
+        self._honoured: set[str] = set()
+        self._pause_ms = 0.0
+        self._asked_at = -_TURN_VERSIONS
+        register(self)
+
+    def after_fork(self) -> None:
+        """Forgets, in a forked child, the author that its parent is."""
+        self._author, self.owes, self._waits, self._known = None, False, False, {}
+        self._committer.known_as(self._ids.new_id())
+
+    def append(self, group: Appends, *, lost: bool) -> Commit | NothingToCommit:
+        """Commits appends, by whoever does so first; ``lost``: a race for the tip was lost just
+        now.
+        """
+        while True:
+            op = self._begun(group, lost=lost)
+            if op is None:
+                return self._committer.commit(group.prepare, operation=APPEND)
+            self._waits = True
+            try:
+                done = self._committed(op, lost=lost)
+            except NotFoundError:
+                self._committer.withdraw(op.posted)
+                raise
+            finally:
+                self._waits = False
+            if done is not None and not (isinstance(done, Told) and not done.is_applied):
+                return done
+            group.withdraw()
+
+    def with_others(self, tip: Commit, edit: Edit, time_ms: int) -> Edit:
+        """Returns an edit with what others proposed, while writers combine; with the end of what
+        this author owes; and forgets what is old enough (F3, F5).
+        """
+        head, combined = tip.head, tip.head.combined
+        is_given = (
+            edit.reached or edit.reached_after or (edit.add is not None and edit.add.is_given)
+        )
+        if edit.reset_times or is_given or FEATURE not in head.log.features:
+            return edit
+        mine = () if edit.combined is None else edit.combined.authors
+        if not mine:
+            mine = self._owed(combined)
+        edits, answers, least = [edit], [*mine], tip.version
+        before = combined or Combined()
+        if edit.combined is not None or is_crowded(tip, time_ms):
+            taken, least = self._taken(tip, edit, time_ms, answering=len(mine))
+            edits += [made for _, made in taken]
+            answers += [Answered(p.author, p.number, is_applied=True) for p, _ in taken]
+        first = first_after(before, answers, version=tip.version + 1, time_ms=time_ms, least=least)
+        if not answers and first == before.first:
+            return edit
+        told = Combining(first if first > before.first else 0, tuple(answers))
+        return replace(joined(edits), combined=told)
+
+    def ask_for_a_turn(self, tip: Commit) -> bool:
+        """Asks those who combine to let a version pass, where any do; the commit ends that."""
+        if self._waits or not is_crowded(tip, self._time_ms(tip)):
+            return False
+        if tip.version - self._asked_at >= _TURN_VERSIONS:
+            self._asked_at = tip.version
+            author = self._next_author()
+            self._put(self._proposal(author, tip, stamp=tip.version, kind=TURN))
+        return True
+
+    def _owed(self, combined: Combined | None) -> tuple[Answered, ...]:
+        if (author := self._author) is None or not author.owes or self._waits:
+            return ()
+        known = None if combined is None else combined.of(author.id)
+        if known is not None and known.number >= author.number:
+            self._author = replace(author, owes=False)
+            self.owes = False
+            return ()
+        return (Answered(author.id, author.number, is_applied=False),)
+
+    # F1, F2, F4, F5: this author's own operation.
+
+    def _begun(self, group: Appends, *, lost: bool) -> Operation | None:
+        """Returns what is to be proposed; None where it has to be committed as ever: nothing of it
+        fits, or the handle waits for an operation already, around a signal's handler.
+        """
+        if self._waits:
+            return None
+        tip = self._tip.commit if lost else self._tip.refresh()
+        if FEATURE not in tip.head.log.features:
+            return None
+        try:
+            if isinstance(group.prepare(tip, self._time_ms(tip)), NothingToCommit):
+                return None
+        except REFUSALS:
+            return None
+        appends = group.proposed()
+        if appends is None or sum(one.chunks for one in appends) > PROPOSED_CHUNKS_MAX:
+            return None
+        url, is_proven = self._store.url, self._store.create_is_proven
+        author = self._next_author()
+        group.post()
+        return Operation(author, tip, group, url=url, is_proven=is_proven)
+
+    def _next_author(self) -> Author:
+        """Returns this author with the number of its next operation, which others may commit from
+        now on.
+        """
+        if (author := self._author) is None:
+            author = Author(self._ids.new_id()[:16])
+            self._committer.known_as(author.id)
+        self.owes = True
+        self._author = replace(author, number=author.number + 1, owes=True)
+        return self._author
+
+    def _committed(self, op: Operation, *, lost: bool) -> Commit | NothingToCommit | None:
+        """Returns what became of an operation; None where it was withdrawn, to be begun anew."""
+        try:
+            return self._decided(op, op.prepare, lost=lost)
+        except (CommitStateUnknownError, NotFoundError):
+            raise
+        except _UNREADABLE as e:
+            refusal = e
+        if not op.posted:
+            self._settled(op)  # Nobody else knows of it.
+        elif not isinstance(refusal, (*REFUSALS, CommitConflictError)):
+            raise op.unknown(refusal) from refusal
+        else:
+            try:
+                done = self._decided(op, op.withdraw, lost=False)  # F5
+            except (CommitStateUnknownError, NotFoundError):
+                raise
+            except _UNREADABLE as e:
+                raise op.unknown(e) from refusal
+            if isinstance(done, Told) and done.is_applied:
+                return done
+        op.group.withdraw()
+        if isinstance(refusal, NotAsPostedError):
+            return None
+        raise refusal
+
+    def _decided(
+        self, op: Operation, prepare: Prepare[NothingToCommit], *, lost: bool
+    ) -> Commit | NothingToCommit:
+        """Commits the operation, or its end, or waits until another did."""
+        posts = prepare == op.prepare
+        for _ in range(LOSSES_MAX):
+            self._await(op, lost=lost, posts=posts)
+            began_ms = self._clock.monotonic_ms()
+            try:
+                done = self._committer.commit(
+                    prepare, operation=APPEND, losses_max=1, lost=lost, yields=False
+                )
+            except LostRaceError:
+                lost = True
+                continue
+            finally:
+                self._took(began_ms)
+            return self._told(op, done)
+        raise CommitConflictError(
+            f"an append to {self._store.url} was not committed in {LOSSES_MAX} tries of many"
+            " writers; append again"
+        )
+
+    def _told(self, op: Operation, done: Commit | NothingToCommit) -> Commit | NothingToCommit:
+        """Returns what became of an operation, once that is sure."""
+        if isinstance(done, Commit):
+            answer = op.answer(done)
+            assert answer is not None, "a commit of it answers it"
+            self._settled(op)
+            if answer.version == done.version:
+                return done
+            done = Told(answer.version, answer.is_applied)
+        if isinstance(done, Told):
+            self._settled(op)
+            return replace(done, edit=self._edit_of(done.version))
+        return done
+
+    def _settled(self, op: Operation) -> None:
+        """Notes that nobody can take an operation along any more. Elsewhere than on this machine
+        who appends may not delete, and the sweep takes what was posted.
+        """
+        self._author = Author(op.author, op.number)
+        self.owes = False
+        if op.posted and is_on_disk(self._store):
+            with suppress(StoreUnavailableError):
+                for path in op.posted:
+                    self._store.delete(path)
+
+    def _edit_of(self, version: int) -> Edit:
+        known = (r for r in self._tip.recent.known if r.version == version)
+        try:
+            record = next(known, None) or read_commit(self._store, version).record
+            return edit_of(self._store, record)
+        except FileNotFoundError:
+            return Edit()  # Swept since: where it was appended nobody knows any more.
+
+    def _await(self, op: Operation, *, lost: bool, posts: bool) -> None:
+        """Waits until the operation is answered, or it is this author's turn to combine (F2)."""
+        seen_ms = self._clock.monotonic_ms()
+        delay_ms = self._delay_ms(op)
+        while op.answer(tip := self._tip.commit) is None:
+            left_ms = seen_ms + delay_ms - self._clock.monotonic_ms()
+            if left_ms <= 0 and not lost:
+                return
+            if posts:
+                self._post(op)
+            pause_ms, self._pause_ms = self._pause_ms, 0.0
+            self._clock.sleep_ms(int(max(1, pause_ms, min(left_ms, self._cycle_ms / 2))))
+            newer = self._tip.refresh()
+            if op.answer(newer) is not None:
+                return
+            op.unapplied_at = newer.version
+            lost = False
+            if newer.version != tip.version:
+                seen_ms, delay_ms = self._clock.monotonic_ms(), self._delay_ms(op)
+
+    def _delay_ms(self, op: Operation) -> float:
+        """Returns for how long this author waits for others to combine upon the tip: those who
+        were answered by it are likely to have nothing to say, and come last.
+        """
+        tip = self._tip.commit
+        answers = recent_answers(tip.head, tip.record.time_ms)
+
+        def place(answer: Answer) -> tuple[bool, int]:
+            mixed = (int(answer.author, 16) * (2 * tip.version + 1)) & ((1 << 64) - 1)
+            return answer.version == tip.version, mixed
+
+        order = [answer.author for answer in sorted(answers, key=place)]
+        if op.author in order:
+            rank: float = order.index(op.author)
+        else:
+            rank = self._ids.uniform() * (len(order) + 1)
+        return rank * self._cycle_ms / _FEW
+
+    def _post(self, op: Operation) -> None:
+        """Posts the operation, unless it was posted of late (F1)."""
+        tip = self._tip.commit
+        last = proposal_of(op.posted[-1]) if op.posted else None
+        if not self._may_post or (last is not None and tip.version - last[0] < _REPOST_AFTER):
+            return
+        author = Author(op.author, op.number)
+        proposal = replace(
+            self._proposal(author, tip, stamp=op.unapplied_at, kind=APPEND),
+            attempt=len(op.posted),
+            since=op.since,
+            appends=op.appends,
+        )
+        op.posted.append(proposal.path)  # First: wherever this ends, it may be there.
+        began_ms = self._clock.monotonic_ms()
+        self._put(proposal)
+        if not self._cycle_ms:
+            self._cycle_ms = 4.0 * max(1, self._clock.monotonic_ms() - began_ms)
+
+    def _proposal(self, author: Author, tip: Commit, *, stamp: int, kind: str) -> Proposal:
+        return Proposal(
+            author=author.id,
+            number=author.number,
+            stamp=stamp,
+            since=stamp,
+            until_ms=self._time_ms(tip) + ELIGIBLE_MS,
+            kind=kind,
+        )
+
+    def _put(self, proposal: Proposal) -> None:
+        """Creates a proposal, as far as the store lets it."""
+        try:
+            self._store.create(proposal.path, encode_proposal(proposal))
+        except ObjectExistsError:
+            pass  # A client repeated it: the name is nobody else's.
+        except StoreRefusedError:
+            self._may_post = False  # Then it is committed by its author, who waits for nobody.
+        except StoreUnavailableError:
+            pass
+
+    def _took(self, began_ms: int) -> None:
+        took_ms = min(_CYCLE_MS_MAX, max(1, self._clock.monotonic_ms() - began_ms))
+        self._cycle_ms += (took_ms - self._cycle_ms) / 4 if self._cycle_ms else took_ms
+
+    def _time_ms(self, tip: Commit) -> int:
+        return max(self._clock.now_ms(), tip.record.time_ms)
+
+    # F3: what others proposed.
+
+    def _taken(
+        self, tip: Commit, edit: Edit, time_ms: int, *, answering: int
+    ) -> tuple[list[tuple[Proposal, Edit]], int]:
+        """Returns the proposals that go along with an edit, each with its own; and the lowest stamp
+        of those that were left for want of room. ``answering``: how many the edit answers.
+        """
+        version, least = tip.version + 1, tip.version
+        head = advance(tip.head, edit, version=version, time_ms=time_ms)
+        known = {
+            answer.author: answer.version > version - ANSWERED_VERSIONS
+            for answer in (tip.head.combined or Combined()).authors
+        }
+        room = ANSWERS_MAX - answering - sum(known.values())
+        objects, chunks = paths_of(edit), 0
+        taken: list[tuple[Proposal, Edit]] = []
+        for proposal in self._eligible(tip, head, time_ms, own=edit.combined is not None):
+            more = sum(one.chunks for one in proposal.appends)
+            needs = not known.get(proposal.author, False)
+            if (needs and room <= 0) or (taken and chunks + more > COMBINED_CHUNKS_MAX):
+                least = min(least, proposal.stamp)
+                continue
+            made = self._made(replace(tip, head=head), proposal, time_ms)
+            if made is None or objects & paths_of(made):
+                continue
+            room, chunks = room - needs, chunks + more
+            objects |= paths_of(made)
+            head = advance(head, made, version=version, time_ms=time_ms)
+            taken.append((proposal, made))
+        return taken, least
+
+    def _eligible(self, tip: Commit, head: Head, time_ms: int, *, own: bool) -> Iterable[Proposal]:
+        """Returns the proposals that a commit upon the tip may take along, in turn: those that wait
+        longest first, and of these the authors who were answered longest ago.
+        """
+        combined = tip.head.combined or Combined()
+        answered = {answer.author: answer.version for answer in combined.authors}
+        listed = self._listed(tip, own=own)
+        turns = {p.path for p in listed if p.kind == TURN and time_ms <= p.until_ms}
+        if own and turns - self._honoured:
+            self._honoured = turns
+            self._pause_ms = min(_PAUSE_MS_MAX, 4 * self._cycle_ms)
+            raise LostRaceError("another asked to let a version pass")
+        found = [
+            p
+            for p in listed
+            if p.kind == APPEND
+            and time_ms <= p.until_ms <= time_ms + ELIGIBLE_MS + CLOCKS_MS
+            and all(obj.stamp >= head.orphan_floor for one in p.appends for obj in one.objects)
+        ]
+        return sorted(found, key=lambda p: (p.since, answered.get(p.author, -1), p.author))
+
+    def _listed(self, tip: Commit, *, own: bool) -> list[Proposal]:
+        """Returns the newest proposal of each other author that is not answered, as far as a LIST
+        shows them; one or two LISTs, and a GET for each that is new here. ``own``: with an
+        operation of this author, who gives way where another commit came first meanwhile.
+        """
+        combined = tip.head.combined or Combined()
+        answered = {answer.author: answer.number for answer in combined.authors}
+        mine = None if self._author is None else self._author.id
+        newest: dict[str, tuple[tuple[int, int], str]] = {}
+        with suppress(StoreUnavailableError):  # Who may not list commits what is his own.
+            for path in self._names(tip.version):
+                if (parts := proposal_of(path)) is None:
+                    continue
+                stamp, author, *which = parts
+                place = (which[0], which[1])
+                if author == mine or stamp < combined.first:
+                    continue
+                if place[0] > answered.get(author, 0) and place > newest.get(author, ((0, 0),))[0]:
+                    newest[author] = (place, path)
+        paths = [path for _, path in newest.values()]
+        known = {path: self._known[path] for path in paths if path in self._known}
+        fresh = [path for path in paths if path not in known]
+        if own and len(fresh) > _FEW and try_read(self._store, tip.version + 1):
+            raise LostRaceError("another commit came first while proposals were listed")
+        reads = [(partial(self._read, path, tip.head.log.partitions), 4096) for path in fresh]
+        read = ahead(self._store, reads, calls_max=_CALLS_MAX)
+        known |= zip(fresh, read, strict=True)
+        self._known = known
+        return [p for p in known.values() if p is not None]
+
+    def _names(self, version: int) -> Iterable[str]:
+        """Yields the names of the proposals with stamps near a version."""
+        near = {max(0, version - _REPOST_AFTER) // _STAMPS, version // _STAMPS}
+        for hundred in sorted(near):
+            for found in self._store.list(f"{PROPOSALS}{hundred:018d}"):
+                yield found.path
+
+    def _read(self, path: str, partitions: int) -> Proposal | None:
+        try:
+            return read_proposal(self._store, path, partitions)
+        except _UNREADABLE:
+            return None  # Swept, damaged, or of a later release: left out.
+
+    def _made(self, tip: Commit, proposal: Proposal, time_ms: int) -> Edit | None:
+        """Returns a proposal's edit; None where the head refuses any of it."""
+        edits: list[Edit] = []
+        version = tip.version + 1
+        try:
+            for one in proposal.appends:
+                request = AppendRequest(
+                    *(self._store.url, one.objects, one.writer),
+                    *(self._committer.writer_pages, self._ids.uniform),
+                    *(one.transaction, self._ids.new_id),
+                )
+                edit = request.prepare(tip, time_ms)
+                if isinstance(edit, NothingToCommit):
+                    return None
+                edits.append(edit)
+                head = advance(tip.head, edit, version=version, time_ms=time_ms)
+                tip = replace(tip, head=head)
+        except _UNREADABLE:
+            return None
+        return joined(edits) if edits else None

@@ -1,0 +1,469 @@
+"""What is appended, as a value: objects, who appends them, and what the head of the newest version
+demands of both. Whoever commits makes the edit of it (COMMIT.md, K2): the process that appends, or
+another one, which found it in a *proposal* (FORMAT.md §21, `combining`).
+
+A writer is its kind and its id: a producer, a streaming query and a batch application of one name
+are three. Each has an entry in the head, or in the page of older ones, with its last sequence.
+
+A fresh object carries no offsets, so a lost race rewrites nothing: `AppendRequest.prepare` is
+called again with the new tip and gives other offsets.
+
+A proposal is a document that says all of it, so that nobody reads the objects to commit them. Its
+name says whose it is, which operation of his, and since when he knew that it was not applied.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import accumulate, pairwise
+from typing import Annotated
+
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.given import Bound, Covered, bind_given, refused
+from clog.storage.config.log_config import LogConfig
+from clog.storage.errors import CommitConflictError, InvalidInputError
+from clog.storage.format import documents
+from clog.storage.format.chunks import Append, Chunk
+from clog.storage.format.columns import rolls_for
+from clog.storage.format.commits import Commit, Edit, Head
+from clog.storage.format.documents import (
+    NONE,
+    TEXT,
+    Int,
+    Natural,
+    Text,
+    maybe,
+    reading,
+    record,
+    seq,
+)
+from clog.storage.format.log_info import FOREIGN_POSITIONS, NO_FEATURES, FeatureNames
+from clog.storage.format.transactions import (
+    POSITIONS,
+    TRANSACTION,
+    WRITER_ID_BYTES_MAX,
+    AppendedBy,
+    Committed,
+    Positions,
+    TransactionState,
+    WriterEntry,
+    foreign_of,
+    kept_positions,
+    stored_positions,
+)
+from clog.storage.format.writers import WriterPages, find_writer
+from clog.storage.objects.writer import DataObject
+from clog.storage.store.contract import Store
+
+BEFORE_THE_FIRST = -1
+"""The sequence of a stream that is known, but has no records in the log yet."""
+SEQUENCE_MAX = (1 << 63) - 1
+"""Nobody reads a longer integer (FORMAT.md §2): with one in its head a log would be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Names who appends, for appends that must happen once. ``kind`` is producer, stream or txn;
+    ``content`` is a hash of the records.
+    """
+
+    writer_id: Annotated[str, TEXT, "id"]
+    kind: Text
+    sequence: Int
+    query_id: Annotated[str | None, maybe(TEXT)] = None
+    content: Annotated[str | None, maybe(TEXT)] = None
+
+    def __post_init__(self) -> None:
+        size = len(self.writer_id.encode(errors="surrogatepass"))
+        if size > WRITER_ID_BYTES_MAX:
+            raise InvalidInputError(
+                f"a {self.kind} id of {size} bytes is too long: each commit repeats it; allowed: 1"
+                f" to {WRITER_ID_BYTES_MAX} bytes"
+            )
+        if not BEFORE_THE_FIRST <= self.sequence <= SEQUENCE_MAX:
+            raise InvalidInputError(
+                f"sequence {self.sequence} of {self.kind} {self.writer_id!r} is out of range;"
+                f" allowed: 0 to {SEQUENCE_MAX}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate(NothingToCommit):
+    """The writer's entry says that this sequence, or a later one, was committed already;
+    ``repeats``: this one.
+    """
+
+    entry: WriterEntry
+    repeats: bool = True
+
+
+def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate | None:
+    """Returns what the writer's sequence repeats; None where it is new."""
+    entry = find_writer(pages, head, writer.kind, writer.writer_id)
+    if entry is None:
+        return None
+    url = pages.store.url
+    if writer.kind == "txn":
+        # As in Delta, a version below the last one is skipped; what it did then is not known.
+        if writer.sequence > entry.sequence:
+            return None
+        return Duplicate(entry, repeats=writer.sequence == entry.sequence)
+    if writer.kind == "stream" and entry.query_id != writer.query_id:
+        raise InvalidInputError(
+            f"writer {writer.writer_id!r} of {url} belongs to query {entry.query_id},"
+            f" batch {entry.sequence}, and query {writer.query_id} cannot use it; give a second"
+            " query or a new checkpoint its own writerId (txnAppId)"
+        )
+    if writer.sequence == entry.sequence:
+        same = entry.content == writer.content or None in (entry.content, writer.content)
+        if not same and writer.kind == "producer":
+            raise InvalidInputError(
+                f"producer {writer.writer_id!r} repeats sequence {writer.sequence}, but with other"
+                f" records than in version {entry.version} of {url}; use a new sequence"
+            )
+        return Duplicate(entry)
+    if writer.sequence < entry.sequence and writer.kind == "stream":
+        raise InvalidInputError(
+            f"{url} has batch {entry.sequence} of {writer.writer_id!r} already, and batch"
+            f" {writer.sequence} comes before it; if the checkpoint was restored or copied,"
+            " continue with the newest one, or start with a new one and another writerId"
+        )
+    if writer.sequence < entry.sequence:
+        raise InvalidInputError(
+            f"{writer.kind} {writer.writer_id!r} is already at sequence {entry.sequence} in"
+            f" {url}; sequence {writer.sequence} is lower; use one above {entry.sequence}"
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class OfTransaction:
+    """Which transaction of its writer an append is; ``positions`` are all that the id has from then
+    on, None: those that it had.
+    """
+
+    epoch: Natural
+    number: Natural
+    positions: Annotated[Positions | None, maybe(POSITIONS)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """One append, without anything of the process that it comes from."""
+
+    objects: Annotated[tuple[DataObject, ...], seq(record(DataObject))]
+    writer: Annotated[Writer | None, maybe(record(Writer))] = None
+    transaction: Annotated[OfTransaction | None, maybe(record(OfTransaction))] = None
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks it adds."""
+        return sum(len(obj.chunks) for obj in self.objects)
+
+    def checked(self, partitions: int) -> "Proposed":
+        """Returns it; raises ValueError where no log with so many partitions can have it."""
+        for obj in self.objects:
+            parts = [stats.partition for stats in obj.chunks]
+            rows = [stats.rows for stats in obj.chunks]
+            if (
+                documents.stamp_of(obj.path) != obj.stamp
+                or not (obj.dense and parts and parts[-1] < partitions and min(rows) > 0)
+                or any(a >= b for a, b in pairwise(parts))
+                or sum(rows) != obj.rows
+                or obj.facts is None
+            ):
+                raise ValueError(f"{obj.path} is no fresh object of {partitions} partitions")
+        if self.transaction is not None and (
+            self.writer is None or self.writer.kind != TRANSACTION
+        ):
+            raise ValueError("a transaction without its id")
+        return self
+
+
+_APPENDS = seq(record(Proposed))
+TURN = "turn"
+"""The kind of a proposal that asks for a version to itself."""
+APPEND = "append"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """An operation of an author, as it is posted.
+
+    Attributes:
+        author, number: which operation of whom.
+        attempt: how often it was posted before.
+        stamp: a version at which its author knew that it was not applied.
+        since: the stamp with which it was posted first.
+        until_ms: after this time of a commit nobody takes it along.
+        kind: an append, or a turn.
+        appends: what it appends.
+    """
+
+    author: Annotated[str, documents.AUTHOR]
+    number: Natural
+    attempt: Natural = 0
+    stamp: Natural
+    since: Natural
+    until_ms: Natural
+    kind: Text = APPEND
+    appends: Annotated[tuple[Proposed, ...], _APPENDS] = ()
+
+    @property
+    def path(self) -> str:
+        return documents.proposal_path(self.stamp, self.author, self.number, self.attempt)
+
+
+_PROPOSAL = record(Proposal)
+
+
+def encode_proposal(proposal: Proposal) -> bytes:
+    """Returns the bytes of a proposal's document."""
+    return documents.encode("proposal", _PROPOSAL.write(proposal))
+
+
+def read_proposal(store: Store, path: str, partitions: int) -> Proposal:
+    """Returns the proposal of this name, as a log with so many partitions may have it; one GET."""
+    body = documents.get(store, "proposal", path)
+    with reading(f"{path} of {store.url}"):
+        found: Proposal = _PROPOSAL.read(body)
+        for one in found.appends:
+            one.checked(partitions)
+        if found.path != path:
+            raise ValueError("it is another's")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """Objects to commit, in the order of their offsets; ``new_id`` names documents of positions."""
+
+    url: str
+    objects: Sequence[DataObject]
+    writer: Writer | None
+    writer_pages: WriterPages
+    uniform: Callable[[], float]
+    transaction: OfTransaction | None = None
+    new_id: Callable[[], str] | None = None
+    covered: Covered | None = None
+
+    def proposed(self) -> Proposed:
+        """Returns what a proposal says of it."""
+        return Proposed(tuple(self.objects), self.writer, self.transaction)
+
+    def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
+        """Returns the edit, given the tip."""
+        head = tip.head
+        known = None
+        if self.writer is not None and self.transaction is not None:
+            entry = find_writer(self.writer_pages, head, TRANSACTION, self.writer.writer_id)
+            known = None if entry is None else entry.transaction
+            if not _is_next(known, self.transaction):
+                return NothingToCommit()
+        elif self.writer is not None:
+            duplicate = find_duplicate(self.writer_pages, head, self.writer)
+            if duplicate is not None:
+                return duplicate
+        config, bound = LogConfig.from_overrides(head.config), self._bound(head)
+        for obj in self.objects:
+            _check_floor(obj, head, self.url)
+            _check_schema(obj, head, self.url)
+            check_facts(obj, config, now_ms=time_ms, given=bound is not None)
+        append_time_ms = time_ms if config.log_append_time and bound is None else NONE
+        ranges = _following(self.objects, head) if bound is None else bound.ranges
+        chunks = _bind(self.objects, ranges, tip.version + 1, append_time_ms)
+        rolls = rolls_for(head.partitions, chunks, config, uniform=self.uniform)
+        by = () if self.writer is None else (self._by(self.writer, known, tip.version + 1),)
+        features = None
+        if self.transaction is not None and FOREIGN_POSITIONS not in head.log.features:
+            is_foreign = foreign_of(self.transaction.positions or {})
+            features = FeatureNames(write=(FOREIGN_POSITIONS,)) if is_foreign else None
+        add = Append(tuple(chunks), rolls, is_given=bound is not None and bool(chunks))
+        if bound is None:
+            return Edit(features=features, add=add, writers=by)
+        return Edit(
+            features=features,
+            reached=bound.reached,
+            start=bound.starts,
+            add=add,
+            reached_after=bound.reached_after,
+            writers=by,
+        )
+
+    def _bound(self, head: Head) -> Bound | None:
+        """Returns how what is given binds to the head; None where the log gives the offsets."""
+        if not self.objects and self.covered is None:
+            return None
+        given = self.covered is not None or self.objects[0].is_given
+        if given != head.takes_offsets:
+            raise refused(head, given=given, url=self.url)
+        return bind_given(self.objects, self.covered, head, url=self.url) if given else None
+
+    def _by(self, writer: Writer, known: TransactionState | None, version: int) -> AppendedBy:
+        entry = WriterEntry(
+            *(writer.writer_id, writer.kind, writer.query_id),
+            *(writer.sequence, writer.content, version),
+        )
+        if (ours := self.transaction) is not None:
+            assert self.new_id is not None, "who appends a transaction can name a document"
+            store, new_id = self.writer_pages.store, self.new_id
+            if ours.positions is None:
+                positions = kept_positions(store, known, new_id=new_id)
+            else:  # T2; anew after a lost race, as the sweep may have taken what a sleeper wrote.
+                positions = stored_positions(store, ours.positions, new_id=new_id)
+            committed = Committed(ours.epoch, ours.number, version)
+            state = TransactionState(ours.epoch, ours.number, committed, positions)
+            entry = replace(entry, transaction=state)
+        return AppendedBy(entry, 0, len(self.objects))
+
+
+def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool = False) -> None:
+    """Raises if the log's config as of now refuses a record of the object (S5, S6, S9); not for
+    its time where it came with its offset.
+    """
+    facts = obj.facts
+    assert facts is not None, "rewritten records are not appended"
+    if config.compact and facts.null_keys:
+        raise InvalidInputError(
+            f"{facts.null_keys} of {obj.rows} records have no key;"
+            f" cleanup.policy={config.as_dict()['cleanup.policy']} requires a key in every record"
+        )
+    if facts.largest_record_bytes > config.max_message_bytes:
+        raise InvalidInputError(
+            f"a record of {facts.largest_record_bytes} bytes is larger than"
+            f" max.message.bytes={config.max_message_bytes}"
+        )
+    if facts.order_header != config.compaction_strategy_header and config.is_ordered:
+        raise InvalidInputError(
+            "compaction.strategy was altered while the records were written; append again"
+        )
+    if facts.without_order and config.is_ordered:
+        raise InvalidInputError(
+            f"{facts.without_order} of {obj.rows} records have no order:"
+            f" {order_needed(config.compaction_strategy_header)}"
+        )
+    if config.log_append_time or given:
+        return
+    ahead_ms = facts.max_timestamp_ms - now_ms
+    behind_ms = now_ms - facts.min_timestamp_ms
+    if ahead_ms > config.message_timestamp_after_max_ms:
+        raise InvalidInputError(
+            f"a timestamp is {ahead_ms} ms ahead of the clock ({now_ms}), more than"
+            f" message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
+        )
+    if behind_ms > config.message_timestamp_before_max_ms:
+        raise InvalidInputError(
+            f"a timestamp is {behind_ms} ms behind the clock ({now_ms}), more than"
+            f" message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
+        )
+
+
+def order_needed(header: str) -> str:
+    """Says what a record needs where its order is in this header."""
+    return (
+        f"compaction.strategy=header needs the header {header!r} in each"
+        " record, also where it deletes its key: 8 bytes, a big-endian integer from 0 to 2^62 - 1"
+    )
+
+
+def _is_next(known: TransactionState | None, ours: OfTransaction) -> bool:
+    """Tells whether the state of an id lets this transaction of it commit: it is at this epoch, and
+    neither this nor a later one was committed.
+    """
+    if known is None or known.epoch != ours.epoch:
+        return False
+    done = known.committed
+    return done is None or done.epoch != ours.epoch or done.number < ours.number
+
+
+def _check_floor(obj: DataObject, head: Head, url: str) -> None:
+    if obj.stamp < head.orphan_floor:
+        raise CommitConflictError(
+            f"this append took too long: an object of it began at version {obj.stamp} of {url},"
+            f" below the orphan floor {head.orphan_floor}, and may be swept by now; append again"
+        )
+
+
+def _check_schema(obj: DataObject, head: Head, url: str) -> None:
+    """Raises unless the object was written under a schema that the log has, or had: what fits an
+    earlier one fits all later ones.
+    """
+    newest = NONE if head.log.schema is None else head.log.schema.id
+    if obj.schema_id > newest or (obj.schema_id == NONE) != (newest == NONE):
+        raise InvalidInputError(
+            f"an object of this append was written under schema {obj.schema_id}, but that of {url}"
+            f" is {newest} (-1: keys and values are bytes); append again"
+        )
+
+
+def _following(objects: Sequence[DataObject], head: Head) -> Iterator[tuple[int, int]]:
+    """Yields the offsets that each chunk gets: behind the one before it in its partition."""
+    ends: dict[int, int] = {}
+    for stats in (stats for obj in objects for stats in obj.chunks):
+        base = ends.get(stats.partition, head.partitions.end[stats.partition])
+        ends[stats.partition] = base + stats.rows
+        yield base, ends[stats.partition]
+
+
+def _bind(
+    objects: Sequence[DataObject],
+    ranges: Iterable[tuple[int, int]],
+    version: int,
+    append_time_ms: int,
+) -> list[tuple[int, Chunk]]:
+    given, bound = iter(ranges), []
+    for obj in objects:
+        ref = obj.ref
+        first_row = 0
+        for stats in obj.chunks:
+            base, end = next(given)
+            is_append_time = append_time_ms != NONE
+            chunk = Chunk(
+                object=ref,
+                first_row=first_row,
+                rows=stats.rows,
+                base=base,
+                next=end,
+                size_bytes=stats.size_bytes,
+                first_timestamp_ms=append_time_ms if is_append_time else stats.first_timestamp_ms,
+                max_timestamp_ms=append_time_ms if is_append_time else stats.max_timestamp_ms,
+                tombstones=stats.tombstones,
+                version=version,
+                append_time_ms=append_time_ms,
+            )
+            bound.append((stats.partition, chunk))
+            first_row += stats.rows
+    return bound
+
+
+def joined(edits: Sequence[Edit]) -> Edit:
+    """Returns appends as one edit: the first one, whatever else it does, with what the others
+    add.
+    """
+    if len(edits) == 1:
+        return edits[0]
+    adds = [edit.add or Append(()) for edit in edits]
+    before = accumulate((len(add.by_object()) for add in adds), initial=0)
+    named = reduce(FeatureNames.with_added, (e.features or NO_FEATURES for e in edits), NO_FEATURES)
+    return replace(
+        edits[0],
+        features=named if named != NO_FEATURES else None,
+        add=Append(
+            tuple(pair for add in adds for pair in add.chunks),
+            tuple(roll for add in adds for roll in add.rolls),
+        ),
+        writers=tuple(
+            _shifted(by, objects)
+            for edit, objects in zip(edits, before, strict=False)
+            for by in edit.writers
+        ),
+    )
+
+
+def _shifted(by: AppendedBy, objects: int) -> AppendedBy:
+    return replace(by, first=by.first + objects, next=by.next + objects)
+
+
+def paths_of(edit: Edit) -> set[str]:
+    """Returns the objects that an edit appends."""
+    return {c.object.path for _, c in edit.add.chunks} if edit.add else set()

@@ -1,0 +1,683 @@
+"""Combining (COMMIT.md §14, FORMAT.md §21): any number of writers, exactly once, whatever happens.
+
+One process, many handles: each is an author with a clock of its own, and what others do while it
+waits is what its clock does when it sleeps.
+"""
+
+from collections import deque
+from itertools import count
+
+import pytest
+
+from clog.storage import (
+    CommitStateUnknownError,
+    InvalidInputError,
+    Log,
+    ManualClock,
+    StoreUnavailableError,
+    TransactionFencedError,
+)
+from clog.storage.commit.combining import (
+    ANSWERED_VERSIONS,
+    ANSWERS_MAX,
+    ELIGIBLE_MS,
+    first_after,
+)
+from clog.storage.commit.proposals import Proposal, encode_proposal
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
+from clog.storage.format.answers import Answer, Answered, Combined
+from clog.storage.format.commits import head_to_json
+from clog.storage.store.contract import StoreRefusedError, WrappingStore
+from clog_testing.counting import CountingStore
+from clog_testing.model import rows_in
+
+FEATURE = "proposals"
+
+
+class Sleeper(ManualClock):
+    """A clock that does something the next times that somebody sleeps by it."""
+
+    def __init__(self, now_ms):
+        super().__init__(now_ms)
+        self.during = deque()
+
+    def sleep_ms(self, ms):
+        super().sleep_ms(ms)
+        if self.during:
+            self.during.popleft()()
+
+
+class Crowd:
+    """Authors of one log."""
+
+    def __init__(self, store, partitions=1, config=None):
+        self.store, self.seeds = store, count(10)
+        log = Log.create(
+            store, partitions, config, clock=Sleeper(1_000_000), ids=SeededIds(next(self.seeds))
+        )
+        log.upgrade([FEATURE])
+        self.log = log
+
+    def author(self, store=None, now_ms=1_000_000):
+        """Another handle, at the newest version; what is committed after it, it does not know."""
+        ids = SeededIds(next(self.seeds))
+        return Log.open(store or self.store, clock=Sleeper(now_ms), ids=ids)
+
+    def values(self):
+        return [row[2].value for row in rows_in(self.log.read())]
+
+    def proposals(self):
+        """The names of proposals that are there."""
+        return sorted(f.path for f in self.log.handle.store.list(documents.PROPOSALS))
+
+    @property
+    def combined(self):
+        return self.log.handle.refresh().head.combined
+
+
+def asleep(log, *doing):
+    """Has others do something while a handle waits."""
+    log.handle.clock.during.extend(doing)
+
+
+def one(value):
+    return [{"key": "k", "value": value}]
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def crowd(store):
+    return Crowd(store)
+
+
+def left_waiting(crowd, value="a", ends=interrupt):
+    """An author whose append was proposed, and then ended so."""
+    a = crowd.author()
+    crowd.author().append(one("first"))  # The race that it loses.
+    asleep(a, ends)
+    with pytest.raises(KeyboardInterrupt):
+        a.append(one(value))
+    return a
+
+
+def combining(crowd, value="c", **opened):
+    """An append that combines, by an author who lost a race."""
+    c = crowd.author(**opened)
+    crowd.author(**opened).append(one("race"))
+    return c.append(one(value))
+
+
+# F1 to F4
+
+
+def test_who_loses_a_race_is_taken_along(crowd):
+    """The author learns its version and offsets from the head of another's commit."""
+    a, b, c = crowd.author(), crowd.author(), crowd.author()
+    b.append(one("b"))
+    asleep(a, lambda: c.append(one("c")))
+    done = a.append(one("a"))
+    assert crowd.values() == [b"b", b"c", b"a"]
+    assert done.version == c.handle.tip.version == crowd.log.handle.refresh().version
+    assert (done.offsets, done.duplicate) == ({0: (2, 3)}, False)
+
+
+def test_nobody_else_needs_to_be_there(crowd):
+    """Where nobody takes it along its author commits what it proposed, as that."""
+    a, b = crowd.author(), crowd.author()
+    b.append(one("b"))
+    assert a.append(one("a")).offsets == {0: (1, 2)}
+    assert crowd.values() == [b"b", b"a"]
+    assert [answer.is_applied for answer in crowd.combined.authors] == [True]
+
+
+@pytest.mark.parametrize("has_feature", [True, False])
+def test_alone_it_is_as_it_was(store, has_feature):
+    """The same requests without and with the feature, and not a byte of it in the head."""
+    counting = CountingStore(store)
+    log = Log.create(counting, 1, clock=Sleeper(1_000_000), ids=SeededIds(3))
+    if has_feature:
+        log.upgrade([FEATURE])
+    else:
+        log.upgrade(["transactions"])
+    log.append(one("warm"))
+    counting.reset()
+    for n in range(5):
+        log.append(one(f"v{n}"))
+    expected = {"put": 5 + 1, "create": 5, "get": 5}  # A hint at version 4.
+    assert counting.counts == expected
+    assert "combined" not in head_to_json(log.handle.tip.head)
+
+
+def test_an_old_log_gets_it_by_an_upgrade_alone(make_log, open_log):
+    """H-W19: contention adds nothing to a log without the feature."""
+    make_log()
+    a, b = open_log(), open_log()
+    a.append(one("a"))
+    b.append(one("b"))
+    assert FEATURE not in b.handle.tip.head.log.features
+    assert b.handle.tip.head.combined is None
+
+
+def test_many_go_in_one_commit(crowd):
+    """Seven proposals and the combiner's own are one version, each with a range of its own."""
+    waiting = [crowd.author() for _ in range(7)]
+    c = crowd.author()
+    crowd.author().append(one("race"))
+    results = []
+
+    def nested(rest):
+        if not rest:
+            return lambda: results.append(c.append(one("c")))
+
+        def wait():
+            asleep(rest[0], nested(rest[1:]))
+            results.append(rest[0].append(one(f"w{len(rest)}")))
+
+        return wait
+
+    nested(waiting)()
+    assert len({done.version for done in results}) == 1
+    assert sorted(done.offsets[0] for done in results) == [(n, n + 1) for n in range(1, 9)]
+    assert sorted(crowd.values()) == sorted([b"race", b"c", *(b"w%d" % n for n in range(1, 8))])
+    assert len(crowd.combined.authors) == 8
+
+
+def test_a_second_answer_takes_the_place_of_the_first(crowd):
+    """The head has one answer an author, its newest."""
+    a = crowd.author()
+    for n in range(3):
+        crowd.author().append(one(f"race{n}"))
+        a.append(one(f"a{n}"))
+        a.handle.clock.advance(11_000)  # Else it lets others in first, and loses no race.
+    assert [answer.number for answer in crowd.combined.authors] == [3]
+
+
+# H-W1, H-W8, H-W9: who may commit what was posted
+
+
+def test_what_was_interrupted_may_be_taken_along(crowd):
+    """An interrupt makes no requests, and tells nothing: the records may come."""
+    left_waiting(crowd)
+    combining(crowd)
+    assert crowd.values().count(b"a") == 1
+
+
+def test_h_w1_a_proposal_that_is_a_minute_old_is_left_out(crowd):
+    """H-W1: a zombie does not wake on a quiet log."""
+    left_waiting(crowd)
+    combining(crowd, now_ms=1_000_000 + ELIGIBLE_MS + 1_000)
+    assert b"a" not in crowd.values()
+
+
+def test_h_w1_the_next_append_ends_what_was_left(crowd):
+    """H-W1: nobody takes along what its author's later append passed."""
+    a = left_waiting(crowd)
+    a.append(one("newer"))
+    combining(crowd)
+    assert b"a" not in crowd.values()
+    assert crowd.values().count(b"newer") == 1
+
+
+def test_h_w1_so_does_any_other_commit(crowd):
+    """H-W1: an alter ends it in the same commit, without a request more."""
+    a = left_waiting(crowd)
+    a.alter({"retention.ms": "5000"})
+    assert [answer.is_applied for answer in crowd.combined.authors] == [False]
+    combining(crowd)
+    assert b"a" not in crowd.values()
+
+
+def test_h_w7_what_lands_late_is_known_by_its_number(crowd):
+    """H-W7: a proposal that is stored after its author went on is never taken along."""
+    a = left_waiting(crowd)
+    (path,) = crowd.proposals()
+    data = crowd.log.handle.store.get(path)
+    crowd.log.handle.store.delete(path)
+    a.append(one("newer"))
+    crowd.log.handle.store.create(path, data)
+    combining(crowd)
+    assert b"a" not in crowd.values()
+
+
+def test_h_w8_its_author_commits_it_as_that_alone(crowd):
+    """H-W8: once posted it is committed as that operation; so a combiner beside it changes
+    nothing.
+    """
+    a, b = crowd.author(), crowd.author()
+    b.append(one("b"))
+    a.append(one("a"))
+    for path in crowd.proposals():
+        assert documents.proposal_of(path)[1] == crowd.combined.authors[0].author
+    combining(crowd)
+    assert crowd.values().count(b"a") == 1
+
+
+def test_h_w9_a_forked_child_is_another_author(crowd):
+    """H-W9: author and ids of commits are drawn anew in a forked child."""
+    a = crowd.author()
+    crowd.author().append(one("b"))
+    a.append(one("a"))
+    combiner = a.handle._committing[1]
+    combiner.after_fork()
+    crowd.author().append(one("c"))
+    a.append(one("d"))
+    authors = {answer.author for answer in crowd.combined.authors}
+    assert len(authors) == 2
+    prefixes = {record.commit_id[:8] for record in a.handle._tip.recent.known}
+    assert {author[:8] for author in authors} <= prefixes
+
+
+# H-W2, H-W3: what a commit names is there
+
+
+def test_h_w2_data_below_the_floor_are_left_out(crowd):
+    """H-W2: the combiner checks the stamps of the data, whatever that of the proposal is."""
+    left_waiting(crowd)
+    (_path,) = crowd.proposals()
+    version = crowd.log.handle.refresh().version
+    handle = crowd.log.handle
+    from clog.storage.format.commits import Edit
+
+    handle.commit(lambda tip, _: Edit(orphan_floor=version + 1), operation="floor")
+    combining(crowd)
+    assert b"a" not in crowd.values()
+
+
+# H-W4, H-W23: what may be said
+
+
+def aged(crowd, *, ms=70_000, versions=ANSWERED_VERSIONS + 4):
+    """Others go on for so long."""
+
+    def go_on():
+        d = crowd.author(now_ms=1_000_000 + ms)
+        for n in range(versions):
+            d.append(one(f"d{n}"))
+
+    return go_on
+
+
+def test_h_w4_a_forgotten_answer_is_not_taken_for_none(crowd):
+    """H-W4: the author slept while its answer came and went: unknown, and nothing twice."""
+    a = crowd.author()
+    crowd.author().append(one("race"))
+
+    def meanwhile():
+        combining(crowd)
+        aged(crowd)()
+
+    asleep(a, meanwhile)
+    with pytest.raises(CommitStateUnknownError, match="forgotten"):
+        a.append(one("a"))
+    assert crowd.values().count(b"a") == 1
+
+
+def test_an_answer_is_kept_for_a_minute(crowd):
+    """What was answered less than a minute ago is found, after however many versions."""
+    a = crowd.author()
+    crowd.author().append(one("race"))
+
+    def meanwhile():
+        combining(crowd)
+        aged(crowd, ms=50_000)()
+
+    asleep(a, meanwhile)
+    assert a.append(one("a")).offsets == {0: (3, 4)}
+    assert crowd.values().count(b"a") == 1
+
+
+def test_h_w23_who_gives_up_too_late_is_told_that_nobody_knows(crowd):
+    """H-W23: a withdrawal expires, too."""
+    a = crowd.author()
+    crowd.author().append(one("race"))
+
+    def refused():
+        crowd.log.alter({"max.message.bytes": "20"})
+        asleep(a, forgotten)
+
+    def forgotten():
+        crowd.log.alter({"max.message.bytes": None})
+        combining(crowd)
+        aged(crowd)()
+        crowd.log.alter({"max.message.bytes": "20"})
+
+    asleep(a, refused)
+    with pytest.raises(CommitStateUnknownError):
+        a.append(one("a" * 40))
+    assert crowd.values().count(b"a" * 40) <= 1
+
+
+# F5: giving up
+
+
+def test_what_is_refused_after_it_was_posted_is_withdrawn(crowd):
+    """The refusal is told, and holds: nobody commits it when the config allows it again."""
+    a = crowd.author()
+    crowd.author().append(one("race"))
+    asleep(a, lambda: crowd.log.alter({"max.message.bytes": "20"}))
+    with pytest.raises(InvalidInputError, match=r"max\.message\.bytes"):
+        a.append(one("a" * 40))
+    assert [answer.is_applied for answer in crowd.combined.authors] == [False]
+    crowd.log.alter({"max.message.bytes": None})
+    combining(crowd)
+    assert b"a" * 40 not in crowd.values()
+    assert a.append(one("again")).offsets
+
+
+def test_a_store_that_is_away_leaves_it_unknown(crowd):
+    """F5: what can be neither committed nor withdrawn is unknown, and once at most."""
+    away = Away(crowd.store)
+    a = crowd.author(away)
+    crowd.author().append(one("race"))
+    asleep(a, away.goes)
+    with pytest.raises(CommitStateUnknownError):
+        a.append(one("a"))
+    away.is_away = False
+    combining(crowd)
+    assert crowd.values().count(b"a") == 1
+
+
+class Away(WrappingStore):
+    """A store that can go away, for reads and writes."""
+
+    is_away = False
+
+    def goes(self):
+        self.is_away = True
+
+    def get(self, path, start=None, end=None):
+        self._check()
+        return self.inner.get(path, start, end)
+
+    def create(self, path, data):
+        self._check()
+        self.inner.create(path, data)
+
+    def _check(self):
+        if self.is_away:
+            raise StoreUnavailableError("away")
+
+
+# Appends of every kind
+
+
+def test_producers_are_told_of_what_another_committed(crowd):
+    """A sequence that came another way meanwhile is a duplicate, and is there once."""
+    a, other = crowd.author(), crowd.author()
+    crowd.author().append(one("race"))
+    asleep(a, lambda: other.append(one("a"), producer=("p", 1)))
+    done = a.append(one("a"), producer=("p", 1))
+    assert done.duplicate
+    combining(crowd)
+    assert crowd.values().count(b"a") == 1
+
+
+def test_a_producer_is_taken_along_with_its_entry(crowd):
+    """The combiner writes the entry: a repeated append finds it."""
+    a, c = crowd.author(), crowd.author()
+    crowd.author().append(one("race"))
+    asleep(a, lambda: c.append(one("c")))
+    first = a.append(one("a"), producer=("p", 7))
+    again = crowd.author().append(one("a"), producer=("p", 7))
+    assert (again.duplicate, again.version, again.offsets) == (True, first.version, first.offsets)
+
+
+def test_two_of_one_producer_go_in_their_order_or_not(crowd):
+    """Of two proposals of one id the lower sequence is left out behind the higher one."""
+    a, b, c = crowd.author(), crowd.author(), crowd.author()
+    crowd.author().append(one("race"))
+    told = []
+
+    def second():
+        asleep(b, lambda: c.append(one("c")))
+        told.append(b.append(one("five"), producer=("p", 5)))
+
+    asleep(a, second)
+    told.append(a.append(one("five"), producer=("p", 5)))
+    assert sorted(done.duplicate for done in told) == [False, True]
+    assert crowd.values().count(b"five") == 1
+
+
+def test_a_transaction_is_taken_along_whole(crowd):
+    """A deferred transaction is proposed with its positions, and committed once."""
+    a, c = crowd.author(), crowd.author()
+    with a.transaction("t") as first:
+        first.append(one("zero"))
+    c.handle.refresh()
+    transaction = a.transaction("t")
+    transaction.append(one("a"))
+    transaction.positions(crowd.log, {0: 1})
+    crowd.author().append(one("race"))
+    asleep(a, lambda: c.append(one("c")))
+    done = transaction.commit()
+    assert done.version == c.handle.tip.version
+    assert crowd.values()[done.offsets[0][0]] == b"a"
+    state = crowd.author().handle.find_writer("transaction", "t").transaction
+    assert state.positions[crowd.log.id][0].offset == 1
+
+
+def test_positions_in_what_is_no_log_bring_their_feature(crowd):
+    """Who combines announces the feature that a proposed transaction needs."""
+    a, c = crowd.author(), crowd.author()
+    transaction = a.transaction("t")
+    transaction.append(one("a"))
+    transaction.positions("kafka:x/y", {0: (5, "7")})
+    c.handle.refresh()
+    crowd.author().append(one("race"))
+    asleep(a, lambda: c.append(one("c")))
+    assert transaction.commit().version == c.handle.tip.version
+    assert "foreign-positions" in crowd.author().handle.tip.head.log.features
+    assert crowd.author().positions("t")["kafka:x/y"][0] == 5
+
+
+def test_epochs_fence_proposals(crowd):
+    """A proposal of a fenced epoch is left out, by whoever combines; its author is told."""
+    a, c = crowd.author(), crowd.author()
+    transaction = a.transaction("t")
+    transaction.append(one("a"))
+
+    def fenced():
+        crowd.author().transaction("t")
+        c.append(one("c"))
+
+    asleep(a, fenced)
+    crowd.author().append(one("race"))
+    with pytest.raises(TransactionFencedError):
+        transaction.commit()
+    assert b"a" not in crowd.values()
+
+
+def test_other_commits_take_proposals_along(crowd):
+    """An alter, a roll and a cut commit what waits, while writers combine."""
+    for who in ("x", "y"):
+        combining(crowd, who)  # Two authors were answered of late.
+    doings = [
+        lambda: crowd.log.alter({"retention.ms": "77777"}),
+        crowd.log.roll,
+        lambda: crowd.log.delete_records({0: 1}),
+    ]
+    for n, do in enumerate(doings):
+        a = crowd.author()
+        a.handle._committing[1]._cycle_ms = 1_000.0  # As far away as that.
+        asleep(a, do)
+        done = a.append(one(f"a{n}"))
+        assert done.version == crowd.log.handle.tip.version, n
+
+
+# H-W5, H-W6, H-W17, H-W18: stores
+
+
+class Unproven(WrappingStore):
+    """A store whose exclusive creates are not known to be that."""
+
+    create_is_proven = False
+
+
+def test_h_w6_an_answer_is_believed_once_a_version_follows(crowd):
+    """H-W6: on a store that is only probed its author sees to a version behind the answer."""
+    store = Unproven(crowd.store)
+    a, c = crowd.author(store), crowd.author(store)
+    crowd.author().append(one("race"))
+    asleep(a, lambda: c.append(one("c")))
+    done = a.append(one("a"))
+    assert done.version < a.handle.tip.version
+    assert crowd.values().count(b"a") == 1
+
+
+class Blind(WrappingStore):
+    """A store whose LIST shows nothing, or is refused."""
+
+    refuses = False
+
+    def list(self, prefix):
+        if self.refuses:
+            raise StoreRefusedError("denied")
+        return iter(())
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_h_w17_a_list_may_miss_everything(crowd, refuses):
+    """H-W17: who sees no proposals leaves them out, and their authors commit them."""
+    blind = Blind(crowd.store)
+    blind.refuses = refuses
+    a, c = crowd.author(), crowd.author(blind)
+    crowd.author().append(one("race"))
+    asleep(a, lambda: c.append(one("c")))
+    a.append(one("a"))
+    assert sorted(crowd.values()) == [b"a", b"c", b"race"]
+
+
+class Denied(WrappingStore):
+    """A store that lets nobody write proposals."""
+
+    def create(self, path, data):
+        if documents.PROPOSALS in path:
+            raise StoreRefusedError("denied", certain=True)
+        self.inner.create(path, data)
+
+
+def test_h_w18_who_may_not_propose_commits_himself(crowd):
+    """H-W18: a role without the right to the folder appends all the same."""
+    a = crowd.author(Denied(crowd.store))
+    crowd.author().append(one("race"))
+    assert a.append(one("a")).offsets == {0: (1, 2)}
+    assert crowd.proposals() == []
+
+
+class Lossy(WrappingStore):
+    """A store that loses replies to proposals."""
+
+    def create(self, path, data):
+        self.inner.create(path, data)
+        if documents.PROPOSALS in path:
+            raise StoreUnavailableError("no reply")
+
+
+def test_a_lost_reply_to_a_proposal_changes_nothing(crowd):
+    """It may be there, so it counts as posted; it is, and is taken along once."""
+    a, c = crowd.author(Lossy(crowd.store)), crowd.author()
+    crowd.author().append(one("race"))
+    asleep(a, lambda: c.append(one("c")))
+    assert a.append(one("a")).version == c.handle.tip.version
+    assert crowd.values().count(b"a") == 1
+
+
+# What is left out
+
+
+@pytest.mark.parametrize("damage", ["cut", "renamed", "partition", "gone", "author"])
+def test_what_cannot_be_read_is_left_out(crowd, damage):
+    """A proposal that is damaged, or another's, or of no partition, holds nobody up."""
+    left_waiting(crowd)
+    store, (path,) = crowd.log.handle.store, crowd.proposals()
+    data = store.get(path)
+    store.delete(path)
+    body = documents.decode("proposal", data, where=path)
+    if damage == "cut":
+        store.put(path, data[:-5])
+    elif damage == "renamed":
+        stamp, author, number, attempt = documents.proposal_of(path)
+        store.put(documents.proposal_path(stamp, author, number + 1, attempt), data)
+    elif damage == "partition":
+        body["appends"][0]["objects"][0]["chunks"]["p"] = [7]
+        store.put(path, documents.encode("proposal", body))
+    elif damage == "author":
+        body["author"] = "no author"
+        store.put(path, documents.encode("proposal", body))
+    combining(crowd)
+    assert b"a" not in crowd.values()
+    assert b"c" in crowd.values()
+
+
+def test_a_proposal_of_another_kind_is_left_out(crowd):
+    """What a later release proposes is not for this one."""
+    left_waiting(crowd)
+    store, (path,) = crowd.log.handle.store, crowd.proposals()
+    body = documents.decode("proposal", store.get(path), where=path)
+    store.delete(path)
+    store.put(path, documents.encode("proposal", {**body, "kind": "later"}))
+    combining(crowd)
+    assert b"a" not in crowd.values()
+
+
+# Bounds
+
+
+def answers(n, version, time_ms):
+    return [Answer(f"{i:016x}", 1, version, True, time_ms) for i in range(n)]
+
+
+def test_answers_are_kept_by_versions_and_time():
+    """Both must have passed; what was left for want of room holds it back."""
+    old = tuple(answers(3, 10, 1_000))
+    first = {"version": 10 + ANSWERED_VERSIONS, "time_ms": 61_000, "least": 1 << 60}
+    assert first_after(Combined(0, old), [], **first) == 10
+    assert first_after(Combined(0, old), [], **{**first, "version": 73}) == 0
+    assert first_after(Combined(0, old), [], **{**first, "time_ms": 60_999}) == 0
+    assert first_after(Combined(0, old), [], **{**first, "least": 9}) == 0
+
+
+def test_the_time_gives_way_where_answers_are_too_many():
+    """Their number is bounded, by the oldest that are 64 versions old."""
+    many = (*answers(ANSWERS_MAX // 2, 10, 9_000), *answers(ANSWERS_MAX, 20, 9_000)[500:])
+    coming = [Answered(f"{5000 + i:016x}", 1, True) for i in range(3)]
+    first = first_after(Combined(0, many), coming, version=100, time_ms=9_500, least=1 << 60)
+    assert first == 10
+
+
+def test_a_full_head_of_answers_is_not_larger_than_it_may_be():
+    """FORMAT.md §21: 64 KiB of JSON, with numbers as large as those of years."""
+    some = tuple(
+        Answer(f"{i:016x}", 99_999_999, 999_999_999, False, 4_102_444_800_000)
+        for i in range(ANSWERS_MAX)
+    )
+    from clog.storage.format.answers import COMBINED
+
+    size = len(documents.body_json(COMBINED.write(Combined(999_999_999, some))))
+    assert size <= 64 << 10
+
+
+@pytest.mark.parametrize("before", [0, 250])
+def test_h_w16_what_was_there_before_costs_nothing(store, before):
+    """H-W16: the requests of a combining commit do not depend on earlier commits and proposals."""
+    counting = CountingStore(store)
+    crowd = Crowd(counting)
+    for n in range(before):
+        proposal = Proposal(author=f"{n:016x}", number=1, stamp=0, since=0, until_ms=1)
+        crowd.log.handle.store.create(
+            documents.proposal_path(0, f"{n:016x}", 1, 0), encode_proposal(proposal)
+        )
+    for n in range(before):
+        crowd.log.append(one(f"v{n}"))
+    a, b = crowd.author(), crowd.author()
+    b.append(one("b"))
+    counting.reset()
+    a.append(one("a"))
+    counts = dict(counting.counts)
+    counts.pop("put", None)  # The hint, at versions divisible by 4, snapshots.
+    assert counts["list"] <= 2
+    assert counts["get"] <= 8

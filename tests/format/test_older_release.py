@@ -16,6 +16,7 @@ import pytest
 from clog.storage import Log
 from clog.storage import administration as creating
 from clog.storage.administration import keep_row_texts
+from clog.storage.cuts import cuts_of, name_cut
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format import log_info as registry
 from clog.storage.format.log_info import DEAD_ROWS, Feature, FeatureNames
@@ -149,6 +150,21 @@ def test_it_reads_a_log_with_rules_of_texts(older, tmp_path, monkeypatch, how):
     refused = [told.pop(name) for name in ("append", "alter", "clean")]
     assert all("has the features ['row-texts'], which this clog can read" in r for r in refused)
     assert (log.version, told) == (3, {"read": 1, "table": 1})
+
+
+@pytest.mark.parametrize("how", ["cold", "warm"])
+def test_it_reads_a_log_that_is_kept_for_a_cut(older, tmp_path, monkeypatch, how):
+    """FORMAT.md §20: keeps and cuts stand beside what it knows; and it refuses to clean, so that
+    it raises no version above one that is kept.
+    """
+    monkeypatch.setattr(creating, "NEW_LOG_FEATURES", FeatureNames((), ("named-cuts",)))
+    log = Log.create(str(tmp_path / "log"), partitions=1)
+    log.append(ONE)
+    told = older(how, lambda: name_cut(log.handle, "month-end"))
+    refused = [told.pop(name) for name in ("append", "alter", "clean")]
+    assert all("has the features ['named-cuts'], which this clog can read" in r for r in refused)
+    assert told == {"read": 1, "table": 1}
+    assert cuts_of(log.handle)
 
 
 def test_it_does_not_know_the_edit_that_adds_a_feature(log, older):

@@ -13,7 +13,7 @@ from clog.cleaner.selection import Candidate, PassResult, overdue_ms
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock, Shared
 from clog.storage.format.manifest import Manifest
-from clog.storage.publications.publish import Kept, kept_for_views
+from clog.storage.publications.publish import Kept, kept_for_views, overdue
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.readers import Reader
 
@@ -35,6 +35,7 @@ class LogState:
     Kafka. ``failures`` are rounds in a row that failed. ``error`` is that of the last round, or why
     the log is not ``opened``. ``lags_ms``: by format, how far a published view is behind;
     ``kept``: what is kept for it, and ``stuck`` the formats for which that does not move on.
+    ``cut_bytes``: what is kept for named cuts.
     ``readers``: the named readers, where they are watched. ``undecided`` transactions hold readers
     back, the first of them since ``undecided_since_ms``.
     """
@@ -51,6 +52,7 @@ class LogState:
     lags_ms: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[str, Kept] = field(default_factory=dict)
     stuck: Sequence[str] = ()
+    cut_bytes: int = 0
     readers: Sequence[Reader] = ()
 
 
@@ -134,6 +136,8 @@ class Monitor(Shared):
         partitions = [_state(manifest, p, config, now_ms) for p in compacted]
         delay_ms = config.file_delete_delay_ms
         kept = kept_for_views(manifest, delay_ms, now_ms=now_ms) if manifest.head.pins else {}
+        oldest = min((keep.version for keep in manifest.head.kept.values()), default=None)
+        held = [] if oldest is None else overdue(manifest, delay_ms, now_ms=now_ms)
         began = [e.started_ms for e in manifest.head.unended if e.first]
         with self._lock:
             before = self._logs.get(url, LogState())
@@ -143,6 +147,7 @@ class Monitor(Shared):
                 lags_ms=beside[0],
                 kept=kept,
                 stuck=[name for name, view in kept.items() if view.is_stuck(delay_ms)],
+                cut_bytes=sum(r.size_bytes for r in held if r.version > (oldest or 0)),
                 readers=beside[1],
                 undecided=len(began),
                 undecided_since_ms=min(began, default=None),

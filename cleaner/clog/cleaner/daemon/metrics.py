@@ -344,6 +344,10 @@ _METRICS: Sequence[_Row] = (
         *("undecided_transactions_count", "those that hold readers back"),
         lambda state: state.undecided,
     ),
+    _of_opened(
+        *("cut_kept_bytes", "objects that are kept for named cuts, past their time"),
+        lambda state: state.cut_bytes,
+    ),
     _Row("time_since_last_run_seconds", "since a round began or ended", _since_run),
     _Row("passes_running", "passes under way", lambda s: len(s.cleaner.monitor.activities())),
     _Row("healthy", "1 when /healthz says so", lambda seen: int(not ailments(seen.cleaner))),

@@ -30,6 +30,7 @@ from clog.cleaner.daemon.metrics import (
 )
 from clog.cleaner.log_round import CleanerSettings
 from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
+from clog.storage.cuts import drop_cut, name_cut
 from clog.storage.publications.delta import DeltaView
 from clog.storage.store.contract import WrappingStore
 from clog_testing.crash import inside
@@ -344,6 +345,25 @@ def test_a_view_that_keeps_objects_too_long_is_told(make_log, put, clock, monkey
         cleaner.run_once()
     assert notices(cleaner) == []
     assert ("clog_cleaner_publish_kept_bytes", "delta") not in values(cleaner)
+
+
+def test_what_named_cuts_keep_is_told(make_log, put, clock):
+    """S69: the bytes that would have been deleted but for them."""
+    log = make_log(min_cleanable_dirty_ratio=0)
+    put(log, "a=1 b=1 a=2")
+    name_cut(log.handle, "month-end")
+    cleaner, seen = Cleaner(log), []
+    for _ in range(3):
+        log.roll()
+        cleaner.run_once(force=True)
+        seen.append(values(cleaner)["clog_cleaner_cut_kept_bytes",])
+        put(log, "a=3")
+        clock.advance(2 * 86_400_000)
+    assert seen[0] == 0
+    assert seen[-1] > 0
+    drop_cut(log.handle, "month-end")
+    cleaner.run_once(force=True)
+    assert values(cleaner)["clog_cleaner_cut_kept_bytes",] == 0
 
 
 def missing_package(_view):

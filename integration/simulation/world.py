@@ -21,6 +21,7 @@ from actors import PlainWriter, Producer, Sink, Zombie, ZombieProducer
 from chased import Chased
 from company import Company
 from crowd import Crowd
+from cutters import Cutter
 from dealers import Dealer, Finisher, Hanging, ZombieDealer, ZombieFinisher
 from deals import Ledger
 from disk import Clock
@@ -144,7 +145,7 @@ _AROUND_DEALS = (
     *((f"sweeper-1@{n}", Sweeper, 30) for n in range(SITES)),
     *((f"operator@{n}", Operator, 25) for n in range(SITES)),
     *((f"recreator@{n}", Recreator, 4) for n in range(SITES)),
-    ("job/1@1", Transactor, 20),
+    *(("job/1@1", Transactor, 20), ("cutter", Cutter, 50)),
 )
 _AROUND_CLEANERS = ("plain", "cleaner-1", "cleaner-2")
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from limits import Patch, patching
 
 import clog.cleaner.selection
+import clog.storage.cuts
 import clog.storage.format.chunks
 import clog.storage.format.commits
 import clog.storage.read.cleanable
@@ -185,6 +186,11 @@ def marker_goes_at_once(patch: Patch) -> None:
     patch(marker, "may_go", lambda _self, _now_ms: True)
 
 
+def cut_at_the_newest(patch: Patch) -> None:
+    """A cut is the newest version of each log (S74)."""
+    patch(storage.cuts, "consistent", lambda bounds, _shown, _firsts: dict(bounds))
+
+
 DEAL_BUGS = {
     "late prepare is accepted after the outcome": late_prepare,
     "outcome guessed where the home cannot be read": outcome_guessed,
@@ -198,5 +204,6 @@ DEAL_BUGS = {
     "decided before all are prepared": decided_before_prepared,
     "doubt is forgotten by the next try": doubt_forgotten,
     "marker goes at once": marker_goes_at_once,
+    "cut at the newest versions": cut_at_the_newest,
 }
 """By name; worlds with several logs must find them."""

@@ -37,6 +37,19 @@ hypothesis.settings.register_profile(
 
 SERVER_START_S = 60
 S3_SERVER = Path(__file__).parent / "tests/s3_server.py"
+BENCHMARKS = Path(__file__).parent / "benchmarks"
+BROKER = {
+    "group.initial.rebalance.delay.ms": 0,
+    "log.cleaner.backoff.ms": 200,
+    "log.cleaner.dedupe.buffer.size": 2 << 20,
+    "log.initial.task.delay.ms": 500,
+    "log.retention.check.interval.ms": 500,
+    "log.segment.bytes": 1 << 20,
+    "num.partitions": 1,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+}
+"""Of the broker that tests share: what it does by itself, it does within a second."""
 _numbers = itertools.count()
 
 
@@ -74,6 +87,23 @@ def logging_is_given_back():
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(capture=False)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory):
+    """A broker of Kafka, from the jars of the benchmarks, with fast cleaners and small segments."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        pytest.skip("confluent-kafka is not installed")
+    sys.path.append(str(BENCHMARKS))
+    from peers.environments import UnavailableError, jars
+    from peers.kafka import Broker
+
+    try:
+        jars("kafka")
+    except UnavailableError as e:
+        pytest.skip(str(e))
+    with Broker(tmp_path_factory.mktemp("kafka"), BROKER, heap="256m") as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

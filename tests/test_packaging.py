@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TOP = {"clog/storage", "clog/state", "clog/cleaner", "clog/connector", "clog/cli", "clog/jobs"}
+TOP = {
+    "clog/storage",
+    "clog/state",
+    "clog/cleaner",
+    "clog/connector",
+    "clog/bridge",
+    "clog/cli",
+    "clog/jobs",
+}
 
 needs_hatchling = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed (group: test)"

@@ -29,7 +29,7 @@ from clog.storage import (
     Table,
 )
 
-PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector", "clog.jobs")
+PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector", "clog.bridge", "clog.jobs")
 NOT_FOR_USERS = {
     "Log.handle",
     "NamedReader.commit_at",

@@ -51,7 +51,7 @@ def site(tmp_path_factory) -> Path:
 def test_the_site_has_every_page_and_every_name(site):
     """Strict mode has checked links and anchors; each exported name has its entry."""
     assert len([*site.rglob("site/**/index.html")]) > 60
-    for package in ("clog.storage", "clog.cleaner", "clog.connector"):
+    for package in ("clog.storage", "clog.cleaner", "clog.connector", "clog.bridge"):
         page = (site / "site" / "reference" / package / "index.html").read_text()
         for name in import_module(package).__all__:
             assert re.search(rf'id="{re.escape(package)}(\.\w+)*\.?{name}"', page), name

@@ -51,17 +51,22 @@ class Cleaned:
 
 
 class Broker:
-    """Started on entry, stopped on exit; its folder may be used again.
+    """Started on entry, stopped on exit; its folder may be used again, and it may be started again,
+    at the same address.
 
     Attributes:
         address: for clients.
         pid: of its Java process.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, object] | None = None, *, heap: str = HEAP
+    ) -> None:
         self.folder = folder
         self._config = dict(config or {})
+        self._heap = heap
         self._process: subprocess.Popen[bytes] | None = None
+        self._ports: list[int] = []
         self.address = ""
 
     @property
@@ -71,7 +76,7 @@ class Broker:
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        ports = free_ports(2)
+        ports = self._ports = self._ports or free_ports(2)
         self.address = f"127.0.0.1:{ports[0]}"
         properties = self.folder / "server.properties"
         properties.write_text(
@@ -97,6 +102,12 @@ class Broker:
                 self._process.wait(START_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
+
+    def kill(self) -> None:
+        """Ends it at once, as a power cut would for its process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def wait_for_passes(self, count: int, wait_s: float) -> list[Cleaned]:
         """The passes since the start, once there are so many of them."""
@@ -143,7 +154,7 @@ class Broker:
         with self._log.open("ab") as out:
             return subprocess.Popen(
                 [
-                    *(java(), f"-Xmx{HEAP}", f"-Xms{HEAP}", "-XX:+UseG1GC"),
+                    *(java(), f"-Xmx{self._heap}", f"-Xms{self._heap}", "-XX:+UseG1GC"),
                     *("-cp", f"{jars('kafka')}/*", main, *arguments),
                 ],
                 stdout=out,

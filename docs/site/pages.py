@@ -24,14 +24,14 @@ from clog.cleaner.daemon.metrics import registry
 from clog.cli.app import COMMANDS, app
 from clog.connector.options import DEFINITIONS as OPTIONS
 from clog.storage import Log
-from clog.storage.config.definitions import DEFINITIONS as CONFIGS
 from clog.storage.config.definitions import config_text
+from clog.storage.config.log_config import DEFINITIONS as CONFIGS
 from clog.storage.config.log_config import LogConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCE = PROJECT["urls"]["Source"]
-PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector")
+PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector", "clog.bridge")
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 

@@ -30,6 +30,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "reset-times": "logs",
         "copy": "copy",
         "convert": "copy",
+        "mirror": "mirror",
         "delete": "logs",
     },
     "Records": {

@@ -19,6 +19,13 @@
     ├── StoreUnavailableError (OSError)     the filesystem failed: retry later
     │   └── OutOfMemoryError (MemoryError)  this process has too little: give it more, or less to do
     ├── StateFileError (OSError)            the local file: make room on its disk; the log is whole
+    ├── SourceError                         what a log is made from changed: decide how to go on
+    │   ├── SourceReplacedError             another one stands there, or none
+    │   ├── SourceTruncatedError            it lost its end, which the log has
+    │   ├── SourcePurgedError               it removed what the log does not have yet
+    │   ├── SourcePartitionsError           it has more partitions than before
+    │   └── SourceDamagedError              it cannot read its own files
+    ├── SourceUnavailableError (OSError)    what a log is made from does not answer: retry later
     ├── UnsupportedFormatError              written by a newer clog: upgrade
     └── CorruptionError                     bytes contradict the format: keep the files, no retry
 
@@ -48,6 +55,13 @@ class ErrorKind(StrEnum):
     TRANSACTION_TIMEOUT = "transaction_timeout"
     STATE_FENCED = "state_fenced"
     STATE_FILE = "state_file"
+    SOURCE = "source"
+    SOURCE_REPLACED = "source_replaced"
+    SOURCE_TRUNCATED = "source_truncated"
+    SOURCE_PURGED = "source_purged"
+    SOURCE_PARTITIONS = "source_partitions"
+    SOURCE_DAMAGED = "source_damaged"
+    SOURCE_UNAVAILABLE = "source_unavailable"
     UNSUPPORTED_FILESYSTEM = "unsupported_filesystem"
     STORE_UNAVAILABLE = "store_unavailable"
     OUT_OF_MEMORY = "out_of_memory"
@@ -177,6 +191,50 @@ class StateFileError(ClogError, OSError):
     """
 
     kind = ErrorKind.STATE_FILE
+
+
+class SourceError(ClogError):
+    """What a log is made from, such as a topic of Kafka, is not what it was. Nothing of it was
+    committed since; the message says how to go on.
+    """
+
+    kind = ErrorKind.SOURCE
+
+
+class SourceReplacedError(SourceError):
+    """Another source stands under the name: it was deleted and made again, or restored."""
+
+    kind = ErrorKind.SOURCE_REPLACED
+
+
+class SourceTruncatedError(SourceError):
+    """The source lost records at its end that the log has."""
+
+    kind = ErrorKind.SOURCE_TRUNCATED
+
+
+class SourcePurgedError(SourceError):
+    """The source removed records that the log does not have yet."""
+
+    kind = ErrorKind.SOURCE_PURGED
+
+
+class SourcePartitionsError(SourceError):
+    """The source has more partitions than the log; keys may be in others now."""
+
+    kind = ErrorKind.SOURCE_PARTITIONS
+
+
+class SourceDamagedError(SourceError):
+    """The source cannot read records of its own: its files are damaged."""
+
+    kind = ErrorKind.SOURCE_DAMAGED
+
+
+class SourceUnavailableError(ClogError, OSError):
+    """The source cannot be reached, or does not answer; run it again later."""
+
+    kind = ErrorKind.SOURCE_UNAVAILABLE
 
 
 class TransactionTimeoutError(ClogError):

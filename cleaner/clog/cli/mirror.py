@@ -1,0 +1,308 @@
+"""`clog mirror`: topics of Kafka, mirrored into logs with the same offsets."""
+
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from clog.cli.options import (
+    CONFIGS,
+    Code,
+    Given,
+    argument,
+    command,
+    configs,
+    environment_object,
+    flag,
+    option,
+    pairs,
+    partition_count,
+    usage_errors,
+)
+from clog.cli.output import (
+    count,
+    counted,
+    counting,
+    duration,
+    print_json_line,
+    print_note,
+    progress,
+    say,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from clog.bridge import Mirrored, MirroredTopic, Sent
+
+_ENVIRONMENT = "CLOG_KAFKA_OPTIONS"
+_TOLD_MS: Final = 60_000
+"""How often it is told how far it is, where no bar shows that."""
+
+
+_PARTITIONS = option(
+    "--partitions N",
+    "Number of partitions of a log that is made; more than the topic has are room for its growth."
+    " Default: that of the topic.",
+    partition_count,
+)
+_FOLLOW_START = flag(
+    "--follow-start",
+    "Let the log start offset follow the topic's: what retention or deleted records removed there"
+    " goes here, too. Default: the log's own configs decide.",
+)
+_SKIP_PURGED = flag(
+    "--skip-purged",
+    "Go on behind records that were removed, by retention or on request, before they were taken."
+    " Default: an error.",
+)
+_FROM_BOUND = flag(
+    "--from-bound",
+    "To a topic: where Kafka has forgotten how far the log was sent, go on where it was at least;"
+    " some records are then sent twice. Default: an error.",
+)
+_END = flag(
+    "--end",
+    "End the mirror for good: take what there is, see that nothing is written to the topic for ten"
+    " seconds, and let others append to the log.",
+)
+_FORCE = flag("--force", "With --end: without a look at the topic, which may be gone.")
+_VERIFY = flag(
+    "--verify",
+    "Mirror nothing, but compare log and topic: every offset that both have, and the last value of"
+    " each key. What cleaners may remove is no difference. Exit code 1 if there are some.",
+)
+_KAFKA_OPTIONS = option(
+    "--kafka-option KEY=VALUE",
+    "An option of librdkafka, such as security.protocol=SASL_SSL. Keep secrets in"
+    f" ${_ENVIRONMENT}, a JSON object. Values are never shown.",
+)
+
+
+@command(writes=True)
+def mirror(  # noqa: PLR0913 - one for each option
+    source: str = argument(
+        "SOURCE",
+        "kafka://HOST:PORT/TOPIC; TOPIC may be a pattern: orders-*. Or a log, to send to a topic.",
+    ),
+    url: str = argument("URL", "The log; of a pattern the folder of the logs. Or the topic."),
+    *,
+    once: bool = flag("--once", "End at the end of now. Default: follow, until stopped."),
+    end: bool = _END,
+    force: bool = _FORCE,
+    verify: bool = _VERIFY,
+    partitions: int | None = _PARTITIONS,
+    follow_start: bool = _FOLLOW_START,
+    skip_purged: bool = _SKIP_PURGED,
+    from_bound: bool = _FROM_BOUND,
+    config: list[str] | None = CONFIGS,
+    kafka_option: list[str] | None = _KAFKA_OPTIONS,
+    given: Given,
+) -> Code | None:
+    r"""Mirror topics of Kafka into logs, or send a log to a topic.
+
+    The log has the topic's partitions, offsets, keys, values, headers and timestamps, each record
+    once, however often this is killed and run again. A log that is made takes over the topic's
+    configs. Records of aborted transactions are left out. A topic that was deleted and made again,
+    cut short, or purged before it was read is an error that says how to go on. With a log first
+    and a topic second its records are sent there, each once, with their offsets in a header.
+
+    \b
+    clog mirror kafka://broker:9092/orders s3://bucket/orders --once
+    clog mirror 'kafka://broker:9092/orders-*' s3://bucket/mirror
+    clog mirror kafka://broker:9092/orders s3://bucket/orders --verify
+    clog mirror s3://bucket/orders kafka://broker:9092/orders-2
+    """
+    from clog.bridge import mirror as run
+    from clog.bridge.topic import SCHEME, address_of
+
+    own = configs(config)
+    options = {
+        **environment_object(_ENVIRONMENT),
+        **pairs(kafka_option, what="--kafka-option", is_secret=True),
+    }
+    is_back = url.startswith(SCHEME) and not source.startswith(SCHEME)
+    with usage_errors():
+        address_of(url if is_back else source)
+    if is_back:
+        if end or force or verify or follow_start or partitions or config:
+            raise typer.BadParameter(
+                "to a topic a log is sent with --once, --skip-purged, --from-bound and"
+                " --kafka-option; omit the other options"
+            )
+        return _send(
+            given, source, url, options, once=once, skip_purged=skip_purged, from_bound=from_bound
+        )
+    if from_bound:
+        raise typer.BadParameter("--from-bound is for a log that is sent to a topic")
+    if force and not end:
+        raise typer.BadParameter("--force needs --end")
+    if verify:
+        return _verify(source, url, options, given)
+    with _until_stopped() as should_stop, _shown(given, once=once or end) as on_progress:
+        done = run(
+            source,
+            url,
+            once=once,
+            end=end,
+            force=force,
+            partitions=partitions,
+            config=own,
+            follow_start=follow_start,
+            skip_purged=skip_purged,
+            storage_options=given.storage,
+            kafka_options=options,
+            single_writer=given.single_writer,
+            on_progress=on_progress,
+            should_stop=should_stop,
+        )
+    given.tell({"topics": [_as_json(t) for t in done.topics.values()]}, lambda: _say(done))
+    return Code.INTERRUPTED if should_stop() else None
+
+
+def _verify(source: str, url: str, options: "Mapping[str, object]", given: Given) -> Code | None:
+    """Compares a log with its topic."""
+    from dataclasses import asdict
+
+    from clog.bridge import verify as run
+
+    with counting("comparing", None) as more:
+        found = run(
+            *(source, url), storage_options=given.storage, kafka_options=options, on_progress=more
+        )
+    summary = (
+        f"{counted(found.same, 'offset')} that both have, the same records;"
+        f" {count(found.only_topic)} only in the topic and {count(found.only_log)} only in the log,"
+        f" as they may; {counted(found.keys, 'key')} with the same last value"
+    )
+    differences = [
+        f"offset {one.offset} of partition {one.partition} {one.why}" for one in found.differences
+    ]
+    given.tell(asdict(found), [summary, *differences])
+    return Code.FAILED if found.differences else None
+
+
+def _send(
+    given: Given,
+    url: str,
+    target: str,
+    options: "Mapping[str, object]",
+    *,
+    once: bool,
+    skip_purged: bool,
+    from_bound: bool,
+) -> Code | None:
+    """Sends a log to a topic."""
+    from dataclasses import asdict
+
+    from clog.bridge import send
+
+    with _until_stopped() as should_stop, progress(hidden=given.json) as bars:
+        bar = bars.add_task("sending", total=None)
+
+        def on_progress(done: "Sent") -> None:
+            has = sum(done.offsets.values())
+            bars.update(bar, completed=has, total=has + done.lag)
+
+        done = send(
+            *(url, target),
+            storage_options=given.storage,
+            kafka_options=options,
+            on_progress=on_progress,
+            should_stop=should_stop,
+            once=once,
+            skip_purged=skip_purged,
+            from_bound=from_bound,
+        )
+    ends = ", ".join(f"{p}: {offset}" for p, offset in sorted(done.offsets.items()))
+    given.tell(
+        {**asdict(done), "lag": done.lag},
+        f"sent {counted(done.records, 'record')} of {done.url} to {done.topic}; up to {ends};"
+        f" {counted(done.lag, 'offset')} behind",
+    )
+    return Code.INTERRUPTED if should_stop() else None
+
+
+@contextmanager
+def _until_stopped() -> "Iterator[Callable[[], bool]]":
+    """Yields what tells whether a signal has come that ends processes; a second one ends it at
+    once.
+    """
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        signal.signal(number, before[number])
+
+    before = {int(s): signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Mirrored], None]]":
+    """Yields what shows how far it is: a bar, or lines where there is no terminal."""
+    from clog.storage.env import SystemClock
+
+    clock, told_ms = SystemClock(), [0]
+    with progress(hidden=given.json) as bars:
+        bar = bars.add_task("mirroring", total=None)
+
+        def on_progress(done: "Mirrored") -> None:
+            has = sum(sum(topic.offsets.values()) for topic in done.topics.values())
+            bars.update(bar, description=_pace(done), completed=has, total=has + done.lag)
+            now_ms = clock.monotonic_ms()
+            if once or not bars.disable or told_ms[0] + _TOLD_MS > now_ms:
+                return
+            told_ms[0] = now_ms
+            if given.json:
+                print_json_line({"topics": [_as_json(t) for t in done.topics.values()]})
+            else:
+                print_note(_pace(done))
+
+        yield on_progress
+
+
+def _pace(done: "Mirrored") -> str:
+    parts = [f"{counted(done.lag, 'offset')} behind", f"{count(int(done.records_per_s))} records/s"]
+    if done.lag and done.eta_ms is not None:
+        parts.append(f"{duration(done.eta_ms)} left")
+    if held := sum(sum(topic.undecided.values()) for topic in done.topics.values()):
+        parts.append(f"{count(held)} behind open transactions")
+    return ", ".join(parts)
+
+
+def _say(done: "Mirrored") -> None:
+    for topic in done.topics.values():
+        ends = ", ".join(f"{p}: {offset}" for p, offset in sorted(topic.offsets.items()))
+        say(
+            f"mirrored {counted(topic.records, 'record')} of {topic.topic} into {topic.url}; up to"
+            f" {ends}; {counted(topic.lag, 'offset')} behind"
+        )
+        for note in _notes(topic):
+            print_note(f"{topic.topic}: {note}")
+
+
+def _notes(topic: "MirroredTopic") -> "Iterator[str]":
+    if topic.undecided:
+        waiting = ", ".join(f"{p}: {n}" for p, n in sorted(topic.undecided.items()))
+        yield f"offsets behind transactions that have not ended, by partition: {waiting}"
+    if topic.keyless:
+        yield f"left out, as a compacted log takes no record without a key: {topic.keyless}"
+    if topic.clamped:
+        yield (
+            f"timestamps that a log cannot hold, moved to the nearest it can: {topic.clamped}; the"
+            " header clog.mirror.timestamp has what they were"
+        )
+    for name, why in topic.configs_left.items():
+        yield f"config {name} is not taken over: {why}"
+
+
+def _as_json(topic: "MirroredTopic") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(topic), "lag": topic.lag}

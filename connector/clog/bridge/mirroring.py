@@ -1,0 +1,596 @@
+"""Topics of Kafka, mirrored into logs with the same partitions and offsets, each record once.
+
+One consumer reads all topics. Its messages become columns as they come, and are handed over in
+batches, of `BATCH_BYTES` or of what came in an interval; one thread commits them, in their order,
+while the next ones are read (`target` has the steps). At most two batches wait, so that a slow
+store slows the reading down.
+
+``once`` ends at the end of now: the last stable offsets as they were at the start. What an open
+transaction holds back is not waited for, and told. Otherwise topics are followed, until somebody
+stops it.
+
+Where several topics are mirrored, each has a log of its own, with transactions of its own: there is
+no moment at which all show the same time. Their cut is the list of versions, `Mirrored.logs`. A
+topic that stops for a reason of its own does not stop the others; it is told in the end.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+from clog.bridge.configs import taken_over, users_own
+from clog.bridge.feed import PATIENCE_MS, At, Feed, Place, Taken
+from clog.bridge.records import Columns, columns_of, joined
+from clog.bridge.target import ID, Batch, LogSettings, Target, opened
+from clog.bridge.topic import Address, Cluster, Extent, address_of
+from clog.storage import Log
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.errors import (
+    ClogError,
+    InvalidInputError,
+    NotFoundError,
+    SourceDamagedError,
+    SourcePurgedError,
+    SourceUnavailableError,
+)
+from clog.storage.format.log_info import GIVEN_OFFSETS
+
+BATCH_BYTES: Final = 56 << 20
+"""Somewhat below ``object.bytes``: what is more makes a second, small object."""
+INTERVAL_MS: Final = 1000
+QUIET_MS: Final = 10_000
+"""For so long nothing may be written to a topic whose mirror ends."""
+LOOK_MS: Final = 5000
+"""How often the ends of a source are asked for, and whether it is still the same."""
+_ONCE_INTERVAL_MS: Final = 10_000
+"""A run that ends by itself commits larger batches: nobody waits for its first records."""
+_RATE_OVER_MS: Final = 30_000
+_WAITING_MAX: Final = 2
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTopic:
+    """How far a topic is mirrored.
+
+    Attributes:
+        topic: its name.
+        source: what positions in it are committed under, ``kafka:<cluster id>/<topic id>``.
+        url: of its log.
+        version: of the log, after the last commit.
+        offsets: by partition, up to where the log has it.
+        ends: by partition, the last stable offset of the topic, as it was asked for last.
+        starts: by partition, the topic's log start offset.
+        undecided: by partition, how many offsets behind the last stable one transactions hold back
+            that have not ended; none where there are none.
+        records: taken in this run.
+        size_bytes: of them, about.
+        keyless: how many were left out, since the log is compacted and they have no key.
+        clamped: how many times were moved, as a log cannot hold them.
+        configs_left: configs of the topic that a log made in this run could not take over, and why.
+    """
+
+    topic: str
+    source: str
+    url: str
+    version: int
+    offsets: Mapping[int, int]
+    ends: Mapping[int, int]
+    starts: Mapping[int, int]
+    undecided: Mapping[int, int]
+    records: int = 0
+    size_bytes: int = 0
+    keyless: int = 0
+    clamped: int = 0
+    configs_left: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lag(self) -> int:
+        """How many offsets the log is behind."""
+        return sum(max(0, end - self.offsets[p]) for p, end in self.ends.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """How far a mirror has come.
+
+    Attributes:
+        topics: by their names.
+        records_per_s: of late.
+        eta_ms: how long the rest takes at that pace; None where that cannot be said.
+    """
+
+    topics: Mapping[str, MirroredTopic]
+    records_per_s: float = 0.0
+    eta_ms: int | None = None
+
+    @property
+    def logs(self) -> dict[str, int]:
+        """The version of each log, by URL: of several topics the only cut there is."""
+        return {topic.url: topic.version for topic in self.topics.values()}
+
+    @property
+    def records(self) -> int:
+        """How many records were taken in this run."""
+        return sum(topic.records for topic in self.topics.values())
+
+    @property
+    def lag(self) -> int:
+        """How many offsets the logs are behind."""
+        return sum(topic.lag for topic in self.topics.values())
+
+
+def mirror(  # noqa: PLR0913 - one for each option
+    source: str,
+    url: str,
+    *,
+    once: bool = False,
+    end: bool = False,
+    force: bool = False,
+    partitions: int | None = None,
+    config: Mapping[str, object] | None = None,
+    follow_start: bool = False,
+    skip_purged: bool = False,
+    storage_options: Mapping[str, object] | None = None,
+    kafka_options: Mapping[str, object] | None = None,
+    single_writer: bool = False,
+    interval_ms: int = INTERVAL_MS,
+    on_progress: Callable[[Mirrored], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> Mirrored:
+    """Mirrors a topic of Kafka into a log with the same partitions, offsets and timestamps, each
+    record once, also after a crash; returns how far it has come.
+
+    Args:
+        source: ``kafka://HOST:PORT/TOPIC``, or a pattern such as ``kafka://HOST:PORT/orders-*``.
+        url: the log, created where there is none; of a pattern the folder of the logs.
+        once: stop at the end of now; else the topics are followed.
+        end: end the mirror for good: take what there is, see that nothing is written to the topic
+            for `QUIET_MS`, and make the log one that gives offsets itself, so that others append.
+        force: end it without a look at the topic, which may be gone.
+        partitions: of a log that is created: more than the topic has leave room for its growth.
+        config: configs of a log that is created, over those of the topic.
+        follow_start: let the log start offset follow the source's: what was removed there goes.
+        skip_purged: go on behind records that the source removed before they were mirrored.
+        storage_options: of the log's filesystem.
+        kafka_options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
+        single_writer: as of `Log.create`.
+        interval_ms: how long records wait at most for a commit, while they are few.
+        on_progress: told how far it is, after each commit and every few seconds.
+        should_stop: asked several times a second; true ends it, with all committed that was read.
+        clock: the source of times; None: the system's clock.
+        ids: the source of random ids; None: the operating system.
+
+    Raises:
+        SourceError: the topic is not what it was; its subclass says what happened.
+        SourceUnavailableError: the brokers do not answer.
+        TransactionFencedError: another mirror of the log took over.
+        InvalidInputError: an argument is wrong, or the log has records of its own.
+        NotFoundError: there is no such topic.
+    """
+    address = address_of(source)
+    if force and not end:
+        raise InvalidInputError("force is for the end of a mirror: give end=True")
+    settings = LogSettings(
+        partitions=partitions,
+        config=users_own(config or {}),
+        storage_options=storage_options,
+        single_writer=single_writer,
+        follow_start=follow_start,
+        skip_purged=skip_purged,
+        clock=clock or SystemClock(),
+        ids=ids or SystemIds(),
+    )
+    if force:
+        return _forced_end(address, url, settings)
+    cluster = Cluster(address.brokers, kafka_options or {})
+    targets = _targets(cluster, address, url, settings)
+    follows = address.is_pattern and not (once or end)
+    run = _Run(
+        *(cluster, targets, settings),
+        once=once or end,
+        interval_ms=interval_ms,
+        discover=partial(_targets, cluster, address, url, settings) if follows else None,
+    )
+    run.to_the_end(on_progress or (lambda _: None), should_stop)
+    if end and not should_stop():
+        _end(cluster, targets, settings.clock)
+    return run.told()
+
+
+def _end(cluster: Cluster, targets: Sequence[Target], clock: Clock) -> None:
+    """Lets logs give offsets, once nothing was written to their topics for a while."""
+    clock.sleep_ms(QUIET_MS)
+    for target in targets:
+        target.check_quiet(cluster)
+    for target in targets:
+        target.log.give_offsets()
+
+
+def _forced_end(address: Address, url: str, settings: LogSettings) -> Mirrored:
+    """Ends the mirror of a topic that may be gone."""
+    if address.is_pattern:
+        raise InvalidInputError("force ends one mirror at a time: name its topic")
+    log = opened(url, settings)
+    with log.transaction(ID) as t:  # Who mirrors it at this moment is fenced.
+        t.abort()
+    log.give_offsets()
+    offsets = log.end_offsets()
+    ((source, _),) = log.positions(ID).items() or (("", {}),)
+    told = MirroredTopic(
+        *(address.topic, source, log.url, log.version, offsets, {}, {}, {}),
+    )
+    return Mirrored({address.topic: told})
+
+
+def _targets(
+    cluster: Cluster,
+    address: Address,
+    url: str,
+    settings: LogSettings,
+    known: Collection[str] = (),
+) -> list[Target]:
+    """Returns the topics that an address means, with their logs; not those that are known."""
+    if not address.is_pattern:
+        return [_target(cluster, address, url, settings)]
+    names = [name for name in cluster.matching(address) if name not in known]
+    return [
+        _target(cluster, address.of(name), f"{url.rstrip('/')}/{name}", settings) for name in names
+    ]
+
+
+def _target(cluster: Cluster, address: Address, url: str, settings: LogSettings) -> Target:
+    """Returns a topic with its log, which is created where there is none (I1)."""
+    topic = cluster.topic(address.topic)
+    try:
+        return Target(opened(url, settings), topic, address, settings)
+    except NotFoundError:
+        pass
+    wanted = settings.partitions or topic.partitions
+    if wanted < topic.partitions:
+        raise InvalidInputError(
+            f"{address} has {topic.partitions} partitions; {wanted} cannot mirror them"
+        )
+    taken = taken_over(cluster.configs(topic.topic), settings.config)
+    log = Log.create(
+        *(url, wanted, taken.config, settings.storage_options, settings.clock),
+        features=[GIVEN_OFFSETS],
+        ids=settings.ids,
+        single_writer=settings.single_writer,
+    )
+    return Target(log, topic, address, settings, left=taken.left)
+
+
+class _Held:
+    """What was read of a topic and not handed over yet; and what was counted of it."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.topic = target.topic.topic
+        self.parts: list[Columns] = []
+        self.since_ms = 0
+        self.handed: dict[int, At] = {}
+        self.positions: dict[int, At] = {}
+        self.extent = Extent({}, {}, {})
+        self.ends: dict[int, int] = {}
+        self.counts = Counter[str]()
+        self.error: ClogError | None = None
+
+    @property
+    def places(self) -> list[Place]:
+        return [(self.topic, p) for p in self.positions]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether something was read that is not handed over."""
+        return self.positions != self.handed
+
+    def move(self, positions: Mapping[int, At], now_ms: int) -> None:
+        """Notes where partitions stand by now."""
+        was_ahead = self.is_ahead
+        self.positions |= positions
+        if not was_ahead and self.is_ahead:
+            self.since_ms = now_ms
+
+    def batch(self) -> Batch:
+        """Returns what is to be committed next."""
+        records = joined(self.parts) if self.parts else None
+        made = Batch(records, self.handed, dict(self.positions))
+        self.parts, self.handed = [], dict(self.positions)
+        return made
+
+    def count(self, batch: Batch) -> None:
+        """Counts what was committed."""
+        if batch.records is not None:
+            self.counts += batch.records.counts
+
+    def told(self) -> MirroredTopic:
+        """Returns how far it is committed."""
+        target, extent = self.target, self.extent
+        undecided = {p: high - extent.stable[p] for p, high in extent.high.items()}
+        return MirroredTopic(
+            topic=self.topic,
+            source=target.topic.source,
+            url=target.log.url,
+            version=target.log.handle.tip.version,
+            offsets={p: at.offset for p, at in target.positions.items()},
+            ends=self.ends or extent.stable,
+            starts=extent.start,
+            undecided={p: count for p, count in undecided.items() if count > 0},
+            configs_left=dict(target.left),
+            **self.counts,
+        )
+
+
+class _Run:
+    """One run over some topics; a worker, of the thread that begins it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        targets: Iterable[Target],
+        settings: LogSettings,
+        *,
+        once: bool,
+        interval_ms: int,
+        discover: Callable[[Collection[str]], list[Target]] | None,
+    ) -> None:
+        self._cluster = cluster
+        self._feed = Feed(cluster)
+        self._settings = settings
+        self._clock = settings.clock
+        self._once = once
+        self._discover = discover
+        self._interval_ms = max(interval_ms, _ONCE_INTERVAL_MS) if once else interval_ms
+        self._held = {target.topic.topic: _Held(target) for target in targets}
+        self._reached: set[Place] = set()
+        self._waiting: deque[tuple[_Held, Batch, Future[None]]] = deque()
+        self._paces: deque[tuple[int, int, int]] = deque()
+        self._heard_ms = self._looked_ms = self._clock.monotonic_ms()
+
+    @property
+    def _working(self) -> list[_Held]:
+        return [held for held in self._held.values() if held.error is None]
+
+    def to_the_end(
+        self, on_progress: Callable[[Mirrored], None], should_stop: Callable[[], bool]
+    ) -> None:
+        """Mirrors until nothing is left of now (``once``), or somebody stops it."""
+        # One thread, so that batches are committed in their order.
+        with ThreadPoolExecutor(1, "clog-mirror") as self._committer:
+            try:
+                for held in self._working:
+                    with self._stopping(held):
+                        self._begin(held)
+                self._follow(on_progress, should_stop)
+            finally:
+                self._feed.close()
+        on_progress(self.told())
+        self._raise_stopped(at_the_end=True)
+
+    def _begin(self, held: _Held) -> None:
+        held.target.begin(self._cluster)
+        held.handed = dict(held.target.positions)
+        new = held.target.new_partitions(self._cluster, held.handed)
+        held.positions = {**held.handed, **new}
+        held.extent = self._cluster.extent(held.topic, held.positions)
+        if self._once:
+            # A new leader may show less for a moment than the one before had shown.
+            stable = held.extent.stable
+            held.ends = {p: max(stable[p], at.offset) for p, at in held.positions.items()}
+        self._feed.add({(held.topic, p): at for p, at in held.positions.items()})
+
+    def _follow(
+        self, on_progress: Callable[[Mirrored], None], should_stop: Callable[[], bool]
+    ) -> None:
+        self._raise_stopped()
+        while not should_stop():
+            self._take(self._feed.take())
+            for held in self._due():
+                self._hand_over(held)
+            moved = self._settle(_WAITING_MAX)
+            if self._looked_ms + LOOK_MS <= self._clock.monotonic_ms():
+                self._look()
+                moved = True
+            self._raise_stopped()
+            if self._once and all(self._reached.issuperset(h.places) for h in self._working):
+                break
+            if moved:
+                on_progress(self.told())
+        for held in self._working:
+            if held.is_ahead or self._starts_rose(held):
+                self._hand_over(held)
+        self._settle(0)
+
+    def _take(self, taken: Taken) -> None:
+        """Keeps what came, and sees to what went wrong."""
+        now_ms = self._clock.monotonic_ms()
+        self._listen(taken, now_ms)
+        for held in self._working:
+            with self._stopping(held):
+                after = {p: at for (_, p), at in self._feed.positions(held.places).items()}
+                messages: Sequence[Any] = taken.messages.get(held.topic, ())
+                if self._once:
+                    after, messages = self._of_now(held, after, messages, taken.ended)
+                if messages:
+                    held.parts.append(columns_of(messages, needs_key=held.target.needs_key))
+                held.move(after, now_ms)
+                self._see_to(held, taken)
+
+    def _of_now(
+        self,
+        held: _Held,
+        after: Mapping[int, At],
+        messages: Sequence[Any],
+        ended: Mapping[Place, int],
+    ) -> tuple[dict[int, At], Sequence[Any]]:
+        """Returns positions and messages up to the end of now; partitions that reached it rest."""
+        ends = held.ends
+        reached = {p for p, at in after.items() if at.offset >= ends[p]}
+        if any(after[p].offset > ends[p] for p in reached):
+            messages = [m for m in messages if m.offset() < ends[m.partition()]]
+        reached |= {p for p in ends if ended.get((held.topic, p), -1) >= ends[p]}
+        places = {(held.topic, p) for p in reached} - self._reached
+        self._feed.remove(places)
+        self._reached |= places
+        return {p: At(min(at.offset, ends[p]), at.epoch) for p, at in after.items()}, messages
+
+    def _listen(self, taken: Taken, now_ms: int) -> None:
+        """Raises if the brokers have said nothing for long and something must come; says so in the
+        log of messages where it need not.
+        """
+        if taken.messages or taken.ended or not (self._once or taken.troubles):
+            self._heard_ms = now_ms
+        elif self._heard_ms + PATIENCE_MS < now_ms:
+            if self._once:
+                raise self._cluster.unavailable(f"anything in {PATIENCE_MS // 1000} s")
+            _log.warning("%s: %s", self._cluster.brokers, taken.troubles[-1])
+            self._heard_ms = now_ms
+
+    def _see_to(self, held: _Held, taken: Taken) -> None:
+        """Raises if something is wrong with a topic, or passes over what was purged."""
+        if any(topic == held.topic for topic, _ in taken.gone):
+            held.target.check(self._cluster)
+        for (topic, p), why in taken.damaged.items():
+            if topic == held.topic:
+                raise held.target.damaged(p, held.positions[p], why)
+        mine = sorted(p for topic, p in taken.lost if topic == held.topic)
+        if not mine:
+            return
+        error = held.target.lost(self._cluster, mine, held.positions)
+        fresh = all(held.target.is_untouched(p) for p in mine)
+        if not (isinstance(error, SourcePurgedError) and (fresh or self._settings.skip_purged)):
+            raise error
+        starts = self._cluster.starts(held.topic, mine)
+        self._feed.remove([(held.topic, p) for p in mine])
+        self._feed.add({(held.topic, p): At(start) for p, start in starts.items()})
+        held.move({p: At(start) for p, start in starts.items()}, self._clock.monotonic_ms())
+
+    def _due(self) -> list[_Held]:
+        """Returns the topics of which a batch is to be committed now."""
+        now_ms = self._clock.monotonic_ms()
+        sizes = {held.topic: held.size_bytes for held in self._working}
+        # Many topics shall not take more memory than one.
+        limit = BATCH_BYTES if sum(sizes.values()) < 2 * BATCH_BYTES else max(sizes.values())
+        return [
+            held
+            for held in self._working
+            if held.is_ahead
+            and (sizes[held.topic] >= limit or held.since_ms + self._interval_ms <= now_ms)
+        ]
+
+    def _hand_over(self, held: _Held) -> None:
+        self._settle(_WAITING_MAX - 1)
+        if held.error is None:
+            batch = held.batch()
+            made = self._committer.submit(held.target.commit, self._cluster, batch)
+            self._waiting.append((held, batch, made))
+
+    def _settle(self, left: int) -> bool:
+        """Waits until at most ``left`` batches are not committed; tells whether one was."""
+        any_was = False
+        while self._waiting and (len(self._waiting) > left or self._waiting[0][2].done()):
+            held, batch, made = self._waiting.popleft()
+            if held.error is not None:  # Committed or not: what came before it is the reason.
+                made.exception()
+                continue
+            with self._stopping(held):
+                made.result()
+                held.count(batch)
+                any_was = True
+        return any_was
+
+    def _look(self) -> None:
+        """Asks how far the topics go by now, and whether they are still the same."""
+        if self._discover is not None:
+            self._add(self._discover)
+        for held in self._working:
+            with self._stopping(held):
+                try:
+                    held.target.check(self._cluster)
+                    self._look_for_new(held)
+                    held.extent = self._cluster.extent(held.topic, held.positions)
+                    if self._starts_rose(held):
+                        self._hand_over(held)
+                except SourceUnavailableError as e:
+                    _log.warning("%s", e)
+        self._looked_ms = self._clock.monotonic_ms()
+
+    def _add(self, discover: Callable[[Collection[str]], list[Target]]) -> None:
+        """Begins with topics that were made meanwhile."""
+        try:
+            new = discover(self._held)
+        except ClogError as e:
+            _log.warning("%s", e)
+            return
+        for target in new:
+            held = self._held[target.topic.topic] = _Held(target)
+            with self._stopping(held):
+                self._begin(held)
+
+    def _starts_rose(self, held: _Held) -> bool:
+        """Tells whether log start offsets are to follow, and no batch is on its way for it."""
+        is_waiting = any(waiting is held for waiting, _, _ in self._waiting)
+        return not is_waiting and bool(held.target.risen(held.extent.start, held.handed))
+
+    def _look_for_new(self, held: _Held) -> None:
+        """Reads partitions that the topic has more than before, where the log has room; not
+        those that are made while a run ends with what there was.
+        """
+        if self._once:
+            return
+        new = held.target.new_partitions(self._cluster, held.positions)
+        self._feed.add({(held.topic, p): at for p, at in new.items()})
+        held.move(new, self._clock.monotonic_ms())
+
+    @contextmanager
+    def _stopping(self, held: _Held) -> Iterator[None]:
+        """Stops one topic where something is wrong with it; the others go on. What came before the
+        place where it cannot be read is committed.
+        """
+        try:
+            yield
+        except ClogError as e:
+            if isinstance(e, SourceDamagedError | SourcePurgedError) and held.is_ahead:
+                self._hand_over(held)
+            if held.error is None:
+                held.error = e
+                self._feed.remove(set(held.places) - self._reached)
+                if len(self._held) > 1:
+                    _log.error("topic %s is left alone from here on: %s", held.topic, e)
+
+    def _raise_stopped(self, *, at_the_end: bool = False) -> None:
+        """Raises if no topic goes on, or one has stopped by the end."""
+        errors = [held.error for held in self._held.values() if held.error is not None]
+        if errors and (at_the_end or len(errors) == len(self._held)):
+            first, *others = errors
+            for other in others:
+                first.add_note(str(other))
+            raise first
+
+    def told(self) -> Mirrored:
+        """Returns how far the topics are."""
+        topics = {held.topic: held.told() for held in self._held.values() if held.positions}
+        now_ms = self._clock.monotonic_ms()
+        records = sum(topic.records for topic in topics.values())
+        offsets = sum(sum(topic.offsets.values()) for topic in topics.values())
+        self._paces.append((now_ms, records, offsets))
+        while len(self._paces) > 2 and self._paces[0][0] < now_ms - _RATE_OVER_MS:
+            self._paces.popleft()
+        since_ms, records_then, offsets_then = self._paces[0]
+        took_ms = max(1, now_ms - since_ms)
+        done = Mirrored(topics, 1000 * (records - records_then) / took_ms)
+        moved = offsets - offsets_then
+        return replace(done, eta_ms=done.lag * took_ms // moved if moved else None)

@@ -1,0 +1,419 @@
+"""The way back: a log's records, sent to a topic of Kafka, each once.
+
+Where the sending stands is kept in one place, with the records: each transaction of Kafka has
+records and, as the offsets of a consumer group in partitions of the topic itself, the log's offsets
+behind them. Kept in the log, it would be before or behind what Kafka has, and a kill between the
+two commits would double records or lose them. With it goes the log's id and the version that was
+read, by which deletes are noticed that were missed.
+
+J1. The producer takes its transactional id up: what a former one left open is ended, and its
+    transactions that are still on their way are fenced.
+J2. The group's offsets are read, committed ones alone. Kafka forgets them a week after the last one
+    (``offsets.retention.minutes``): so the log has a lower bound beside them, a position in the
+    topic under the id of the sending. Where the bound is there and the group's offset is not, the
+    topic's last record tells, by the header `OFFSET_HEADER`; if it does not, that is a stop.
+J3. Records are sent in transactions, of one commit each; before it the topic's id is asked for.
+J4. From time to time, and in the end, the bound is raised, by a commit of the log.
+
+Offsets are others there: a transaction's marker takes one in each partition, and what the log's
+cleaner removed leaves no gap. The header `OFFSET_HEADER` says where a record stands in the log, and
+`LOG_HEADER` in which. Times are in milliseconds there; one that a mirror had moved is the former
+one again.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.bridge.feed import OPTIONS, At, Feed
+from clog.bridge.records import TIMESTAMP_HEADER
+from clog.bridge.topic import Address, Cluster, Topic, address_of
+from clog.storage import Log
+from clog.storage.env import Clock, SystemClock
+from clog.storage.errors import (
+    ClogError,
+    InvalidInputError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    SourceReplacedError,
+    SourceUnavailableError,
+    TransactionFencedError,
+)
+from clog.storage.format.transactions import Position
+from clog.storage.transactions.transaction import check_missed
+from clog.storage.types.columns import BYTES
+
+OFFSET_HEADER: Final = "clog.offset"
+LOG_HEADER: Final = "clog.log"
+RECORDS_MAX: Final = 20_000
+"""Of one transaction; or so many as have `BYTES_MAX`."""
+BYTES_MAX: Final = 32 << 20
+POLL_MS: Final = 500
+BOUND_MS: Final = 60_000
+_TAIL: Final = 64
+"""Offsets at the end of a partition, of which one is looked for that has a record."""
+_WAIT_S: Final = 30.0
+_Header = tuple[str, bytes | None]
+_PRODUCER: Final[Mapping[str, object]] = {"enable.idempotence": True, "linger.ms": 20}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How far a log is sent.
+
+    Attributes:
+        url: of the log.
+        topic: its name.
+        target: what the topic is, ``kafka:<cluster id>/<topic id>``.
+        offsets: by partition, up to where the topic has the log.
+        ends: by partition, the log's last stable offset, as it was asked for last.
+        records: sent in this run.
+    """
+
+    url: str
+    topic: str
+    target: str
+    offsets: Mapping[int, int]
+    ends: Mapping[int, int]
+    records: int
+
+    @property
+    def lag(self) -> int:
+        """How many offsets the topic is behind."""
+        return sum(end - self.offsets[p] for p, end in self.ends.items())
+
+
+def send(
+    url: str,
+    target: str,
+    *,
+    once: bool = False,
+    skip_purged: bool = False,
+    from_bound: bool = False,
+    storage_options: Mapping[str, object] | None = None,
+    kafka_options: Mapping[str, object] | None = None,
+    on_progress: Callable[[Sent], None] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+) -> Sent:
+    """Sends a log's records to a topic of Kafka, each once, also after a crash: to the partition of
+    the same number, with the log's offset in a header. Readers of the topic need
+    ``isolation.level=read_committed``, as for every transactional producer.
+
+    Args:
+        url: the log, of bytes.
+        target: ``kafka://HOST:PORT/TOPIC``, a topic with at least as many partitions.
+        once: stop at the end of now; else the log is followed.
+        skip_purged: go on behind records that the log has removed before they were sent.
+        from_bound: where Kafka has forgotten the position, go on where the log knows it was, at
+            the latest: some records are then sent twice.
+        storage_options: of the log's filesystem.
+        kafka_options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
+        on_progress: told how far it is, after each transaction.
+        should_stop: asked several times a second; true ends it.
+        clock: the source of times; None: the system's clock.
+
+    Raises:
+        InvalidInputError: a log of columns, a topic with fewer partitions, or another argument.
+        NotFoundError: no such log or topic; Kafka has forgotten the position; or records or
+            tombstones were removed that the topic does not have.
+        SourceReplacedError: the topic was deleted and made again meanwhile.
+        TransactionFencedError: another one sends the log to this topic.
+        SourceUnavailableError: the brokers do not answer.
+    """
+    address = address_of(target)
+    if address.is_pattern:
+        raise InvalidInputError(f"{address} may be several topics; send to one")
+    log = Log.open(url, storage_options, clock)
+    if log.schema != BYTES:
+        raise InvalidInputError(
+            f"{log.url} has columns, and a record of Kafka is bytes; send a log of bytes"
+        )
+    cluster = Cluster(address.brokers, kafka_options or {})
+    sender = _Sender(cluster, log, address, clock or SystemClock())
+    try:
+        sender.begin(from_bound=from_bound)
+        sender.check_there(skip_purged=skip_purged)
+        sender.run(on_progress, should_stop, once=once)
+    finally:
+        sender.close()
+    return sender.told()
+
+
+class _Sender:
+    """Sends one log to one topic; a worker."""
+
+    def __init__(self, cluster: Cluster, log: Log, address: Address, clock: Clock) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._address = address
+        self._clock = clock
+        self._topic: Topic = cluster.topic(address.topic)
+        if self._topic.partitions < log.partitions:
+            raise InvalidInputError(
+                f"{address} has {self._topic.partitions} partitions, and {log.url} has"
+                f" {log.partitions}; give the topic as many (kafka-topics --alter --partitions"
+                f" {log.partitions}), or make another one"
+            )
+        self._id = f"clog-send-{log.id}-{address.topic}"
+        self._producer = cluster.producer({**_PRODUCER, "transactional.id": self._id})
+        self._group = cluster.consumer({**OPTIONS, "group.id": self._id})
+        self._at: dict[int, Position] = {}
+        self._ends: dict[int, int] = {}
+        self._records = 0
+        self._bound: dict[int, int] = {}
+        self._bound_ms = clock.monotonic_ms()
+
+    def close(self) -> None:
+        """Ends it; what is in an open transaction is dropped."""
+        self._group.close()
+
+    def told(self) -> Sent:
+        """Returns how far it is."""
+        offsets = {p: at.offset for p, at in self._at.items()}
+        return Sent(
+            self._log.url,
+            self._topic.topic,
+            self._topic.source,
+            offsets,
+            self._ends,
+            self._records,
+        )
+
+    def begin(self, *, from_bound: bool) -> None:
+        """Takes the id up, and finds out where to go on (J1, J2)."""
+        self._ask(lambda: self._producer.init_transactions(_WAIT_S), "who sends")
+        known = self._committed()
+        bound = self._log.positions(self._id).get(self._topic.source, {})
+        for p in range(self._log.partitions):
+            least = bound.get(p, 0)
+            if p in known and known[p].offset >= least:
+                self._at[p] = known[p]
+                continue
+            tail = self._tail(p) or 0
+            if max(tail, least) == least > tail and not from_bound:
+                raise NotFoundError(
+                    f"{self._address} has forgotten how far partition {p} of {self._log.url} was"
+                    " sent (offsets.retention.minutes after the last time), and its last records"
+                    f" do not tell; {least} offsets were sent at least. Go on there, with some"
+                    " records twice, by --from-bound (from_bound=True), or send to a new topic"
+                )
+            self._at[p] = Position(max(tail, least), self._log.version)
+        self._bound = dict(bound)
+
+    def check_there(self, *, skip_purged: bool) -> None:
+        """Raises if the log has removed what is to be sent; passes over it where that is wanted. A
+        first time begins at the log start.
+        """
+        starts = self._log.start_offsets()
+        now = {p: Position(at.offset, self._log.handle.planned[0]) for p, at in self._at.items()}
+        for p, start in starts.items():
+            at = self._at[p].offset
+            if at and at < start and not skip_purged:
+                raise OffsetOutOfRangeError(
+                    f"{start - at} offsets of partition {p} of {self._log.url} were removed before"
+                    f" they were sent to {self._address}, which has it up to {at}; go on at {start}"
+                    " with --skip-purged (skip_purged=True)",
+                    partition=p,
+                    offset=at,
+                    start=start,
+                    end=self._log.end_offsets()[p],
+                )
+            now[p] = Position(max(at, start), now[p].version)
+        if not skip_purged:
+            check_missed(self._log, {p: at for p, at in self._at.items() if at.offset}, now)
+        self._at = now
+
+    def run(
+        self,
+        on_progress: Callable[[Sent], None],
+        should_stop: Callable[[], bool],
+        *,
+        once: bool,
+    ) -> None:
+        """Sends until the end of now (``once``), or until it is stopped."""
+        while not should_stop():
+            self._ends = self._log.stable_offsets()
+            for records, after in self._batches():
+                self._transaction(records, after)
+                on_progress(self.told())
+                if should_stop():
+                    break
+            else:
+                if once:
+                    break
+                self._raise_bound(at_least_ms=BOUND_MS)
+                self._clock.sleep_ms(POLL_MS)
+        self._raise_bound(at_least_ms=0)
+
+    def _batches(self) -> Iterator[tuple[pa.Table, dict[int, int]]]:
+        """Yields records of all partitions up to now's ends, and the next offsets behind them."""
+        held: list[pa.RecordBatch] = []
+        after: dict[int, int] = {}
+        for p, end in self._ends.items():
+            start = self._at[p].offset
+            if start >= end:
+                continue
+            for batch in self._log.read(partition=p, start=start, end=end):
+                for at in range(0, batch.num_rows, RECORDS_MAX):
+                    part = batch.slice(at, RECORDS_MAX)
+                    held.append(part)
+                    after[p] = part.column("offset")[-1].as_py() + 1
+                    rows = sum(one.num_rows for one in held)
+                    if rows >= RECORDS_MAX or sum(one.nbytes for one in held) >= BYTES_MAX:
+                        yield pa.Table.from_batches(held), after
+                        held, after = [], {}
+            after[p] = end  # What comes behind the last record has none.
+        if after:
+            yield pa.Table.from_batches(held) if held else pa.table({}), after
+
+    def _transaction(self, records: pa.Table, after: Mapping[int, int]) -> None:
+        """Sends records, and with them how far the log is sent (J3)."""
+        version = self._log.handle.planned[0]
+        marks = [
+            self._cluster.place(self._topic.topic, p, offset, f"{self._log.id};{version}")
+            for p, offset in after.items()
+        ]
+        self._ask(self._producer.begin_transaction, "of the transaction")
+        try:
+            self._produce(records)
+            self._ask(
+                lambda: self._producer.send_offsets_to_transaction(
+                    marks, self._group.consumer_group_metadata(), _WAIT_S
+                ),
+                "how far it was sent",
+            )
+            if self._cluster.topic(self._topic.topic).source != self._topic.source:
+                raise SourceReplacedError(
+                    f"{self._address} was deleted and made again while {self._log.url} was sent;"
+                    " send it again, and the new topic gets all of it"
+                )
+            self._ask(lambda: self._producer.commit_transaction(_WAIT_S), "of the commit")
+        except BaseException:
+            self._abort()
+            raise
+        self._at |= {p: Position(offset, version) for p, offset in after.items()}
+        self._records += records.num_rows
+        if not self._bound:
+            self._raise_bound(at_least_ms=0)
+
+    def _produce(self, records: pa.Table) -> None:
+        if not records.num_rows:
+            return
+        log_header = (LOG_HEADER, self._log.id.encode())
+        times_us = records.column("timestamp").cast(pa.int64())
+        columns = (
+            *(records.column(name).to_pylist() for name in ("partition", "offset", "key", "value")),
+            pc.divide(times_us, 1000).to_pylist(),
+            records.column("headers").to_pylist(),
+        )
+        for p, offset, key, value, time_ms, headers in zip(*columns, strict=True):
+            own: list[_Header] = [(OFFSET_HEADER, str(offset).encode()), log_header]
+            if headers is not None:
+                others, time_ms = _former(headers, time_ms)  # noqa: PLW2901 - as it was
+                own = others + own
+            self._produce_one(p, offset, (self._topic.topic, value, key, p), time_ms, own)
+
+    def _produce_one(
+        self,
+        partition: int,
+        offset: int,
+        record: tuple[str, bytes | None, bytes | None, int],
+        time_ms: int,
+        headers: list[_Header],
+    ) -> None:
+        while True:
+            try:
+                # The client takes 0 for now.
+                self._producer.produce(*record, timestamp=time_ms or 1, headers=headers)
+                return
+            except BufferError:  # What was sent before goes on its way first.
+                self._producer.poll(0.05)
+            except self._cluster.failures as e:
+                raise InvalidInputError(
+                    f"Kafka's client refuses offset {offset} of partition {partition} of"
+                    f" {self._log.url}: {e.args[0].str()}; for a large record give it, and the"
+                    " topic, a larger message.max.bytes"
+                ) from e
+
+    def _abort(self) -> None:
+        try:
+            self._producer.abort_transaction(_WAIT_S)
+        except self._cluster.failures:
+            pass  # The next one that takes the id up ends it, or its timeout.
+
+    def _raise_bound(self, *, at_least_ms: int) -> None:
+        """Notes in the log how far it was sent, where that has moved (J4)."""
+        now = {p: at.offset for p, at in self._at.items()}
+        if now == self._bound or self._bound_ms + at_least_ms > self._clock.monotonic_ms():
+            return
+        with self._log.transaction(self._id) as t:
+            t.positions(self._topic.source, now)
+        self._bound, self._bound_ms = now, self._clock.monotonic_ms()
+
+    def _committed(self) -> dict[int, Position]:
+        """Returns what the group's offsets say of this log, by partition."""
+        places = [
+            self._cluster.place(self._topic.topic, p, None) for p in range(self._log.partitions)
+        ]
+        told = self._ask(lambda: self._group.committed(places, _WAIT_S), "how far it was sent")
+        found = {}
+        for tp in told:
+            log_id, _, version = (tp.metadata or "").partition(";")
+            if tp.offset >= 0 and log_id == self._log.id:
+                found[tp.partition] = Position(tp.offset, int(version))
+        return found
+
+    def _tail(self, partition: int) -> int | None:
+        """Returns the offset of the log behind the last record of a partition of the topic, if that
+        is one of the log's.
+        """
+        extent = self._cluster.extent(self._topic.topic, [partition])
+        end, place = extent.stable[partition], (self._topic.topic, partition)
+        first = max(extent.start[partition], end - _TAIL)
+        if first >= end:
+            return None
+        feed, last = Feed(self._cluster, group=f"{self._id}-tail"), None
+        try:
+            feed.add({place: At(first)})
+            deadline_ms = self._clock.monotonic_ms() + 1000 * _WAIT_S
+            while (at := feed.positions([place]).get(place, At(first)).offset) < end:
+                for message in feed.take().messages.get(place[0], ()):
+                    last = message if at <= end else last
+                if self._clock.monotonic_ms() > deadline_ms:
+                    raise self._cluster.unavailable(f"the last records of topic {place[0]}")
+        finally:
+            feed.close()
+        headers = dict(last.headers() or ()) if last is not None else {}
+        if headers.get(LOG_HEADER) != self._log.id.encode():
+            return None
+        return int(headers[OFFSET_HEADER]) + 1
+
+    def _ask(self, question: Callable[[], Any], what: str) -> Any:
+        """Returns an answer of the producer's or the group's; its failures are told as ours."""
+        try:
+            return question()
+        except self._cluster.failures as e:
+            raise self._failed(e.args[0], what) from e
+
+    def _failed(self, error: Any, what: str) -> ClogError:
+        if self._cluster.is_fenced(error):
+            return TransactionFencedError(
+                f"another process sends {self._log.url} to {self._address}: it took over; leave it"
+                " to that one"
+            )
+        return SourceUnavailableError(
+            f"{self._address} did not take what was asked ({what}): {error.str()}; nothing of the"
+            " transaction was committed; run it again"
+        )
+
+
+def _former(headers: Sequence[Mapping[str, Any]], time_ms: int) -> tuple[list[_Header], int]:
+    """Returns headers and time as they were before a mirror added to them."""
+    names = (OFFSET_HEADER, LOG_HEADER, TIMESTAMP_HEADER.decode())
+    moved = [h["value"] for h in headers if h["key"] == names[2]]
+    others = [(h["key"], h["value"]) for h in headers if h["key"] not in names]
+    return others, int(moved[-1]) if moved else time_ms

@@ -1,0 +1,385 @@
+"""The log that mirrors one topic: how it is made, where it stands, and what is committed to it.
+
+All of it is committed by transactions of one id, `ID`, so that there is one mirror at a time: who
+begins takes the id up, and whoever had it before is fenced (S48). What a transaction commits:
+
+- records at their offsets, and in each partition an end that covers what has no record: markers of
+  transactions, aborted records, what the source's cleaner removed;
+- the position in the topic, as `kafka:<cluster id>/<topic id>`, with the leader epoch as its mark.
+
+I1. The log is opened, or created with the topic's partitions and configs.
+I2. The id is taken up, and the positions are read. Where there are none, a first commit says what
+    the topic is and where it starts. Another topic's positions are a stop. Crash before: an empty
+    log, which the next run takes.
+I3. In each partition, the record before the position is compared with the source's, where both
+    still have it: clusters that were restored from a copy have the same ids.
+I4. Batches are read (`feed`) from the positions, with their leader epochs.
+I5. Before each commit the topic's id and number of partitions are asked for: what was fetched
+    before came from that topic then. Another id, or no topic, is a stop, and nothing of the batch
+    is committed.
+I6. Records, covered ends and positions are committed together. Crash before: I1 again, from the
+    positions of before. A lost reply: the transaction is committed again, and is there once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from clog.bridge.feed import PATIENCE_MS, At, Feed
+from clog.bridge.records import Columns, columns_of
+from clog.bridge.topic import Address, Cluster, Topic
+from clog.storage import Log, Transaction
+from clog.storage.config.log_config import NO_DEFAULTS, LogConfig
+from clog.storage.env import Clock, Ids
+from clog.storage.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    NotFoundError,
+    SourceDamagedError,
+    SourceError,
+    SourcePartitionsError,
+    SourcePurgedError,
+    SourceReplacedError,
+    SourceTruncatedError,
+)
+from clog.storage.format.documents import NONE
+
+ID: Final = "clog-mirror"
+"""Of the transactions of every mirror."""
+_TIMEOUT_MS: Final = 3_600_000
+_COMMITS: Final = 5
+"""So often one commit is tried where others were faster, or its reply was lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How logs are opened and made.
+
+    Attributes:
+        partitions: of a log that is made; None: as many as the topic has.
+        config: of a log that is made, over that of the topic.
+        follow_start: whether the log start offset follows the source's.
+        skip_purged: whether what the source removed is passed over.
+    """
+
+    partitions: int | None = None
+    config: Mapping[str, str]
+    storage_options: Mapping[str, object] | None = None
+    single_writer: bool = False
+    follow_start: bool = False
+    skip_purged: bool = False
+    clock: Clock
+    ids: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one commit takes: records, or None, and where each partition stands before and behind
+    them.
+    """
+
+    records: Columns | None
+    before: Mapping[int, At]
+    positions: Mapping[int, At]
+
+
+def opened(url: str, settings: LogSettings) -> Log:
+    """Opens a log."""
+    return Log.open(
+        *(url, settings.storage_options, settings.clock),
+        ids=settings.ids,
+        single_writer=settings.single_writer,
+    )
+
+
+class Target:
+    """A log, and the topic that it mirrors. Batches are committed in the order they are given, by
+    one thread at a time.
+
+    Attributes:
+        positions: by partition, as they were committed last: that is where the next batch begins.
+        left: configs of the topic that a log made just now could not take over, and why.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        topic: Topic,
+        address: Address,
+        settings: LogSettings,
+        *,
+        left: Mapping[str, str] = NO_DEFAULTS,
+    ) -> None:
+        self.log = log
+        self.topic = topic
+        self.address = address
+        self.left = left
+        self.positions: dict[int, At] = {}
+        self._settings = settings
+        self._starts: dict[int, int] = {}
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether the log takes no record without a key."""
+        return LogConfig.from_overrides(self.log.handle.tip.head.config).compact
+
+    def begin(self, cluster: Cluster) -> None:
+        """Takes the id up, and finds out where to go on (I2, I3)."""
+        ended = self.log.handle.refresh().head.gives_offsets
+        if ended != NONE:
+            raise InvalidInputError(
+                f"{self.log.url} mirrors {self.address} no longer: that was ended in version"
+                f" {ended}, and others append to it since; mirror into a new log"
+            )
+        with self.log.transaction(ID, _TIMEOUT_MS) as t:
+            found = self.log.positions(ID, marks=True)
+            if found:
+                t.abort()
+                self.positions = self._found(found)
+                self._starts = self.log.start_offsets()
+            else:
+                self._check_empty()
+                starts = cluster.starts(self.topic.topic, range(self.topic.partitions))
+                self.positions = {p: At(start) for p, start in starts.items()}
+                self._commit(t, Batch(None, {}, self.positions), starts)
+        self._check_partitions(self.topic)
+        self._check_last(cluster)
+
+    def new_partitions(self, cluster: Cluster, known: Mapping[int, At]) -> dict[int, At]:
+        """Returns partitions that the topic has more than are known, from where they begin; the log
+        has room for them.
+        """
+        new = range(len(known), self.topic.partitions)
+        starts = cluster.starts(self.topic.topic, new)
+        purged = {p: start for p, start in starts.items() if start > 0}
+        if purged and not self._settings.skip_purged:
+            raise self.purged(purged, dict.fromkeys(purged, At(0)))
+        return {p: At(start) for p, start in starts.items()}
+
+    def know(self) -> None:
+        """Reads the positions, and takes nothing up: a mirror that runs goes on."""
+        found = self.log.positions(ID, marks=True)
+        if not found:
+            raise InvalidInputError(f"{self.log.url} mirrors nothing")
+        self.positions = self._found(found)
+
+    def commit(self, cluster: Cluster, batch: Batch) -> None:
+        """Commits a batch (I5, I6), unless the topic is another one by now."""
+        assert batch.before == self.positions, "the batch before it was not committed"
+        self.check(cluster)
+        starts = {}
+        if self._settings.follow_start:
+            now = cluster.starts(self.topic.topic, batch.positions)
+            starts = self.risen(now, batch.positions)
+        t = self.log.transaction(ID, _TIMEOUT_MS)
+        self._commit(t, batch, starts)
+        self.positions = dict(batch.positions)
+
+    def risen(self, starts: Mapping[int, int], at: Mapping[int, At]) -> dict[int, int]:
+        """Returns the log start offsets that are to follow the source's; none beyond a position, as
+        the log has nothing there.
+        """
+        if not self._settings.follow_start:
+            return {}
+        now = {p: min(start, at[p].offset) for p, start in starts.items() if p in at}
+        return {p: start for p, start in now.items() if start > self._starts.get(p, 0)}
+
+    def is_untouched(self, partition: int) -> bool:
+        """Tells whether nothing of a partition was mirrored yet."""
+        return self.positions[partition].offset == self._starts.get(partition, 0)
+
+    def check(self, cluster: Cluster) -> None:
+        """Raises if the topic is not what it was (I5)."""
+        try:
+            now = cluster.topic(self.topic.topic)
+        except NotFoundError:
+            raise SourceReplacedError(
+                f"topic {self.topic.topic} of {self.address.brokers} is gone: it was deleted."
+                f" {self._stands()}; {_END}"
+            ) from None
+        if now.source != self.topic.source:
+            raise self._replaced(now.source)
+        if now.partitions != self.topic.partitions:
+            self._check_partitions(now)
+            self.topic = now
+
+    def check_quiet(self, cluster: Cluster) -> None:
+        """Raises if the topic has anything that the log has not, so that somebody writes to it."""
+        self.check(cluster)
+        extent = cluster.extent(self.topic.topic, self.positions)
+        at = {p: position.offset for p, position in self.positions.items()}
+        behind = {p: high - at[p] for p, high in extent.high.items() if high != at[p]}
+        if behind or self.topic.partitions > len(at):
+            raise SourceError(
+                f"{self.address} is still written to, or has transactions that have not ended:"
+                f" offsets that {self.log.url} does not have, by partition: {behind}. The mirror"
+                " goes on; stop the writers, and end it again"
+            )
+
+    def lost(self, cluster: Cluster, partitions: list[int], places: Mapping[int, At]) -> Exception:
+        """Returns why positions of these partitions are not in the source any more."""
+        try:
+            self.check(cluster)
+            extent = cluster.extent(self.topic.topic, partitions)
+        except SourceReplacedError as e:
+            return e
+        at = {p: places.get(p, self.positions[p]) for p in partitions}
+        purged = {p: start for p, start in extent.start.items() if start > at[p].offset}
+        if purged:
+            return self.purged(purged, at)
+        p = partitions[0]
+        return SourceTruncatedError(
+            f"partition {p} of {self.address} was cut short: the log has it up to offset"
+            f" {at[p].offset} (leader epoch {at[p].epoch}), and these records are not the source's"
+            f" any more, which now ends at {extent.high[p]}. The brokers lost what they had"
+            " acknowledged, as after an unclean election or a disk that was restored; mirror into a"
+            f" new log, or keep this one as it is: {_END}"
+        )
+
+    def purged(self, starts: Mapping[int, int], at: Mapping[int, At]) -> SourcePurgedError:
+        """Returns the error of what the source removed before it was mirrored."""
+        p, start = min(starts.items())
+        first = at[p].offset
+        return SourcePurgedError(
+            f"{start - first} offsets of partition {p} of {self.address} are gone: the log has it"
+            f" up to offset {first}, and the source begins at {start} now, by its retention or by"
+            " deleted records"
+            + (f" (so do partitions {sorted(starts)})" if len(starts) > 1 else "")
+            + "; go on behind them with --skip-purged (skip_purged=True), or mirror into a new log"
+        )
+
+    def damaged(self, partition: int, at: At, why: str) -> SourceDamagedError:
+        """Returns the error of what the source cannot read itself."""
+        return SourceDamagedError(
+            f"partition {partition} of {self.address} cannot be read at offset {at.offset} or soon"
+            f" after it: {why}. A file of the broker's is damaged there, and reading again does not"
+            " help; let another replica lead the partition, or delete its records up to behind the"
+            " damage (kafka-delete-records) and go on with --skip-purged (skip_purged=True)"
+        )
+
+    def _found(self, found: Mapping[str, Mapping[int, tuple[int, str | None]]]) -> dict[int, At]:
+        mine = found.get(self.topic.source)
+        if mine is None:
+            raise self._replaced(self.topic.source, *found)
+        return {
+            p: At(offset, None if mark is None else int(mark))
+            for p, (offset, mark) in sorted(mine.items())
+        }
+
+    def _replaced(self, now: str, *known: str) -> SourceReplacedError:
+        was = ", ".join(known) or self.topic.source
+        return SourceReplacedError(
+            f"{self.address} is another topic than {self.log.url} mirrors: it is {now}, and the log"
+            f" has {was}. It was deleted and made again, or the address leads elsewhere."
+            f" {self._stands()}; mirror it into a new log, or, to keep this one, {_END}"
+        )
+
+    def _stands(self) -> str:
+        at = {p: position.offset for p, position in self.positions.items()}
+        return f"The log has it up to {at}" if at else "Nothing of it was taken"
+
+    def _check_empty(self) -> None:
+        if any(self.log.end_offsets().values()):
+            raise InvalidInputError(
+                f"{self.log.url} has records of its own, and cannot mirror {self.address}: its"
+                " offsets would be others than the topic's; mirror into a new log"
+            )
+
+    def _check_partitions(self, now: Topic) -> None:
+        if now.partitions > self.log.partitions:
+            raise SourcePartitionsError(
+                f"{self.address} has {now.partitions} partitions, and {self.log.url} has"
+                f" {self.log.partitions}, for good. Keys go to other partitions since, where the"
+                " log's table would show them twice; mirror into a new log (--partitions N makes it"
+                f" with room for more). {self._stands()}; {_END}"
+            )
+
+    def _check_last(self, cluster: Cluster) -> None:
+        """Raises if a record before a position is another one at the source (I3). One read of the
+        source, and one of the log.
+        """
+        starts = self._starts
+        asked = {p: at for p, at in self.positions.items() if at.offset > starts.get(p, 0)}
+        if not asked:
+            return
+        theirs = _last_records(cluster, self.topic.topic, asked, self._settings.clock)
+        if not theirs:
+            return
+        last = {p: asked[p].offset - 1 for p in theirs}
+        every = {p: (last[p], last[p] + 1) if p in last else (0, 0) for p in last}
+        for p, (first, end) in every.items():
+            mine = [b for b in self.log.read(partition=p, start=first, end=end) if b.num_rows]
+            if mine and not _same(mine[0], theirs[p]):
+                raise SourceReplacedError(
+                    f"offset {first} of partition {p} of {self.address} is another record than in"
+                    f" {self.log.url}, though cluster and topic have the same ids: the cluster was"
+                    " restored from a copy, or lost its end and wrote it anew; mirror into a new"
+                    f" log, or, to keep this one, {_END}"
+                )
+
+    def _commit(self, t: Transaction, batch: Batch, starts: Mapping[int, int]) -> None:
+        t.cover({p: at.offset for p, at in batch.positions.items()}, start=starts)
+        records = batch.records
+        if records is not None and records.rows.num_rows:
+            t.append(records.rows, records.partitions, offsets=records.offsets)
+        marks = {
+            p: (at.offset, None if at.epoch is None else str(at.epoch))
+            for p, at in batch.positions.items()
+        }
+        t.positions(self.topic.source, marks)
+        _committed(t)
+        self._starts |= starts
+
+
+_END: Final = (
+    "clog mirror --end --force (end=True, force=True) makes it a log that others append to"
+)
+
+
+def _committed(t: Transaction) -> None:
+    """Commits; again where that is safe (I6)."""
+    for left in reversed(range(_COMMITS)):
+        try:
+            t.commit()
+            return
+        except (CommitConflictError, CommitStateUnknownError):
+            if not left:
+                raise
+
+
+def _last_records(
+    cluster: Cluster, topic: str, asked: Mapping[int, At], clock: Clock
+) -> dict[int, Columns]:
+    """Returns the source's records right before positions, where it has them: not those that it has
+    lost since, by their leader epochs.
+    """
+    feed = Feed(cluster, group="clog-mirror-check")
+    found: dict[int, Columns] = {}
+    waiting = {(topic, p) for p in asked}
+    try:
+        feed.add({(topic, p): At(at.offset - 1, at.epoch) for p, at in asked.items()})
+        end_ms = clock.monotonic_ms() + PATIENCE_MS
+        while waiting:
+            taken = feed.take()
+            first: dict[int, Any] = {}
+            for m in taken.messages.get(topic, ()):
+                first.setdefault(m.partition(), m)
+            for p, m in first.items():
+                if (topic, p) in waiting and m.offset() == asked[p].offset - 1:
+                    found[p] = columns_of([m], needs_key=False)
+            waiting -= {(topic, p) for p in first} | taken.lost | taken.gone
+            waiting -= taken.ended.keys() | taken.damaged.keys()
+            if clock.monotonic_ms() > end_ms:
+                raise cluster.unavailable(f"the last records of topic {topic}")
+    finally:
+        feed.close()
+    return found
+
+
+def _same(mine: pa.RecordBatch, theirs: Columns) -> bool:
+    names = ["key", "value", "timestamp"]
+    row = theirs.rows.select(names).to_pylist()[0]
+    return bool(mine.select(names).to_pylist()[0] == row)

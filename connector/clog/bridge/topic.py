@@ -1,0 +1,352 @@
+"""A topic of Kafka as a source: where it stands, what it is, how far it goes.
+
+An *address* is where topics are looked for, `kafka://HOST:PORT/TOPIC`. What a topic *is* are the
+ids of its cluster and of itself: one that was deleted and made again has another id, however much
+it looks the same. A name in a log's positions is made of these two (FORMAT.md §11.4).
+
+Of each partition three offsets are asked for: the *log start*, below which nothing is left, the
+*last stable offset*, where ``read_committed`` ends, and the *high watermark*. Between the last two
+lie records of transactions that have not ended.
+
+`Cluster` asks Kafka's own client; each question is one round trip, more where leaders differ.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from clog.storage.env import install_extra
+from clog.storage.errors import (
+    ClogError,
+    InvalidInputError,
+    NotFoundError,
+    SourceUnavailableError,
+)
+
+if TYPE_CHECKING:
+    import confluent_kafka as kafka
+
+SCHEME: Final = "kafka://"
+PORT_DEFAULT: Final = 9092
+REQUEST_S: Final = 30.0
+"""How long an answer may take. librdkafka connects, and tries again, by itself meanwhile."""
+_QUIET: Final = {"log_level": 2}
+"""librdkafka prints less than that on standard error; what matters comes as an error, too."""
+_GLOB: Final = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where topics are looked for.
+
+    Attributes:
+        brokers: as Kafka's clients take them, ``HOST:PORT,HOST:PORT``.
+        topic: a name, or a pattern of names as the shell has them: ``orders-*``.
+    """
+
+    brokers: str
+    topic: str
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.brokers}/{self.topic}"
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it may mean several topics."""
+        return not _GLOB.isdisjoint(self.topic)
+
+    def of(self, topic: str) -> "Address":
+        """Returns the address of a topic on the same cluster."""
+        return Address(self.brokers, topic)
+
+
+def address_of(text: str) -> Address:
+    """Reads ``kafka://HOST[:PORT][,HOST[:PORT]…]/TOPIC``.
+
+    >>> address_of("kafka://a,b:9093/orders").brokers
+    'a:9092,b:9093'
+    """
+    brokers, slash, topic = text.removeprefix(SCHEME).partition("/")
+    hosts = [host.strip() for host in brokers.split(",")]
+    if not text.startswith(SCHEME) or "@" in brokers or not all((*hosts, slash, topic)):
+        shown = text.rpartition("@")[2]  # What stands before it may be a password.
+        raise InvalidInputError(
+            f"{shown!r:.120} is not the address of a topic; give kafka://HOST:PORT/TOPIC, and user"
+            " and password as options of the client (sasl.username, sasl.password)"
+        )
+    if "/" in topic:
+        raise InvalidInputError(f"{topic!r:.120} cannot name a topic: no topic has a / in its name")
+    return Address(",".join(map(_with_port, hosts)), topic)
+
+
+def _with_port(host: str) -> str:
+    bare = host.rpartition("]")[2]  # The colons of an IPv6 address stand in brackets.
+    return host if ":" in bare else f"{host}:{PORT_DEFAULT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a topic is.
+
+    Attributes:
+        id: as Kafka's tools print it.
+        partitions: their number.
+    """
+
+    cluster_id: str
+    topic: str
+    id: str
+    partitions: int
+
+    @property
+    def source(self) -> str:
+        """What positions in it are committed under."""
+        return f"kafka:{self.cluster_id}/{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far the partitions of a topic go, by partition, at one moment.
+
+    Attributes:
+        start: the log start offset.
+        stable: the last stable offset.
+        high: the high watermark.
+    """
+
+    start: Mapping[int, int]
+    stable: Mapping[int, int]
+    high: Mapping[int, int]
+
+
+def client_library() -> Any:
+    """Returns the module of Kafka's client, or raises and says what brings it."""
+    try:
+        import confluent_kafka
+    except ModuleNotFoundError as e:
+        if e.name != "confluent_kafka":
+            raise
+        raise InvalidInputError(f"Kafka needs confluent-kafka: {install_extra('kafka')}") from e
+    return confluent_kafka
+
+
+class Cluster:
+    """Answers about topics, and makes consumers of them; of one thread at a time.
+
+    Args:
+        brokers: where the cluster is asked first.
+        options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
+    """
+
+    def __init__(self, brokers: str, options: Mapping[str, object]) -> None:
+        self.brokers = brokers
+        self._options = {**_QUIET, **options, "bootstrap.servers": brokers}
+        self._said: list[Any] = []
+        self._kafka = client_library()
+        self._admin = self._made(_admin_client(), self._options)
+        self._id = ""
+
+    @property
+    def id(self) -> str:
+        """The cluster's id; asked for once."""
+        if not self._id:
+            told = self._answer(
+                self._admin.describe_cluster(request_timeout=REQUEST_S), "its cluster id"
+            )
+            if not told.cluster_id:
+                raise InvalidInputError(
+                    f"the cluster at {self.brokers} has no id, by which positions in it could be"
+                    " kept; Kafka 0.10.1 and newer have one"
+                )
+            self._id = told.cluster_id
+        return self._id
+
+    def matching(self, address: Address) -> list[str]:
+        """Returns the topics that an address means, in the order of their names; of a pattern,
+        without Kafka's own.
+
+        Raises:
+            NotFoundError: a pattern that no topic matches.
+        """
+        if not address.is_pattern:
+            return [address.topic]
+        try:
+            known = self._admin.list_topics(timeout=REQUEST_S).topics
+        except self._kafka.KafkaException as e:
+            raise self._error(e.args[0], "which topics there are") from e
+        found = sorted(
+            name for name in known if fnmatchcase(name, address.topic) and not name.startswith("__")
+        )
+        if not found:
+            raise NotFoundError(
+                f"no topic of {self.brokers} matches {address.topic}; it has"
+                f" {len(known)} topics that this client may see"
+            )
+        return found
+
+    def topic(self, name: str) -> Topic:
+        """Returns what a topic is now.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        asked = self._kafka.TopicCollection([name])
+        future = self._admin.describe_topics(asked, request_timeout=REQUEST_S)[name]
+        told = self._answer(future, f"topic {name}")
+        return Topic(self.id, name, _as_printed(str(told.topic_id)), len(told.partitions))
+
+    def configs(self, topic: str) -> dict[str, "Setting"]:
+        """Returns the configs in force of a topic; none where this client may not see them."""
+        kafka = self._kafka
+        resource = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
+        (future,) = self._admin.describe_configs([resource], request_timeout=REQUEST_S).values()
+        try:
+            told = self._answer(future, f"the configs of topic {topic}")
+        except InvalidInputError:  # Reading records needs no right to see configs.
+            return {}
+        own = kafka.admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {
+            name: Setting(entry.value, is_own=_number(entry.source) == own)
+            for name, entry in told.items()
+            if entry.value is not None
+        }
+
+    def extent(self, topic: str, partitions: Iterable[int]) -> Extent:
+        """Returns how far these partitions of a topic go."""
+        admin, committed = self._kafka.admin, self._kafka.IsolationLevel.READ_COMMITTED
+        latest = admin.OffsetSpec.latest()
+        wanted = list(partitions)
+        asked = [
+            self._list(topic, wanted, admin.OffsetSpec.earliest(), None),
+            self._list(topic, wanted, latest, committed),
+            self._list(topic, wanted, latest, None),
+        ]
+        return Extent(*(self._listed(topic, futures) for futures in asked))
+
+    def starts(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Returns the log start offsets of these partitions of a topic."""
+        earliest = self._kafka.admin.OffsetSpec.earliest()
+        return self._listed(topic, self._list(topic, list(partitions), earliest, None))
+
+    def consumer(self, own: Mapping[str, object]) -> "kafka.Consumer":
+        """Returns a consumer with these options over those given."""
+        made: kafka.Consumer = self._made(self._kafka.Consumer, {**self._options, **own})
+        return made
+
+    def producer(self, own: Mapping[str, object]) -> Any:
+        """Returns a producer with these options over those given."""
+        return self._made(self._kafka.Producer, {**self._options, **own})
+
+    def place(self, topic: str, partition: int, offset: int | None, metadata: str = "") -> Any:
+        """Returns a place in a topic as Kafka's client takes it."""
+        at = self._kafka.OFFSET_INVALID if offset is None else offset
+        return self._kafka.TopicPartition(topic, partition, at, metadata)
+
+    @property
+    def failures(self) -> type[Exception]:
+        """What Kafka's client raises."""
+        raised: type[Exception] = self._kafka.KafkaException
+        return raised
+
+    def is_fenced(self, error: Any) -> bool:
+        """Tells whether a producer's error says that another one has its id."""
+        kinds = self._kafka.KafkaError
+        ours = (kinds.PRODUCER_FENCED, kinds.INVALID_PRODUCER_EPOCH)
+        return error.code() in (kinds._FENCED, *ours)  # noqa: SLF001 - public there
+
+    def unavailable(self, what: str) -> SourceUnavailableError:
+        """Returns the error of what was waited for in vain, with what the client said last."""
+        self._admin.poll(0)  # It speaks when it is asked to.
+        last = f" (the client says: {self._said[-1].str()})" if self._said else ""
+        return SourceUnavailableError(
+            f"{self.brokers} did not tell {what}{last}; check the address, and that the brokers are"
+            " reached at the names that they advertise, then run it again"
+        )
+
+    def _list(self, topic: str, partitions: list[int], spec: Any, isolation: Any) -> Any:
+        asked = {self._kafka.TopicPartition(topic, p): spec for p in partitions}
+        more = {} if isolation is None else {"isolation_level": isolation}
+        return self._admin.list_offsets(asked, request_timeout=REQUEST_S, **more) if asked else {}
+
+    def _listed(self, topic: str, futures: Any) -> dict[int, int]:
+        return {
+            tp.partition: self._answer(future, f"the offsets of topic {topic}").offset
+            for tp, future in futures.items()
+        }
+
+    def _made(self, make: Any, options: Mapping[str, object]) -> Any:
+        try:
+            return make({**options, "error_cb": self._said.append})
+        except self._kafka.KafkaException as e:  # It repeats values, which may be secret.
+            named = re.search(r'property:? "([\w.]+)"', e.args[0].str())
+            which = f"the option {named[1]}" if named else "its options"
+        except (TypeError, ValueError):
+            which = "its options: give texts, numbers and truth values"
+        raise InvalidInputError(
+            f"Kafka's client refuses {which}; its options are those of librdkafka"
+        )
+
+    def _answer(self, future: Any, what: str) -> Any:
+        try:
+            return future.result()
+        except self._kafka.KafkaException as e:
+            raise self._error(e.args[0], what) from e
+
+    def _error(self, error: Any, what: str) -> ClogError:
+        """Returns what an answer that is an error means for whoever asked."""
+        kinds, code = self._kafka.KafkaError, error.code()
+        if code in (kinds.UNKNOWN_TOPIC_OR_PART, kinds.UNKNOWN_TOPIC_ID):
+            return NotFoundError(
+                f"{self.brokers} has no {what}; check the name, and that this client may see it"
+            )
+        if code == kinds.TOPIC_EXCEPTION:
+            return InvalidInputError(f"{what} cannot be: {error.str()}")
+        refused = [kinds._AUTHENTICATION, kinds.SASL_AUTHENTICATION_FAILED]  # noqa: SLF001 - public
+        refused += [kinds.TOPIC_AUTHORIZATION_FAILED, kinds.CLUSTER_AUTHORIZATION_FAILED]
+        if code in refused:
+            return InvalidInputError(
+                f"{self.brokers} refuses to tell {what}: {error.str()}; check user, password and"
+                " rights (describe and read of the topic)"
+            )
+        return self.unavailable(f"{what}: {error.str()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A config of a topic; ``is_own``: set for it, not the broker's."""
+
+    value: str
+    is_own: bool
+
+
+def _admin_client() -> Any:
+    from confluent_kafka.admin import AdminClient  # Not there before somebody asks for it.
+
+    return AdminClient
+
+
+def _number(source: Any) -> int:
+    return int(getattr(source, "value", source))
+
+
+def _as_printed(topic_id: str) -> str:
+    """Returns a topic's id as Kafka prints it: base64 for URLs, without its padding.
+
+    >>> _as_printed("3qn3ImSZREmvK/mhd8HBFA")
+    '3qn3ImSZREmvK_mhd8HBFA'
+    """
+    plain = topic_id.rstrip("=").replace("+", "-").replace("/", "_")
+    try:
+        is_id = len(base64.urlsafe_b64decode(plain + "==")) == 16 and set(plain) != {"A"}
+    except (binascii.Error, ValueError):
+        is_id = False
+    if not is_id:
+        raise InvalidInputError(
+            "the brokers give topics no id, by which one that was deleted and made again could be"
+            " told from the first; Kafka 2.8 and newer do"
+        )
+    return plain

@@ -1,0 +1,203 @@
+"""The way back: a log's records in a topic of a real broker, each once (H-B14 to H-B16)."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from clog.bridge import mirror, send
+from clog.cleaner import Cleaner
+from clog.storage import Log
+from clog.storage.errors import (
+    InvalidInputError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    TransactionFencedError,
+)
+
+pytestmark = pytest.mark.nightly
+
+WAIT_S = 30
+
+
+@pytest.fixture
+def log(url):
+    return Log.create(url, 2, {"cleanup.policy": "delete", "retention.ms": "unlimited"})
+
+
+def records(start, count):
+    numbers = range(start, start + count)
+    return [{"key": f"k{i}", "value": f"v{i}", "timestamp": 1000 + i} for i in numbers]
+
+
+def sent(kafka, topic, partition=0):
+    """(the log's offset, key, value) of the topic's records."""
+    kafka.until(lambda: kafka.extent(topic, partition)[1] == kafka.extent(topic, partition)[2])
+    found = []
+    for _, key, value, headers, _ in kafka.records(topic, partition):
+        found.append((int(dict(headers)[b"clog.offset"]), key, value))
+    return found
+
+
+def there(kafka, url, partition=0):
+    return [row[:3] for row in kafka.rows(url, partition)]
+
+
+def test_a_log_becomes_a_topic(kafka, log, url):
+    """H-B16: partitions, keys, values, headers, times; offsets are in a header. Again: nothing."""
+    topic = kafka.topic(partitions=3, retention_ms=-1)
+    log.append(records(0, 100))
+    log.append([{"key": None, "value": b"", "headers": [("a", None), ("a", b"x")]}], 0)
+    log.append([{"key": "t", "value": None}], 1)
+    done = send(url, kafka.url(topic), once=True)
+    assert (done.records, done.lag) == (102, 0)
+    for p in range(2):
+        assert sent(kafka, topic, p) == there(kafka, url, p)
+        assert [row[4] for row in kafka.records(topic, p)] == [row[4] for row in kafka.rows(url, p)]
+    *_, last = kafka.records(topic, 0)
+    assert last[3][:2] == [(b"a", None), (b"a", b"x")]
+    assert send(url, kafka.url(topic), once=True).records == 0
+    log.append(records(100, 10))
+    assert send(url, kafka.url(topic), once=True).records == 10
+    for p in range(2):
+        assert sent(kafka, topic, p) == there(kafka, url, p)
+
+
+def test_there_and_back_again(kafka, url, tmp_path):
+    """A mirrored log is sent while it is mirrored; moved times are the former ones again."""
+    topic, back = kafka.topic(), kafka.topic(retention_ms=-1)
+    odd = [("a", b"1")]
+    kafka.produce(topic, [{"key": "a", "value": "1", "timestamp": -5, "headers": odd}, b"b"])
+    kafka.transaction(topic, [b"x"], end="abort")
+    kafka.until(lambda: kafka.extent(topic)[1] == 4)
+    mirror(kafka.url(topic), url, once=True)
+    send(url, kafka.url(back), once=True)
+    assert len(sent(kafka, back)) == 2
+    was, now = kafka.records(topic), kafka.records(back)
+    assert [row[1:3] + row[4:] for row in was] == [row[1:3] + row[4:] for row in now]
+    assert [row[3] for row in was] == [
+        [(n, v) for n, v in row[3] if n[:5] != b"clog."] for row in now
+    ]
+
+
+def test_killed_anywhere_each_record_is_sent_once(kafka, log, url):
+    """H-B14: eight rounds of SIGKILL while the log grows, then a run to the end."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    code = "import sys; from clog.bridge import send\nsend(sys.argv[1], sys.argv[2])\n"
+    for i in range(8):
+        process = subprocess.Popen([sys.executable, "-c", code, url, kafka.url(topic)])
+        for j in range(5):
+            log.append(records(1000 * i + 200 * j, 200))
+        time.sleep(0.3 + 0.2 * i)
+        process.kill()
+        process.wait()
+    send(url, kafka.url(topic), once=True)
+    for p in range(2):
+        assert sent(kafka, topic, p) == there(kafka, url, p)
+
+
+def forget(kafka, log, topic):
+    """As after offsets.retention.minutes."""
+    group = f"clog-send-{log.id}-{topic}"
+    kafka.admin.delete_consumer_groups([group])[group].result()
+
+
+def test_forgotten_offsets_are_told_by_the_topics_tail(kafka, log, url):
+    """H-B15: the header of the last record; what comes behind are markers."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    log.append(records(0, 50))
+    send(url, kafka.url(topic), once=True)
+    forget(kafka, log, topic)
+    log.append(records(50, 50))
+    send(url, kafka.url(topic), once=True)
+    for p in range(2):
+        assert sent(kafka, topic, p) == there(kafka, url, p)
+
+
+def test_forgotten_offsets_that_no_tail_tells_are_a_stop(kafka, log, url):
+    """H-B15: the log's bound says that something was sent; going on there is a choice."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    log.append(records(0, 50))
+    send(url, kafka.url(topic), once=True)
+    forget(kafka, log, topic)
+    for p in range(2):
+        kafka.produce(topic, [b"another's"] * 2, p)
+    log.append(records(50, 50))
+    with pytest.raises(NotFoundError, match="has forgotten how far"):
+        send(url, kafka.url(topic), once=True)
+    assert send(url, kafka.url(topic), once=True, from_bound=True).records == 50
+
+
+def test_a_topic_that_was_made_again_gets_everything(kafka, log, url):
+    """Positions are in the topic that they name; the new one has nothing yet."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    log.append(records(0, 10))
+    send(url, kafka.url(topic), once=True)
+    kafka.delete(topic)
+    kafka.topic(name=topic, partitions=2, retention_ms=-1)
+    assert send(url, kafka.url(topic), once=True).records == 10
+
+
+def test_what_was_removed_before_it_was_sent_is_a_stop(kafka, log, url):
+    """By deleted records; and a tombstone that the cleaner removed."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    log.append(records(0, 10), 0)
+    send(url, kafka.url(topic), once=True)
+    log.append(records(10, 10), 0)
+    log.delete_records({0: 15})
+    with pytest.raises(OffsetOutOfRangeError, match="5 offsets of partition 0"):
+        send(url, kafka.url(topic), once=True)
+    assert send(url, kafka.url(topic), once=True, skip_purged=True).records == 5
+
+
+def test_missed_deletes_are_a_stop(kafka, url):
+    """S41: a tombstone that the cleaner removed before it was sent."""
+    log = Log.create(url, 1, {"delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0})
+    topic = kafka.topic(retention_ms=-1)
+    log.append([{"key": "a", "value": "1"}])
+    send(url, kafka.url(topic), once=True)
+    log.append([{"key": "a", "value": None}])
+    log.append([{"key": "b", "value": "1"}])
+    log.roll()
+    for _ in range(3):
+        Cleaner([log]).run_once(force=True)
+    assert there(kafka, url) == [(2, b"b", b"1")]
+    with pytest.raises(NotFoundError, match="missed deletes"):
+        send(url, kafka.url(topic), once=True)
+
+
+def test_a_second_sender_fences_the_first(kafka, log, url):
+    """By Kafka's own epochs; no record is doubled."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    log.append(records(0, 10))
+    errors = []
+
+    def first():
+        try:
+            send(url, kafka.url(topic))
+        except Exception as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=first, daemon=True)
+    thread.start()
+    kafka.until(lambda: len(kafka.records(topic)) > 0)
+    send(url, kafka.url(topic), once=True)
+    log.append(records(10, 10))
+    thread.join(WAIT_S)
+    send(url, kafka.url(topic), once=True)
+    assert [type(e) for e in errors] == [TransactionFencedError]
+    for p in range(2):
+        assert sent(kafka, topic, p) == there(kafka, url, p)
+
+
+def test_a_topic_with_fewer_partitions_and_a_log_of_columns_are_refused(kafka, log, url, tmp_path):
+    """Before anything is sent."""
+    import pyarrow as pa
+
+    with pytest.raises(InvalidInputError, match=r"has 1 partitions, and .* has 2"):
+        send(url, kafka.url(kafka.topic()))
+    typed = Log.create(str(tmp_path / "typed"), schema={"key": pa.string(), "value": pa.int64()})
+    with pytest.raises(InvalidInputError, match="has columns"):
+        send(typed.url, kafka.url(kafka.topic()))

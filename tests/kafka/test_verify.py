@@ -1,0 +1,143 @@
+"""A log and its topic, compared between two cleaners that do what they like (H-B18)."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from clog.bridge import mirror, verify
+from clog.bridge.topic import Cluster
+from clog.cleaner import Cleaner
+from clog.storage import Log
+from clog.storage.errors import InvalidInputError, SourceReplacedError
+
+pytestmark = pytest.mark.nightly
+
+COMPACTED = {
+    "cleanup_policy": "compact",
+    "min_cleanable_dirty_ratio": 0.01,
+    "segment_ms": 100,
+    "delete_retention_ms": 0,
+}
+
+
+def upserts(kafka, topic, rounds):
+    for i in range(rounds):
+        records = [{"key": f"k{j}", "value": f"{i}"} for j in range(8)]
+        kafka.produce(topic, [*records, {"key": f"gone{i}", "value": "x"}])
+        kafka.produce(topic, [{"key": f"gone{i}", "value": None}])
+        time.sleep(0.2)
+
+
+def clean(url):
+    log = Log.open(url)
+    log.alter({"min.cleanable.dirty.ratio": 0.01, "delete.retention.ms": 0})
+    log.roll()
+    for _ in range(3):
+        Cleaner([log]).run_once(force=True)
+
+
+def test_nothing_differs_whichever_cleaner_ran(kafka, url):
+    """Neither, the log's alone, both; the numbers say who has what alone."""
+    topic = kafka.topic(**COMPACTED)
+    upserts(kafka, topic, 2)
+    mirror(kafka.url(topic), url, once=True)
+    first = verify(kafka.url(topic), url)
+    assert not first.differences
+    assert first.keys == 8
+    clean(url)
+    found = verify(kafka.url(topic), url)
+    assert not found.differences
+    assert found.only_topic >= first.only_topic
+    upserts(kafka, topic, 2)
+    kafka.until(lambda: len(kafka.records(topic)) < 30)
+    mirror(kafka.url(topic), url, once=True)
+    found = verify(kafka.url(topic), url)
+    assert not found.differences
+    assert found.keys == 8
+
+
+def test_what_comes_after_the_logs_end_is_not_compared(kafka, url):
+    """Nor what either has deleted by its log start offset."""
+    topic = kafka.topic()
+    kafka.produce(topic, [b"a", b"b", b"c"])
+    mirror(kafka.url(topic), url, once=True)
+    kafka.produce(topic, [b"d"])
+    kafka.delete_records(topic, 1)
+    Log.open(url).delete_records({0: 2})
+    found = verify(kafka.url(topic), url)
+    assert (found.differences, found.same, found.ends) == ((), 1, {0: 3})
+
+
+def forged(kafka, topic, url, rows):
+    """A log that says it mirrors the topic, with these records: (offset, key, value)."""
+    source = Cluster(kafka.address, {}).topic(topic).source
+    end = kafka.extent(topic)[1]
+    log = Log.create(url, 1, {"cleanup.policy": "compact"}, features=["given-offsets"])
+    times = {row[0]: row[4] for row in kafka.records(topic)}
+    with log.transaction("clog-mirror") as t:
+        t.cover({0: end})
+        records = [{"key": k, "value": v, "timestamp": times.get(o)} for o, k, v in rows]
+        t.append(records, 0, offsets=[row[0] for row in rows])
+        t.positions(source, {0: (end, "0")})
+
+
+A, B, A2 = (0, "a", "1"), (1, "b", "1"), (2, "a", "2")
+
+
+@pytest.mark.parametrize(
+    ("rows", "offset", "why"),
+    [
+        ([A, (1, "b", "x"), A2], 1, "is another record"),
+        ([A, (1, "b", None), A2], 1, "is another record"),
+        ([A, A2], 1, "is in the topic alone"),
+        ([A, B], 2, "is in the topic alone"),
+        ([A, B, A2, (3, "c", "1")], 3, "is in the log alone"),
+        ([A, B, A2, (3, "b", None)], 1, "is the last value of its key in the topic alone"),
+    ],
+)
+def test_each_difference_is_found(kafka, url, rows, offset, why):
+    """H-B18: a changed value, a lost one, a lost newest, one too many, a delete that was none."""
+    topic = kafka.topic(cleanup_policy="compact")
+    kafka.produce(topic, [{"key": k, "value": v} for _, k, v in (A, B, A2)])
+    kafka.transaction(topic, [b"aborted"], end="abort")
+    kafka.until(lambda: kafka.extent(topic)[1] == 5)
+    forged(kafka, topic, url, rows)
+    differences = verify(kafka.url(topic), url).differences
+    told = {one.offset: one.why for one in differences}
+    # Where the newest is lost, the one before it is the last in the log alone.
+    assert told.keys() == ({0, 2} if offset == 2 else {offset})
+    assert told[offset].startswith(why)
+
+
+def test_a_superseded_record_that_only_one_has_is_none(kafka, url):
+    """As a cleaner leaves it."""
+    topic = kafka.topic(cleanup_policy="compact")
+    kafka.produce(topic, [{"key": k, "value": v} for k, v in (("a", "1"), ("b", "1"), ("a", "2"))])
+    forged(kafka, topic, url, [(1, "b", "1"), (2, "a", "2")])
+    found = verify(kafka.url(topic), url)
+    assert (found.differences, found.same, found.only_topic) == ((), 2, 1)
+
+
+def test_another_topic_and_no_mirror_are_refused(kafka, url):
+    """Before anything is read."""
+    topic = kafka.topic()
+    Log.create(url)
+    with pytest.raises(InvalidInputError, match="mirrors nothing"):
+        verify(kafka.url(topic), url)
+    other = url + "-2"
+    mirror(kafka.url(topic), other, once=True)
+    with pytest.raises(SourceReplacedError):
+        verify(kafka.url(kafka.topic()), other)
+
+
+def test_in_a_shell_differences_fail(kafka, url):
+    """Exit code 1, a line for each; 0 where there are none."""
+    topic = kafka.topic(cleanup_policy="compact")
+    kafka.produce(topic, [{"key": "a", "value": "1"}, {"key": "b", "value": "1"}])
+    forged(kafka, topic, url, [(0, "a", "1"), (1, "b", "2")])
+    command = [sys.executable, "-m", "clog_command", "mirror", kafka.url(topic), url, "--verify"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "offset 1 of partition 0 is another record in the topic than in the log" in done.stdout

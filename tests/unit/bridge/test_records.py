@@ -1,0 +1,79 @@
+"""Messages become columns: what stays, what is moved, what is left out."""
+
+import pytest
+
+from clog.bridge.records import TIMESTAMP_HEADER, columns_of, joined
+
+
+class Message:
+    """A message as Kafka's client gives it."""
+
+    def __init__(self, offset, key, value, ms=5, headers=None, partition=0):
+        self._facts = (offset, key, value, (1, ms), headers, partition)
+
+    def offset(self):
+        return self._facts[0]
+
+    def key(self):
+        return self._facts[1]
+
+    def value(self):
+        return self._facts[2]
+
+    def timestamp(self):
+        return self._facts[3]
+
+    def headers(self):
+        return self._facts[4]
+
+    def partition(self):
+        return self._facts[5]
+
+
+def test_what_records_have_stays():
+    """Null and empty keys and values differ; headers keep order, doubled names and nulls."""
+    odd = [("a", None), ("a", b""), ("é", b"\xff")]
+    found = columns_of(
+        [Message(3, None, b"", headers=odd), Message(9, b"", None, 7, partition=2)], needs_key=False
+    )
+    first, second = found.rows.to_pylist()
+    assert (first["key"], first["value"], second["key"], second["value"]) == (None, b"", b"", None)
+    assert [(h["key"], h["value"]) for h in first["headers"]] == odd
+    assert second["headers"] is None
+    assert found.rows.column("timestamp").cast("int64").to_pylist() == [5000, 7000]
+    assert (found.offsets.tolist(), found.partitions.tolist()) == ([3, 9], [0, 2])
+    assert +found.counts == {"records": 2, "size_bytes": found.size_bytes}
+
+
+@pytest.mark.parametrize(("ms", "held"), [(-1, 0), (-(2**63), 0), (2**63 - 1, (2**63 - 1) // 1000)])
+def test_times_that_cannot_be_are_moved_and_kept_in_a_header(ms, held):
+    """H-B11: the header says what it was, behind those that were there."""
+    found = columns_of([Message(0, b"k", b"v", ms, [("own", b"1")])], needs_key=False)
+    times = found.rows.column("timestamp").cast("int64").to_pylist()
+    assert times == [held * 1000]
+    headers = found.rows.column("headers").to_pylist()[0]
+    assert [(h["key"].encode(), h["value"]) for h in headers] == [
+        (b"own", b"1"),
+        (TIMESTAMP_HEADER, str(ms).encode()),
+    ]
+    assert found.clamped == 1
+
+
+def test_records_without_a_key_are_left_out_where_keys_are_needed():
+    """H-B13: and counted; an empty key is one."""
+    messages = [Message(0, None, b"x"), Message(1, b"", b"y"), Message(2, None, b"z")]
+    found = columns_of(messages, needs_key=True)
+    assert found.offsets.tolist() == [1]
+    assert (found.keyless, found.rows.num_rows) == (2, 1)
+    assert columns_of(messages[:1], needs_key=True).rows.num_rows == 0
+
+
+def test_parts_are_joined_whether_they_have_headers_or_not():
+    """A column that one part lacks is null there; counts are summed."""
+    plain = columns_of([Message(0, b"a", b"1")], needs_key=False)
+    headed = columns_of([Message(1, b"b", b"2", -1), Message(2, b"c", b"3")], needs_key=False)
+    found = joined([plain, headed])
+    assert found.rows.column("key").to_pylist() == [b"a", b"b", b"c"]
+    assert [row is None for row in found.rows.column("headers").to_pylist()] == [True, False, True]
+    assert found.offsets.tolist() == [0, 1, 2]
+    assert found.counts == plain.counts + headed.counts

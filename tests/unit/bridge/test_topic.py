@@ -1,0 +1,69 @@
+"""Where a topic stands and what it is; questions to nobody."""
+
+import pytest
+
+from clog.bridge.topic import Cluster, Topic, _as_printed, address_of
+from clog.storage.errors import InvalidInputError, SourceUnavailableError
+
+
+def test_addresses_are_read():
+    """Brokers as Kafka's clients take them, port 9092 where none is given, a name or a pattern."""
+    address = address_of("kafka://a, b:9093,[::1]:9/orders.eu-1")
+    assert (address.brokers, address.topic) == ("a:9092,b:9093,[::1]:9", "orders.eu-1")
+    assert not address.is_pattern
+    assert str(address_of("kafka://a/orders-*").of("orders-7")) == "kafka://a:9092/orders-7"
+    assert address_of("kafka://a/orders-*").is_pattern
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["orders", "kafka:/a/b", "kafka://", "kafka:///t", "kafka://a", "kafka://a/", "kafka://a,/t"],
+)
+def test_what_is_no_address_is_refused(text):
+    """With its form."""
+    with pytest.raises(InvalidInputError, match="kafka://HOST:PORT/TOPIC"):
+        address_of(text)
+
+
+def test_a_password_in_an_address_is_not_repeated():
+    """It belongs into the client's options."""
+    with pytest.raises(InvalidInputError, match=r"sasl\.password") as caught:
+        address_of("kafka://me:secret@a/orders")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_path_is_no_topic():
+    """Topics have no slash in their names."""
+    with pytest.raises(InvalidInputError, match="cannot name a topic"):
+        address_of("kafka://a/orders/7")
+
+
+def test_ids_are_as_kafka_prints_them():
+    """The client gives another base64; an id of zeros is of brokers that know none."""
+    assert _as_printed("3qn3ImSZREmvK/mhd8HB+A") == "3qn3ImSZREmvK_mhd8HB-A"
+    assert Topic("c", "orders", "id", 3).source == "kafka:c/id"
+    for nothing in ("AAAAAAAAAAAAAAAAAAAAAA", "", "?"):
+        with pytest.raises(InvalidInputError, match=r"Kafka 2\.8"):
+            _as_printed(nothing)
+
+
+@pytest.mark.parametrize(
+    "options", [{"security.protocol": "secret"}, {"secret": "1"}, {"log_level": "secret"}]
+)
+def test_options_that_the_client_refuses_are_told_without_their_values(options):
+    """librdkafka's own message repeats a value."""
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    with pytest.raises(InvalidInputError, match="refuses") as caught:
+        Cluster("a:1", options)
+    assert "secret" not in str(caught.value).replace("option secret", "")
+
+
+def test_a_broker_that_is_not_there_is_told(monkeypatch):
+    """With what the client said last."""
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    monkeypatch.setattr("clog.bridge.topic.REQUEST_S", 1.0)
+    with pytest.raises(
+        SourceUnavailableError,
+        match=r"127\.0\.0\.1:1 did not tell topic orders.*Connection refused",
+    ):
+        Cluster("127.0.0.1:1", {}).topic("orders")

@@ -117,6 +117,30 @@ def marked(store):
     log.roll()
 
 
+def late(store):
+    """Records that came after a tombstone of a higher order was removed, some of keys that the log
+    has no other record of; one chunk has none but these."""
+    order = {"compaction.strategy": "timestamp", "compaction.late": "drop"}
+    given = CONFIG | order | {"segment.bytes": 200}
+    log = Log.create(store, 2, given, clock=ManualClock(BEGIN_MS), ids=SeededIds(1))
+    put_in_order(log, ("gone", None, 90), ("a", "1", 50))
+    for now_ms in (BEGIN_MS, BEGIN_MS + 1000):
+        log.roll()
+        clean(open_at(store, now_ms, seed=8 + now_ms % 7))
+    assert open_at(store, BEGIN_MS).handle.manifest().orders_removed
+    put_in_order(log, ("gone", "late", 80), ("a", "2", 60), ("a", "0", 40), ("b", None, 95))
+    put_in_order(log, ("other", "late", 70))
+    log.roll()
+    put_in_order(log, ("b", "loser", 94), ("gone", "later", 79))
+
+
+def put_in_order(log, *rows):
+    """Appends rows of key, value and order."""
+    at_ms = BEGIN_MS - 1000
+    made = [{"key": k, "value": v, "timestamp": at_ms + order} for k, v, order in rows]
+    log.append(made, partition=0)
+
+
 def to_mask(store):
     """Chunks with masks, and some that came since and supersede some of theirs."""
     dirty(store)
@@ -214,6 +238,7 @@ SCENARIOS = {
     "clean, what was gathered": (shared, clean_gathering, BEGIN_MS),
     "clean, what was gathered, with masks": (shared_and_masked, clean_gathering, BEGIN_MS),
     "clean, what was coalesced first": (shared, clean_coalescing_first, BEGIN_MS),
+    "clean, late ones go": (late, clean, BEGIN_MS + 2000),
     "seal": (dirty, seal, BEGIN_MS + 8 * 24 * HOUR_MS),
     "retention": (expired, retain, BEGIN_MS + 2 * HOUR_MS),
     "trim": (below_the_start, trim_it, BEGIN_MS),

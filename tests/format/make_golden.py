@@ -6,6 +6,7 @@ are never written again: they are what it left on people's disks.
 """
 
 import json
+import random
 import shutil
 import sys
 from collections.abc import Callable
@@ -210,6 +211,31 @@ def masks(root: Path) -> None:
     log.append([{"key": "k03", "value": "after"}])
 
 
+def order_values(root: Path) -> None:
+    """By offset, then by timestamp: late records dropped and to be dropped, several pairs."""
+    names = {"delete_retention_ms": "0", "min_cleanable_dirty_ratio": "0"}
+    log = create(root, partitions=2, segment_bytes="600", **names)
+    log.upgrade(["superseded-rows"])
+    cleaner = Cleaner(log, clock=log.handle.clock)
+    draw = random.Random(7)
+    for n in range(16):
+        log.handle.clock.advance(10)
+        rows = [(f"k{draw.randrange(12)}", draw.randrange(1000)) for _ in range(12)]
+        at = {"timestamp": START_MS - 2000} if n < 3 else {}
+        made = [
+            {"key": k, "value": None if t % 4 == 0 else f"{t}", "timestamp": START_MS - 2000 + t}
+            for k, t in rows
+        ]
+        log.append([row | at for row in made])
+        if n % 3 == 2:
+            log.roll()
+        if n == 3:
+            log.alter({"compaction.strategy": "timestamp"})
+        if n == 8:
+            log.alter({"compaction.late": "drop"})
+        cleaner.run_once(force=True)
+
+
 def columns(root: Path) -> None:
     """Heads that hold the columns of some partitions, and refer to those of all; one with all."""
     with patch.object(storage_columns, "INLINE_PARTITIONS_MAX", 8):
@@ -379,6 +405,7 @@ CASES: dict[str, Case] = {
     "indexed": indexed,
     "dead-rows": dead_rows,
     "masks": masks,
+    "order-values": order_values,
     "upgraded": upgraded,
     "field-ids": field_ids,
     "columns": columns,

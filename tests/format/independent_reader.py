@@ -8,7 +8,7 @@ The reader is in `second_reader`; here it has the form in which tests compare st
 from pathlib import Path
 from typing import Any
 
-from second_reader import history, keys, log, objects, snapshots, state
+from second_reader import history, keys, log, objects, state
 from second_reader.documents import Folder, FormatError, safe_path
 
 CHUNK = tuple(state.CHUNK_FIELDS.split())
@@ -57,7 +57,7 @@ def from_snapshot(root: Path, version: int | None = None) -> State:
 
 def as_compared(opened: log.Log, found: state.State) -> State:
     """A state as a dictionary; `state` is itself."""
-    writers = [*snapshots.older_writers(opened.folder, found), *found.writers]
+    writers = [*opened.paged_writers(found), *found.writers]
     chunks = [chunk for partition in found.partitions for chunk in partition.chunks()]
     return {
         **{name: getattr(found, name) for name in FIELDS},

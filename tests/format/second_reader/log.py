@@ -180,12 +180,12 @@ class Log:
             if version >= self.newest.oldest_readable:
                 self.check_version(version)
 
-    def _paged_writers(self, state: State, version: int) -> list[list[Any]]:
+    def paged_writers(self, state: State) -> list[list[Any]]:
         """The entries in the pages of older writers. Only who commits reads them: a sweep takes
         those of versions between the oldest readable and the newest (COMMIT.md W3).
         """
         root = state.older_writers
-        is_needed = version in (self.newest.oldest_readable, self.versions()[-1])
+        is_needed = state.version in (self.newest.oldest_readable, self.versions()[-1])
         if root is None or not (is_needed or (self.folder.root / root["path"]).exists()):
             return []
         return snapshots.older_writers(self.folder, state)
@@ -194,7 +194,7 @@ class Log:
         """Checks a version with all that it refers to."""
         state = self.state(version)
         newest = {(entry[1], entry[0]): entry for entry in state.writers}
-        for entry in self._paged_writers(state, version):
+        for entry in self.paged_writers(state):
             found = self.writer(entry[1], entry[0], version)
             need(found == newest.get((entry[1], entry[0]), entry), "4", f"{entry[:2]} is not found")
         if version in self.folder.numbered("snapshots"):

@@ -201,17 +201,21 @@ def test_the_examples_of_connector_and_cleaner_run(spark, queries, tmp_path):
     """A write, a copy, a table; plain columns; an upsert; a table and what follows it; a table
     beside a stream; a round of cleaning.
     """
-    named = ("orders", "copy", "trips", "counts", "accounts", "enriched")
+    named = ("orders", "copy", "trips", "counts", "accounts", "enriched", "events")
     logs = {name: f"s3://bucket/{name}" for name in named}
-    state = ["s3://bucket/checkpoint", "s3://bucket/state"]
+    state = ["s3://bucket/checkpoint", "s3://bucket/state", "s3://bucket/progress"]
     made = tmp_path / "bucket"
-    write, columns, count, follow, beside, native = spark_blocks("connector/README.md")
+    write, columns, small, count, follow, beside, native = spark_blocks("connector/README.md")
     names = (logs["orders"], logs["copy"], state[0])
     run_block(write, spark, tmp_path, *names, orders=queries.frame(("a", "1"), ("b", "2")))
     queries.stop_all()
     assert sorted(queries.values(made / "orders")) == ["1", "2"]
     run_block(columns, spark, tmp_path, logs["trips"])
     assert Log.open(str(made / "trips")).table().get("t1") == {"city": "Riga", "minutes": 31}
+    events = queries.stream(made / "orders", startingOffsets="earliest").select("key", "value")
+    run_block(small, spark, tmp_path, logs["events"], state[2], events=events)
+    queries.stop_all()
+    assert sorted(queries.values(made / "events")) == ["1", "2"]
     words = queries.stream(made / "orders", startingOffsets="earliest")
     words = words.selectExpr("string(key) AS word")
     run_block(count, spark, tmp_path, logs["counts"], state[1], words=words)

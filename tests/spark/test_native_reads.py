@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import functions
 
 from clog.cleaner import Cleaner
-from clog.connector import native, read_log, read_table
+from clog.connector import count_log, count_table, native, read_log, read_table, spark_scan
 from clog.storage import Log
 from clog.storage.errors import OptionError, VersionExpiredError
 
@@ -31,6 +31,7 @@ ALL = ("partition", "offset", "timestamp", "key", "value", "headers")
 @pytest.fixture(autouse=True)
 def not_said_before(monkeypatch):
     monkeypatch.setattr(native, "_SAID", set())
+    native._KEPT.clear()
 
 
 def a_history(url, seed):
@@ -104,10 +105,22 @@ def interpreted(spark):
 
 
 @pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.core), *range(1, HISTORIES)])
-def test_tables_and_logs_are_those_of_the_log_itself(seed, spark, url, caplog, interpreted):
+def test_tables_and_logs_are_those_of_the_log_itself(
+    seed, spark, url, caplog, interpreted, monkeypatch
+):
     """Random histories: key, value, time, headers, partition and offset, at the newest version and
-    at older ones, without and with columns that tell places; all by Spark's own scan."""
+    at older ones, without and with columns that tell places, whole and between offsets; all by
+    Spark's own scan, and counted without it. Of few objects and of many, each by its way."""
+    if seed % 2:
+        monkeypatch.setattr(spark_scan, "RUNS_MAX", 0)
+        monkeypatch.setattr(spark_scan, "PATHS_MAX", 0)
     log, version = a_history(url, seed)
+    draw = random.Random(seed)
+    lows, highs = log.start_offsets(), log.stable_offsets()
+    some = {p: sorted((draw.randint(lows[p], end), end)) for p, end in highs.items()}
+    some = {p: (low, draw.randint(low, high)) for p, (low, high) in some.items()}
+    starts, ends = ({p: r[i] for p, r in some.items()} for i in (0, 1))
+    between = {"startingOffsets": starts, "endingOffsets": ends}
     names = ",".join(ALL)
     table, older = log.table().to_arrow(), log.table(at=version).to_arrow()
     undecided = log.read(isolation="read_uncommitted")
@@ -120,8 +133,14 @@ def test_tables_and_logs_are_those_of_the_log_itself(seed, spark, url, caplog, i
             read_log(spark, url, columns=names, isolation="read_uncommitted"),
             pa.Table.from_batches(undecided, table.schema),
         ),
+        (
+            read_log(spark, url, columns=names, **between),
+            pa.Table.from_batches(log.read(start=starts, end=ends), table.schema),
+        ),
     ]
     assert not caplog.records, "none fell back"
+    counts = count_table(url), count_table(url, version), count_log(url), count_log(url, **between)
+    assert counts == tuple(asked[i][1].num_rows for i in (0, 2, 3, 5))
     missing = [functions.lit(None).cast("long").alias(name) for name in ("partition", "offset")]
     numbered = [
         (f if "offset" in f.columns else f.select("*", *missing)).withColumn("n", functions.lit(n))
@@ -142,6 +161,11 @@ def filled(url, **options):
     log.append([{"key": "k1", "value": None}])
     Cleaner(log).run_once()
     return log
+
+
+def key_partition(log, key):
+    table = log.table().to_arrow(columns=["partition", "key"])
+    return next(r["partition"] for r in table.to_pylist() if r["key"] == key.encode())
 
 
 def plan_of(frame):
@@ -167,6 +191,96 @@ def test_catalyst_scans_prunes_and_broadcasts(spark, url):
 
 
 @pytest.mark.core
+def test_places_are_in_no_plan_that_has_no_column_of_them(spark, url):
+    """Neither a join nor numbers of rows, whatever columns the DataFrame had; nor a bit for rows
+    that are all shown."""
+    log = Log.create(url, 2, {}, {"fsync": False})
+    for n in range(3):
+        log.append([{"key": f"k{n}{i}", "value": f"{n}"} for i in range(4)])
+    everything = read_log(spark, url)
+    row_number, join = "row_index", "Join"
+    assert row_number in plan_of(everything.select("offset"))
+    for frame in (
+        everything.select("value"),
+        read_log(spark, url, columns="key,value"),
+        read_table(spark, url),
+    ):
+        assert row_number not in plan_of(frame)
+        assert join not in plan_of(frame)
+    where = everything.where("key = X'6B3132'").select("value", "topic")
+    assert "PushedFilters: [IsNotNull(key), EqualTo(key" in plan_of(where)
+    assert row_number not in plan_of(where)
+    assert [bytes(row.value) for row in where.collect()] == [b"1"]
+
+
+@pytest.mark.core
+def test_a_version_is_planned_once_and_looked_at_each_time(spark, url, monkeypatch):
+    """Who reads the same of a version again builds nothing, and costs the log a look at what is
+    new; two such DataFrames are two in a join. New records make a new plan."""
+    log = filled(url)
+    made = []
+    scanned = native.scanned
+    monkeypatch.setattr(native, "scanned", lambda *args: made.append(args) or scanned(*args))
+    one, other = read_table(spark, url), read_table(spark, url)
+    assert len(made) == 1
+    joined = one.join(other, one.key == other.key)
+    assert joined.select(one.value, other.key).count() == 39
+    read_table(spark, url, columns="key")
+    assert len(made) == 2
+    log.append([{"key": "new", "value": "1"}])
+    assert read_table(spark, url).count() == 40
+    assert one.count() == 39
+    log.delete_records(log.end_offsets())
+    assert read_table(spark, url).count() == 0
+    assert read_table(spark, url, log.version - 1).count() == 0, "S36"
+
+
+@pytest.mark.core
+def test_counts_need_neither_a_session_nor_a_row(url, monkeypatch):
+    """`count_table` and `count_log` by partition, of a version, of keys; from masks alone where
+    these say it all."""
+    log = filled(url)
+    monkeypatch.setattr("clog.storage.read.hidden_rows.table_batches", lambda *_, **__: iter(()))
+    monkeypatch.setattr("clog.storage.read.scan.open_ranges", None)
+    assert count_table(url) == 39
+    assert count_log(url) == sum(log.end_offsets().values())
+    parts = [count_table(url, partitions=str(p)) for p in (0, 1)]
+    assert sum(parts) == 39
+    assert all(parts)
+    assert count_log(url, startingOffsets={0: 3, 1: 5}) == count_log(url) - 8
+    monkeypatch.undo()
+    assert count_table(url, keys=["k1", "k2", "k3"]) == 2
+    before = log.version
+    log.append([{"key": "later", "value": "1"}, {"key": "k2", "value": None}])
+    assert count_table(url) == 39
+    assert count_table(url, before, keys=["later", "k2"]) == 1
+    with pytest.raises(OptionError, match="keys"):
+        count_log(url, keys=["k1"])
+
+
+def test_many_objects_are_found_by_one_listing(spark, url, caplog):
+    """More than `PATHS_MAX`: no job, no task for each of them; one that is gone is missed, and the
+    read fails as any of the log does."""
+    log = Log.create(url, 1, {}, {"fsync": False})
+    for n in range(spark_scan.PATHS_MAX + 2):
+        log.append([{"key": f"k{n}", "value": f"{n}"}])
+    (Path(url) / "_clog" / log.id / "data" / "stray.parquet").write_bytes(b"no Parquet")
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
+    records = read_log(spark, url)
+    assert set(tracker.getJobIdsForGroup(None)) == before
+    assert sorted(r.offset for r in records.collect()) == [*range(spark_scan.PATHS_MAX + 2)]
+    assert not caplog.records
+    native._KEPT.clear()
+    paths = {c.object.path for _, c in log.handle.manifest().chunks()}
+    (Path(url) / "_clog" / log.id / max(paths)).unlink()
+    missing = read_log(spark, url)
+    assert "some of its objects are gone" in caplog.text
+    with pytest.raises(Exception, match=r"gone|missing|no longer|lacks"):
+        missing.collect()
+
+
+@pytest.mark.core
 def test_keys_are_looked_up_by_the_driver(spark, url, caplog):
     """By key indexes, as `format("clog")` takes them; the DataFrame scans nothing."""
     log = filled(url)
@@ -175,6 +289,10 @@ def test_keys_are_looked_up_by_the_driver(spark, url, caplog):
     assert [(bytes(r.key), bytes(r.value)) for r in found.collect()] == [(b"k3", b"new")]
     assert read_table(spark, url, log.version - 3, keys=["k1"], columns="value,offset").count() == 1
     assert read_table(spark, url, keys=["none"]).collect() == []
+    one = read_table(spark, url, keys=["k3"], columns="topic,partition,timestampType,key")
+    assert one.collect() == [("orders", key_partition(log, "k3"), 0, b"k3")]
+    elsewhere = 1 - key_partition(log, "k3")
+    assert read_table(spark, url, keys=["k3"], partitions=str(elsewhere)).collect() == []
     assert not caplog.records
     many = read_table(spark, url, keys=[f"k{i}" for i in range(native.KEYS_MAX + 1)])
     assert many.count() == 39
@@ -305,7 +423,8 @@ def test_keys_that_are_dates_decimals_and_truth_values(spark, url, caplog):
             log.roll()
             Cleaner(log).run_once(force=True)
     table = read_table(spark, url)
-    expected = [(*r["key"].values(), r["value"]["n"]) for r in log.table().to_arrow().to_pylist()]
+    records = log.table().to_arrow(columns=["key", "value"]).to_pylist()
+    expected = [(*r["key"].values(), r["value"]["n"]) for r in records]
     assert sorted(tuple(row) for row in table.collect()) == sorted(expected)
     assert len(expected) == len(keys)
     dated = table.where("day = DATE'1969-12-30'")

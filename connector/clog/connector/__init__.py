@@ -5,12 +5,15 @@ may change with any release.
 """
 
 from clog.connector.datasource import ClogDataSource
+from clog.connector.small_batches import BatchAppender, append_batches
 from clog.connector.tools import (
     Explanation,
     Lag,
     Share,
     Snapshot,
     beside_table,
+    count_log,
+    count_table,
     explain,
     lag,
     read_log,
@@ -21,13 +24,17 @@ from clog.connector.transaction import BatchTransaction, transaction
 from clog.connector.upsert import upsert
 
 __all__ = [
+    "BatchAppender",
     "BatchTransaction",
     "ClogDataSource",
     "Explanation",
     "Lag",
     "Share",
     "Snapshot",
+    "append_batches",
     "beside_table",
+    "count_log",
+    "count_table",
     "explain",
     "lag",
     "read_log",

@@ -5,7 +5,8 @@ when the query starts; it then shows that version until the query ends. In ``for
 table is read anew for each batch, at the newest version then, and stays at it for all that is done
 with the batch. A batch that runs again may see a newer version than it saw the first time.
 
-*Reads by Spark's own scan* (`read_table`, `read_log`) are in `native`.
+*Reads by Spark's own scan* (`read_table`, `read_log`), and counts without one (`count_table`,
+`count_log`), are in `native`.
 
 *What the options of a batch read leave out* (`explain`): Spark's own ``explain`` knows nothing of
 it. Nothing here decides anything: a read gives the same rows whatever was pruned.
@@ -120,6 +121,43 @@ def read_log(spark: "SparkSession", url: str, **options: object) -> "DataFrame":
     from clog.connector.native import log_frame
 
     return log_frame(spark, url, options)
+
+
+def count_table(url: str, version: int | None = None, **options: object) -> int:
+    """Returns how many rows `read_table` has; reads no row where masks say which rows count, and
+    no more than keys elsewhere. Needs no session: Spark's own ``count()`` scans.
+
+    Args:
+        url: the log.
+        version: of the log; None: the newest.
+        options: as those of `read_table`.
+
+    Raises:
+        OptionError: an option is unknown, or is ``view``, ``path`` or ``asOfVersion``.
+        NotFoundError: there is no log at this URL.
+        VersionExpiredError: the version is no longer readable, or does not exist yet.
+    """
+    from clog.connector.native import table_count
+
+    return table_count(url, version, options)
+
+
+def count_log(url: str, **options: object) -> int:
+    """Returns how many records `read_log` has; reads no row. Needs no session.
+
+    Args:
+        url: the log.
+        options: as those of `read_log`, but for ``keys``.
+
+    Raises:
+        OptionError: an option is unknown, or is ``view``, ``path``, ``keys`` or ``keysBase64``.
+        NotFoundError: there is no log at this URL.
+        OffsetOutOfRangeError: a start or an end that is gone or not there yet, and
+            ``failOnDataLoss``.
+    """
+    from clog.connector.native import log_count
+
+    return log_count(url, options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ J4. The end of the ``with`` block commits all objects at once, or, where they ar
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -25,11 +25,10 @@ from clog.connector.options import texts_of, write_options
 from clog.connector.write.write_task import (
     RUN_ID,
     Answers,
-    TaskIds,
     local_property,
     opened_or_created,
     plan_write,
-    write_task,
+    written_by_tasks,
 )
 from clog.connector.write.writers import check_repeated_transaction
 from clog.storage.errors import (
@@ -40,19 +39,14 @@ from clog.storage.errors import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from clog.connector.options import Location, WriteOptions
-    from clog.connector.write.write_task import WritePlan
     from clog.storage import Transaction, TransactionResult
     from clog.storage.log import Log
     from clog.storage.objects.writer import DataObject
 
-    _Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
 TIMEOUT_MS = 3_600_000
-_ANSWER = "spark_partition int, written binary"
 _logs: dict[tuple["Location", str], "Log"] = {}
 """By place and job: handles that hold an id, apart from those that others use."""
 _done: dict[tuple["Location", str], tuple[str, int]] = {}
@@ -123,8 +117,9 @@ class BatchTransaction:
             return
         if not self.is_done:
             self._real.append_objects([])  # Raises if it has ended, before tasks run for nothing.
-        log_id, answers = _answers(df, settings)
-        log, objects = self._log_of(settings.location, log_id), answers.objects
+        plan = plan_write(settings, df.schema)
+        answers = Answers(tuple(written_by_tasks(df, plan)))
+        log, objects = self._log_of(settings.location, plan.log_id), answers.objects
         self._content.update(bytes.fromhex(log.id + answers.content))
         self._written.setdefault(log.id, (log, []))[1].extend(objects)
         if not self.is_done:
@@ -235,33 +230,3 @@ def _held_log(settings: "WriteOptions", job: str) -> "Log":
             " it is"
         ) from e
     return log
-
-
-def _answers(df: "DataFrame", settings: "WriteOptions") -> tuple[str, Answers]:
-    """Runs the tasks, and returns the id of the log that they wrote to, and what they wrote in the
-    order of Spark's partitions (S44). Of a task that ran twice one answers; the objects of the
-    other are swept.
-    """
-    import pickle
-
-    plan = plan_write(settings, df.schema)
-    rows = df.mapInArrow(_task(plan), _ANSWER).collect()
-    by_partition = sorted(rows, key=lambda row: row["spark_partition"])
-    written = [pickle.loads(row["written"]) for row in by_partition]  # noqa: S301 - ours
-    return plan.log_id, Answers.of(written)
-
-
-def _task(plan: "WritePlan") -> "_Task":
-    def run(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        import pickle
-
-        import pyarrow as pa
-
-        task = TaskIds.current()
-        written = pickle.dumps(write_task(plan, batches, task))
-        names = pa.schema([("spark_partition", pa.int32()), ("written", pa.binary())])
-        yield pa.RecordBatch.from_pylist(
-            [{"spark_partition": task.spark_partition, "written": written}], schema=names
-        )
-
-    return run

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from clog.connector.read.losses import Losses
 from clog.connector.read.plan import LogPartition, TablePartition, pieces_of
-from clog.connector.schema import arrow_schema, canonical, stored_columns
+from clog.connector.schema import TableColumns, arrow_schema, canonical, stored_columns
 from clog.storage.commit.versions import file_missing
 from clog.storage.errors import ClogError, CorruptionError
 from clog.storage.numpy_arrays import of_bytes, repeated_text, to_arrow, to_numpy
@@ -52,6 +52,21 @@ def table_slice_batches(partition: TablePartition, schema: StructType) -> Iterat
     if table is not None:
         batches = (table.rows_of(batch, schema) for batch in batches)
     return _gathered(batches)
+
+
+def found_batches(
+    rows: pa.Table,
+    pieces: Sequence[ReadPiece],
+    topic: str,
+    schema: StructType,
+    table: TableColumns | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yields records of the pieces, which are in memory, in the columns of ``schema``; where rows
+    of the table are to be delivered, these.
+    """
+    as_spark = _Converter(schema if table is None else table.as_records(schema), topic, pieces)
+    for batch in map(as_spark, rows.to_batches()):
+        yield batch if table is None else table.rows_of(batch, schema)
 
 
 def _of_plans(partition: TablePartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

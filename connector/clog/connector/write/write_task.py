@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from clog.storage.log import Log
     from clog.storage.objects.writer import DataObject
 
+    _Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_ANSWER = "spark_partition int, written binary"
 _LOGGER = logging.getLogger("clog.connector")
 QUERY_ID = "sql.streaming.queryId"
 """Of the query, over all its restarts."""
@@ -237,6 +240,33 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
         *(plan.log_id, task.query_id, task.batch_id),
         *(tuple(objects.finish()), content.hexdigest(), plan.new),
     )
+
+
+def written_by_tasks(df: "DataFrame", plan: WritePlan) -> list[Written]:
+    """Runs a DataFrame, and returns what its tasks wrote, in the order of Spark's partitions (S44).
+    Of a task that ran twice one answers; the objects of the other are swept.
+    """
+    import pickle
+
+    rows = df.mapInArrow(_answering(plan), _ANSWER).collect()
+    by_partition = sorted(rows, key=lambda row: row["spark_partition"])
+    return [pickle.loads(row["written"]) for row in by_partition]  # noqa: S301 - ours
+
+
+def _answering(plan: WritePlan) -> "_Task":
+    def run(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import pickle
+
+        import pyarrow as pa
+
+        task = TaskIds.current()
+        written = pickle.dumps(write_task(plan, batches, task))
+        names = pa.schema([("spark_partition", pa.int32()), ("written", pa.binary())])
+        yield pa.RecordBatch.from_pylist(
+            [{"spark_partition": task.spark_partition, "written": written}], schema=names
+        )
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)

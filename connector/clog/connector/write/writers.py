@@ -60,6 +60,7 @@ from clog.storage.errors import InvalidInputError, LogReplacedError, NotFoundErr
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from clog.connector.write.write_task import WritePlan
     from clog.storage.append import AppendResult
     from clog.storage.commit.proposals import Writer
     from clog.storage.log import Log
@@ -313,6 +314,15 @@ def is_known(log: "Log", writer: "Writer") -> bool:
     return log.handle.find_writer(*key) is not None
 
 
+def check_stream_write(options: WriteOptions) -> None:
+    """Raises if an option is one that a streaming write refuses."""
+    if options.txn_version is not None:
+        raise OptionError(
+            'option "txnVersion" is for batch writes: a stream numbers its own batches;'
+            " omit it, and give writerId if the log should know the query by a name"
+        )
+
+
 class ClogStreamWriter(DataSourceStreamArrowWriter):
     """Appends micro-batches, each exactly once."""
 
@@ -322,13 +332,14 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
                 "output mode complete is refused: each batch would append the whole result again;"
                 ' use outputMode("append"), or clog.connector.upsert in foreachBatch'
             )
-        if options.txn_version is not None:
-            raise OptionError(
-                'option "txnVersion" is for batch writes: a stream numbers its own batches;'
-                " omit it, and give writerId if the log should know the query by a name"
-            )
+        check_stream_write(options)
         self._options = options
         self._plan = plan_write(options, schema, creates_later=True)
+
+    @property
+    def plan(self) -> "WritePlan":
+        """What tasks need to know."""
+        return self._plan
 
     @shallow
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> Written:

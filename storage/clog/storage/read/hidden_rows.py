@@ -1,15 +1,20 @@
-"""Which rows of a log's objects its table does not show, at one version.
+"""Which rows of a log's objects its table does not show, at one version; and which ones a read of
+the log.
 
-A view of the table in another format, which names the objects as they are, must leave them out.
+A view in another format, or another engine, which reads the objects as they are, must leave them
+out.
 
-A row is hidden where no chunk holds it, where it is dead or below the log start, a tombstone or
-without key, and where a later record of its key superseded it.
+A row is hidden from the table where no chunk holds it, where it is dead or below the log start, a
+tombstone or without key, and where a later record of its key superseded it.
 
 V0. Where a chunk has a mask (FORMAT.md §13), and nothing is dirty, the mask is the answer: no
     object is read.
 V1. Of what is left of a partition take the offsets that its table shows (`table`).
 V2. Find their rows: in a dense object by counting, else by its column `offset`.
 V3. All other rows of an object are hidden, once each partition was asked that has rows in it.
+
+From a read (`read_masks`) are hidden the rows that no piece of it has, or that are dead, or outside
+the offsets that it delivers.
 """
 
 from collections import Counter
@@ -73,6 +78,28 @@ def view_masks(store: Store, manifest: Manifest, starts: Sequence[int]) -> Itera
             left[path] -= 1
             if not left[path]:
                 yield masks.pop(path)
+
+
+def read_masks(store: Store, manifest: Manifest, pieces: Sequence[ReadPiece]) -> Iterator[ViewMask]:
+    """Yields what a read of these pieces (`scan.plan_range`) leaves out of each of their objects.
+    No object is read but those without dense offsets of which the read cuts a chunk: at most two in
+    a partition.
+    """
+    by_object: dict[str, list[ReadPiece]] = {}
+    for piece in pieces:
+        by_object.setdefault(piece.object.path, []).append(piece)
+    chunks = {(p, *chunk.identity): (chunk.base, chunk.next) for p, chunk in manifest.chunks()}
+    for path, run in by_object.items():
+        mask = _all_hidden(run[0].object)
+        with reading(store, manifest.version):
+            for piece, dead in zip(run, dead_rows_of(store, run), strict=True):
+                left_out = np.zeros(piece.rows, np.bool_) if dead is None else dead
+                place = piece.partition, path, piece.first_row
+                if not piece.object.dense and (piece.start, piece.end) != chunks[place]:
+                    offsets = _stored_offsets(store, piece)
+                    left_out = left_out | (offsets < piece.start) | (offsets >= piece.end)
+                mask.hidden[piece.first_row : piece.first_row + piece.rows] = left_out
+        yield mask
 
 
 def _is_told_by_mask(piece: ReadPiece) -> bool:

@@ -661,13 +661,11 @@ class Table(Frame):
         return {answered_key(key): value for key, value in pairs if value is not None}
 
     def of_keys(self, keys: Iterable[Any]) -> pa.Table:
-        """Returns the rows of these keys alone, with all columns, in no order.
+        """Returns the rows of these keys alone, with all columns, in no order; raises as `get`."""
+        return self.of_key_bytes(asked_keys(keys, self._typed))
 
-        Raises:
-            VersionExpiredError: the version has expired.
-            CorruptionError: the log needs an object that is gone or damaged.
-        """
-        wanted = asked_keys(keys, self._typed)
+    def of_key_bytes(self, wanted: Sequence[bytes]) -> pa.Table:
+        """Does what `of_keys` does, where canonical bytes (FORMAT.md) of the keys are wanted."""
         batches: list[pa.RecordBatch] = []
         with reading(self._indexes, self.version):
             if self._runs is None:

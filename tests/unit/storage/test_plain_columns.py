@@ -98,6 +98,7 @@ def test_rows_that_do_not_fit(trips, rows, words):
         ({"key": ["id", "ID"], "like": TRIPS}, "a column stands twice"),
         ({"key": "id", "like": [{"id": 1}]}, "a table needs columns for its key and others"),
         ({"key": "id", "like": 5}, "like= is a int; give a frame"),
+        ({"key": "id", "like": [{"id": 1, "a": None}]}, "column a holds nothing that tells its"),
         ({"key": "id", "like": [{"id": 1, "a": 1}, {"id": "x"}]}, "columns without one type"),
     ],
 )
@@ -194,6 +195,10 @@ def test_records_are_shown_where_they_are_asked_for(trips):
     assert [row["value"] for row in trips.changes(1)] == [None]
     with pytest.raises(InvalidInputError, match="there is no column 'town'"):
         trips.table().to_arrow(columns=["town"])
+    with pytest.raises(InvalidInputError, match=r"are not all of rows .* the two are not mixed"):
+        trips.table().to_arrow(columns=["id", "offset"])
+    with pytest.raises(TypeError, match="named by text"):
+        trips.table()[0]
 
 
 def test_a_notebook_shows_the_first_rows(trips):
@@ -218,3 +223,12 @@ def test_completion_lists_what_is_for_users(trips):
     """What connectors build on can be called, and is not offered."""
     assert "append" in dir(trips)
     assert {"handle", "object_writer", "append_objects"}.isdisjoint(dir(trips))
+
+
+def test_instants_are_kept_in_utc(store):
+    """A zone is how an instant is shown; the log keeps the instant."""
+    pandas = pytest.importorskip("pandas")
+    times = pandas.to_datetime(["2026-03-29 04:00"]).tz_localize("Europe/Riga")
+    log = Log.create(store, key="id", like=pandas.DataFrame({"id": [1], "at": times}))
+    log.append(pandas.DataFrame({"id": [1], "at": times}))
+    assert log.table()["at"].to_pylist() == [times[0].tz_convert("UTC")]

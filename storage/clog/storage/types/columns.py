@@ -591,6 +591,8 @@ class Frame:
 
     def __getitem__(self, column: str) -> pa.ChunkedArray:
         """Returns one column, in memory; only it is read."""
+        if not isinstance(column, str):
+            raise TypeError(f"columns are named by text, and {column!r} is none")
         return self.to_arrow(columns=[column]).column(0)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:

@@ -91,7 +91,14 @@ class TableColumns:
         if columns is None:
             columns = [*self.key, *self.value]
         tops = [column.partition(".") for column in columns]
-        if isinstance(columns, str) or not (tops and self.has(top for top, _, _ in tops)):
+        rows = [self.own(top) is not None for top, _, _ in tops]
+        if isinstance(columns, str) or not all(rows) or not rows:
+            if any(rows) and not are_records(top for top, _, _ in tops):
+                own_names = ", ".join(self.key + self.value)
+                raise InvalidInputError(
+                    f"columns={list(columns)} are not all of rows ({own_names})"
+                    f" nor all of records ({', '.join(RECORD_COLUMNS)}); the two are not mixed"
+                )
             return None
         spelled = [f"{self.own(top)}{dot}{rest}" for top, dot, rest in tops]
         own = projected(pa.schema(self.fields(schema)), spelled)
@@ -180,10 +187,23 @@ def schema_of_rows(columns: "pa.Schema", key: Sequence[str]) -> "pa.Schema":
             f"a table needs columns for its key and others beside them; the key is"
             f" {', '.join(key) or 'none'} of {there}"
         )
-    parts = [pa.field(own[n].name, own[n].type, nullable=False) for n in names]
+    if unknown := [f.name for f in columns if pa.types.is_null(f.type)]:
+        raise InvalidInputError(
+            f"column {unknown[0]} holds nothing that tells its type; give the types by like= or"
+            " schema=, as pa.schema([(name, type), …])"
+        )
+    parts = [pa.field(own[n].name, _in_utc(own[n].type), nullable=False) for n in names]
     kind = parts[0].type if len(parts) == 1 else pa.struct(parts)
-    value = pa.struct([pa.field(f.name, f.type) for f in others])
+    value = pa.struct([pa.field(f.name, _in_utc(f.type)) for f in others])
     return pa.schema([pa.field("key", kind, nullable=False), pa.field("value", value)])
+
+
+def _in_utc(kind: "pa.DataType") -> "pa.DataType":
+    """Returns the type of the same instants, whose zone is not kept."""
+    import pyarrow as pa
+
+    has_zone = pa.types.is_timestamp(kind) and kind.tz is not None
+    return pa.timestamp(kind.unit, "UTC") if has_zone else kind
 
 
 def _structs(fields: "Mapping[str, pa.Array]", rows: int) -> "pa.Array":

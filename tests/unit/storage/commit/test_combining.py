@@ -9,6 +9,7 @@ from itertools import count
 
 import pytest
 
+from clog.cleaner import Cleaner
 from clog.storage import (
     CommitStateUnknownError,
     InvalidInputError,
@@ -27,7 +28,7 @@ from clog.storage.commit.proposals import Proposal, encode_proposal
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.answers import Answer, Answered, Combined
-from clog.storage.format.commits import head_to_json
+from clog.storage.format.commits import Edit, head_to_json
 from clog.storage.store.contract import StoreRefusedError, WrappingStore
 from clog_testing.counting import CountingStore
 from clog_testing.model import rows_in
@@ -280,8 +281,6 @@ def test_h_w2_data_below_the_floor_are_left_out(crowd):
     (_path,) = crowd.proposals()
     version = crowd.log.handle.refresh().version
     handle = crowd.log.handle
-    from clog.storage.format.commits import Edit
-
     handle.commit(lambda tip, _: Edit(orphan_floor=version + 1), operation="floor")
     combining(crowd)
     assert b"a" not in crowd.values()
@@ -681,3 +680,56 @@ def test_h_w16_what_was_there_before_costs_nothing(store, before):
     counts.pop("put", None)  # The hint, at versions divisible by 4, snapshots.
     assert counts["list"] <= 2
     assert counts["get"] <= 8
+
+
+# Sweep and turns
+
+
+def test_what_is_answered_is_swept_within_a_round(crowd):
+    """FORMAT.md §21: answered proposals go, one that may still be taken stays, a log in which
+    nobody proposes costs nothing.
+    """
+    left_waiting(crowd)
+    waiting = crowd.proposals()
+    for n in range(3):
+        combining(crowd, f"c{n}", now_ms=1_000_000 + ELIGIBLE_MS + 1_000)
+    assert len(crowd.proposals()) > len(waiting) == 1
+    counting = CountingStore(crowd.store)
+    cleaner = Cleaner(crowd.author(counting))
+    cleaner.run_once()
+    assert crowd.proposals() == waiting
+    store = crowd.log.handle.store
+    store.delete(*waiting)
+    cleaner.run_once()
+    counting.reset()
+    for _ in range(3):
+        cleaner.run_once()
+    assert counting.counts["list"] == 0
+
+
+def test_who_cannot_propose_is_let_in(crowd):
+    """A cleaner that lost a race asks for a turn: who combines waits once, and is taken along."""
+    for who in ("x", "y"):
+        combining(crowd, who)  # Two authors were answered of late.
+    a = crowd.author()
+    waits = []
+
+    class Asking(WrappingStore):
+        """When the turn is asked for, somebody is about to combine."""
+
+        is_asked = False
+
+        def create(self, path, data):
+            self.inner.create(path, data)
+            if documents.PROPOSALS in path and not self.is_asked:
+                self.is_asked = True
+                asleep(a, lambda: waits.append("waited"))
+                waits.append(a.append(one("a")).version)
+
+    cleaner = crowd.author(Asking(crowd.store))
+    combining(crowd, "z")  # The race that the cleaner loses.
+    cleaner.handle.commit(lambda _tip, _ms: Edit(), operation="clean")
+    assert waits[0] == "waited"
+    kinds = [record.operation for record in cleaner.handle._tip.recent.known]
+    assert "clean" in kinds
+    assert crowd.values().count(b"a") == 1

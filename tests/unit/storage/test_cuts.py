@@ -31,6 +31,7 @@ from clog.storage.store.contract import Within
 from clog_testing.clocked import ClockedStore
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
+from clog_testing.delaying import DelayingStore
 from clog_testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
@@ -451,3 +452,19 @@ def test_costs(disk, logs):
     assert (counts["list"], counts["delete"]) == (0, 0)
     assert counts["create"] == len(logs) + 1
     assert counts["get"] <= 14 * len(logs)
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_as_long_as_over_two(disk, count):
+    """COMMIT §12: all logs are looked at, and kept, at the same time."""
+    logs = [disk.create("home"), *(disk.create(f"log{i:02}") for i in range(count))]
+    put(logs, "a")
+    far = DelayingStore(disk.clocked, 100)
+    home = disk.open("home", far).handle
+    home.reach = lambda url: Folder(far, url.rpartition("/")[2])
+    before_ms = far.now_ms
+    name_cut(home, "c")
+    assert far.now_ms - before_ms <= 2_200
+    before_ms = far.now_ms
+    drop_cut(home, "c")
+    assert far.now_ms - before_ms <= 1_800

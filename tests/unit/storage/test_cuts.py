@@ -33,6 +33,7 @@ from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 from clog_testing.delaying import DelayingStore
 from clog_testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
+from clog_testing.interrupts import Tracer, interrupted, tracing
 from clog_testing.invariants import check_log
 
 DAY_MS = 86_400_000
@@ -468,3 +469,36 @@ def test_as_long_as_over_two(disk, count):
     before_ms = far.now_ms
     drop_cut(home, "c")
     assert far.now_ms - before_ms <= 1_800
+
+
+@pytest.mark.parametrize(
+    "samples", [24, pytest.param(400, marks=pytest.mark.nightly)], ids=["some", "many"]
+)
+def test_an_interrupt_anywhere(disk, logs, samples):
+    """S65: there is the whole cut or none, the handle goes on, and what is left goes."""
+    put(logs, "a")
+    outcomes = set()
+    tracer = Tracer()
+    with tracing(tracer):
+        disk.cut("probe")
+    step = len(tracer.places) // samples
+    for i in range(samples):
+        home = disk.open("home").handle
+        assert interrupted(lambda home=home, i=i: name_cut(home, f"c{i}"), i * step)
+        there = [cut for cut in cuts_of(home) if cut.name == f"c{i}"]
+        entry = home.tip.head.cuts.get(f"c{i}")
+        kept = [disk.open(name).handle.tip.head.kept for name in NAMES]
+        outcomes.add(
+            (bool(there), sum(1 for mine in kept if any(k.name == f"c{i}" for k in mine.values())))
+        )
+        if there:
+            assert all(entry.cut_id in mine for mine in kept)
+            assert disk.values(there[0]) == all_are("a")
+            drop_cut(home, f"c{i}")
+    name_cut(home, "last")
+    assert {n for named, n in outcomes if named} <= {3}, outcomes
+    assert (False, 0) in outcomes
+    disk.clock.advance(2 * DAY_MS)
+    for name in NAMES:
+        Cleaner(disk.open(name)).run_once(force=True)
+    assert {len(disk.open(name).handle.tip.head.kept) for name in NAMES} == {2}

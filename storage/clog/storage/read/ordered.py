@@ -14,6 +14,7 @@ an entry takes it out, and one that is no suspect lets the rows of its key count
 `ROW_BYTES`, and half of it again for a moment.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
@@ -46,6 +47,7 @@ ROW_BYTES: Final = 48
 _ASKED_MAX: Final = 4096
 """Of so many keys the rest of a partition is asked by its key indexes."""
 _COUNTS, _BEATEN = 1, 2
+_HIGHEST_BYTE: Final = 7 if sys.byteorder == "little" else 0
 Rows = tuple[Fingerprints, Offsets, Offsets, Mask]
 """Of each row its key's fingerprint, its order and offset, and whether it is no suspect."""
 Deliver = Callable[
@@ -121,22 +123,31 @@ class BestKeys:
         return loses
 
     def _settle(self) -> None:
-        """Keeps the best row of each key, in the order of the words."""
+        """Keeps the best row of each key, in the order of the words; a part of the words at a time,
+        so that beside what is kept little memory is taken.
+        """
         if self._is_settled:
             return
-        n = self._rows
-        words, flags = self._words[:n], self._flags[:n]
-        by = (self._offsets[:n], self._orders[:n], words[:, 1], words[:, 0])
-        order = np.lexsort(by)
-        words = words.take(order, axis=0)
-        last = np.append((words[1:] != words[:-1]).any(axis=1), True)
-        ends = np.flatnonzero(last)
-        firsts = np.append(0, ends[:-1] + 1)
-        kept, best = len(ends), order.take(ends)
-        self._flags[:kept] = np.bitwise_or.reduceat(flags.take(order), firsts)
-        self._orders[:kept] = self._orders.take(best)
-        self._offsets[:kept] = self._offsets.take(best)
-        self._words[:kept] = words.take(ends, axis=0)
+        into = BestKeys(len(self._offsets))
+        part_of = self._words.view(np.uint8)[: self._rows, _HIGHEST_BYTE] >> 4
+        kept = 0
+        for part in np.unique(part_of):
+            rows = np.flatnonzero(part_of == part)
+            words = self._words.take(rows, axis=0)
+            by = self._offsets.take(rows), self._orders.take(rows), words[:, 1], words[:, 0]
+            order = np.lexsort(by)
+            rows, words = rows.take(order), words.take(order, axis=0)
+            ends = np.flatnonzero(np.append((words[1:] != words[:-1]).any(axis=1), True))
+            here, best = slice(kept, kept + len(ends)), rows.take(ends)
+            into._words[here] = words.take(ends, axis=0)
+            into._orders[here], into._offsets[here] = (
+                column.take(best) for column in (self._orders, self._offsets)
+            )
+            flags = self._flags.take(rows)
+            into._flags[here] = np.bitwise_or.reduceat(flags, np.append(0, ends[:-1] + 1))
+            kept = here.stop
+        self._words, self._orders = into._words, into._orders
+        self._offsets, self._flags = into._offsets, into._flags
         self._rows, self._is_settled = kept, True
 
     def _find(self, words: Fingerprints) -> tuple[NDArray[np.intp], Mask]:

@@ -1,5 +1,7 @@
 """The map of tables in which the record with the highest order wins, against a dict (S56, S57)."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -58,3 +60,19 @@ def test_an_empty_map_beats_nothing():
     assert made.beats(words, none, none).tolist() == [False, False]
     made.ask((words, none, none, none == 0))
     assert made.best_offsets().tolist() == []
+
+
+def test_a_row_takes_48_bytes_and_half_as_many_for_a_moment():
+    """What docs/which-record-wins.md says of a table's memory."""
+    count = 200_000
+    words = np.random.default_rng(1).integers(0, (1 << 64) - 1, (count, 2), dtype=np.uint64)
+    numbers, counts = np.arange(count), np.ones(count, np.bool_)
+    tracemalloc.start()
+    try:
+        made = BestKeys(count)
+        made.put((words, numbers, numbers, counts))
+        assert tracemalloc.get_traced_memory()[0] < ROW_BYTES * count
+        assert len(made.best_offsets()) == count
+        assert tracemalloc.get_traced_memory()[1] <= 1.5 * ROW_BYTES * count + (1 << 20)
+    finally:
+        tracemalloc.stop()

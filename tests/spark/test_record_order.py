@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.connector import native, read_table, snapshot_and_stream
+from clog.connector import count_table, native, read_table, snapshot_and_stream
 from clog.storage import Log
 
 CONFIG = {
@@ -48,6 +48,7 @@ def test_every_read_of_a_table_shows_the_highest_order(spark, tmp_path, caplog, 
     assert expected[b"gone"] == b"gone-9"
     assert of(read_table(spark, url)) == expected
     assert not caplog.records
+    assert count_table(url) == 20
     assert of(read_table(spark, url, keys=["k2"])) == {b"k2": b"k2-12"}
     table = spark.read.format("clog").option("view", "table")
     assert of(table.load(url)) == expected

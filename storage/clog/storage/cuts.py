@@ -192,8 +192,8 @@ def snapshot(
     True
     >>> stock.table(at=cut).get("tea")
     b'-2'
-    >>> [cut.name for cut in snapshots(orders.url)]
-    ['month-end']
+    >>> [cut.name for cut in snapshots(orders.url)] == ["month-end"]
+    True
     >>> drop_snapshot(orders.url, "month-end")
 
     Args:

@@ -11,6 +11,7 @@ class Intent:
         objects: the rows of each object that it put, by path and partition.
         commits: (version, offsets by partition) of each time that it happened.
         strays: the versions that it created where nothing was left of the log.
+        given: by partition the offsets that its records come with, where they do (`mirrors`).
         deal: of records that are undecided for a time, the transaction (`deals`).
     """
 
@@ -18,6 +19,7 @@ class Intent:
     objects: dict[str, dict[int, list[tuple]]] = field(default_factory=dict)
     commits: list[tuple[int, dict[int, tuple[int, int]]]] = field(default_factory=list)
     strays: list[int] = field(default_factory=list)
+    given: dict[int, list[int]] = field(default_factory=dict)
     deal: object = None
 
 

@@ -22,8 +22,8 @@ from clog.storage.format.transactions import (
 )
 
 MARKER = "marker"
-_NOTHING = (None, None)
-"""What stands at the offset of a marker."""
+NOTHING = (None, None)
+"""What stands at an offset that never had a record, such as a marker's."""
 
 
 class Fates:
@@ -77,7 +77,7 @@ class Fates:
                     self.of[p][offset] = fate
                 self._horizons[p, len(self.of[p])] = NONE
                 self.of[p].append(MARKER)
-                oracle.records[p].append(_NOTHING)
+                oracle.records[p].append(NOTHING)
                 touched.add(p)
         return touched
 
@@ -130,7 +130,8 @@ class Fates:
                 assert name == deal.name, f"{intent.name} of {deal} is taken for a part of {name}"
                 mine = self._open.setdefault(name, {}).setdefault(p, [])
                 mine.extend(range(chunk.base, chunk.next))
-            self.of[p].extend([name] * (chunk.next - chunk.base))
+            rows = oracle.records[p][chunk.base : chunk.next]
+            self.of[p].extend(MARKER if row is NOTHING else name for row in rows)
 
     def check(self, manifest, commit_ms: int, now_ms: int, least_ms: int) -> None:
         """Compares what clog says of its newest version. ``least_ms``: the least time between the

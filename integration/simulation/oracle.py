@@ -32,7 +32,7 @@ from dataclasses import replace
 
 from disk import Folder
 from facts import Intent, Seen
-from fates import Fates
+from fates import MARKER, NOTHING, Fates
 from masked import Masked
 from taken import Taken
 
@@ -327,8 +327,10 @@ class Oracle:
         fates = self.fates
         decided = fates.decide(self, edit)
         ended = fates.end(self, before, edit)
+        self._reach(edit.reached)
         self._append(version, edit)
         fates.join(self, edit, self._intent_of, decided)
+        self._reach(edit.reached_after)
         if decided is not None:
             self._ledger.check_whole(decided)
         times = self._time_ms[version], self.clock.now_ms() + SKEW_MS, RETENTION_MS_MIN
@@ -345,6 +347,14 @@ class Oracle:
         for p, given in edit.uncleanable.items():
             harmless = given is None or given.reason.startswith(_HARMLESS)
             assert harmless, f"partition {p} is uncleanable: {given.reason}"
+
+    def _reach(self, ends) -> None:
+        """Offsets below these that have no record never get one (FORMAT.md §16)."""
+        for p, end in ends.items():
+            missing = end - len(self.records[p])
+            assert missing > 0, f"partition {p} reaches {end} again"
+            self.records[p] += [NOTHING] * missing
+            self.fates.of[p] += [MARKER] * missing
 
     def _append(self, version: int, edit) -> None:
         """Several appends, where they waited for one another (group commit)."""
@@ -364,6 +374,12 @@ class Oracle:
             assert chunk.base == len(self.records[p]), f"offset {chunk.base} given out of turn"
             rows, left[path, p] = left[path, p][: chunk.rows], left[path, p][chunk.rows :]
             assert len(rows) == chunk.rows, f"{intent.name}: rows of {path}"
+            if edit.add.is_given:
+                at = intent.given[p][: len(rows)]
+                del intent.given[p][: len(rows)]
+                numbered = dict(zip(at, rows, strict=True))
+                assert min(at) >= chunk.base and max(at) < chunk.next, f"{intent.name}: {at}"
+                rows = [numbered.get(o, NOTHING) for o in range(chunk.base, chunk.next)]
             self.records[p].extend(rows)
             mine = offsets.setdefault(intent, {})
             base, end = mine.get(p, (chunk.base, chunk.base))

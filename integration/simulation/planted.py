@@ -15,6 +15,7 @@ import keepers
 from limits import Patch, patching
 from planted_deals import DEAL_BUGS
 from planted_masks import MASK_BUGS
+from planted_mirrors import MIRROR_BUGS
 from planted_state import STATE_BUGS
 from world import BEGINNINGS, beginning
 
@@ -523,6 +524,7 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     **DEAL_BUGS,
     **STATE_BUGS,
     **MASK_BUGS,
+    **MIRROR_BUGS,
 }
 """By name."""
 

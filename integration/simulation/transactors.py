@@ -50,9 +50,7 @@ class Transactor(Actor):
         self._attempt += 1
         intent = self.oracle.intent(f"{self.name} item {item} attempt {self._attempt}")
         try:
-            for batch in world.batches_of(self.job, item):
-                self.putting = intent, batch.rows
-                t.append(batch.table, batch.partition)
+            self.fill(t, intent, item)
             t.positions(items(), {0: item + 1})
             t.positions(QUEUE, {0: (item + 1, str(t.epoch))})
             self._end(t, intent)
@@ -60,6 +58,16 @@ class Transactor(Actor):
             assert not intent.commits, f"{intent.name} happened, and was told {e}"
         except (CommitConflictError, StoreUnavailableError) as e:
             assert not intent.commits, f"{intent.name} happened, and was told {e}"
+
+    def fill(self, t, intent, item: int) -> None:
+        """Appends what the item makes."""
+        for batch in self.world.batches_of(self.job, item):
+            self.putting = intent, batch.rows
+            t.append(batch.table, batch.partition)
+
+    def told(self, intent, result) -> None:
+        """A commit was acknowledged."""
+        told(self, intent, AppendResult(result.version, result.offsets, duplicate=True))
 
     def storm(self, call) -> FaultKind | None:
         """What becomes of a call while nobody can say what became of the commit before it."""
@@ -81,8 +89,7 @@ class Transactor(Actor):
                 self.world.roll(4)
             ]
             try:
-                result = t.commit()
-                told(self, intent, AppendResult(result.version, result.offsets, duplicate=True))
+                self.told(intent, t.commit())
                 return
             except CommitStateUnknownError:
                 if self.world.roll(2) == 0:
@@ -92,8 +99,7 @@ class Transactor(Actor):
         try:
             t.abort()
         except InvalidInputError:
-            result = t.result
-            told(self, intent, AppendResult(result.version, result.offsets, duplicate=True))
+            self.told(intent, t.result)
             return
         assert not intent.commits, f"{intent.name} is aborted, and is there"
 

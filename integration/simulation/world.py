@@ -29,6 +29,7 @@ from hosts import Host, ZombieHost
 from keepers import CleanerActor, Coalescer, Operator, Recreator, Sweeper, sweep
 from limits import small_limits
 from marks import GHOST, MODES, points_of
+from mirrors import Mirror, Stranger, ZombieMirror
 from oracle import STRANGERS
 from readers import Follower, Reader, expected_rows, expected_table, rows_of
 from records import PARTITIONS, TIME_MS, batches
@@ -42,7 +43,7 @@ from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.log_info import SUPERSEDED_ROWS
+from clog.storage.format.log_info import GIVEN_OFFSETS, SUPERSEDED_ROWS
 from clog_testing.faults import Fault, FaultKind
 
 CALLS = 200
@@ -147,6 +148,10 @@ _AROUND_DEALS = (
     *((f"recreator@{n}", Recreator, 4) for n in range(SITES)),
     *(("job/1@1", Transactor, 20), ("cutter", Cutter, 50)),
 )
+_MIRRORS = (("mirror/1", Mirror), ("mirror/2", Mirror), ("mirror/zombie", ZombieMirror))
+_AROUND_MIRRORS = (
+    *("cleaner-1", "coalescer", "sweeper-1", "reader", "follower", "operator", "recreator"),
+)
 _AROUND_CLEANERS = ("plain", "cleaner-1", "cleaner-2")
 
 
@@ -162,6 +167,7 @@ class World:
         is_fleeting: records are soon deleted, and readers sleep.
         is_calm: only the closing of blocks is disturbed.
         is_masked: its logs have masks, an older one from now on.
+        is_mirror: its log takes offsets.
         has_interrupts: some worlds have them; the line where one strikes moves with the code.
     """
 
@@ -188,7 +194,7 @@ class World:
         self.scheduler = Scheduler(self.roll, stay=(60, 85, 95)[self.roll(3)])
         self.fault_rate = (0, 1, 2, 5)[self.roll(4)]
         self.cast = [given for given in ROLES if self.roll(100) < given[2]] or [ROLES[0]]
-        self.is_fleeting = self.is_calm = False
+        self.is_fleeting = self.is_calm = self.is_mirror = False
         self.is_masked = seed // SPECIAL_EVERY % MASKED_EVERY == 1
         self.pace = 60, 8
 
@@ -253,7 +259,9 @@ class World:
 
     def create_log(self, site, store, clock, ids) -> None:
         """A new log, of any config; a stranger keeps files among its own."""
-        log = Log.create(store, PARTITIONS, self._config(), clock=clock, ids=ids)
+        features = [GIVEN_OFFSETS] if self.is_mirror else []
+        config = self._config()
+        log = Log.create(store, PARTITIONS, config, clock=clock, ids=ids, features=features)
         for name in STRANGERS:
             site.disk.put(f"{documents.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
         if self.is_masked:
@@ -386,8 +394,8 @@ def world_of(seed: int) -> World:
 
     Some are made for zombies, who sleep while days go by; some for rivals, who clean the same
     segments at once; some for a crowd of writer ids; some for a job that two fight for, or for
-    state stores whose ids are fought for; some for cleaners, who have much to clean, and whose
-    commits go wrong. In some the log is deleted and recreated.
+    state stores or mirrors whose ids are fought for; some for cleaners, who have much to clean, and
+    whose commits go wrong. In some the log is deleted and recreated.
     """
     parquet = seed % PARQUET_EVERY == PARQUET_EVERY - 1
     kind, number = seed % SPECIAL_EVERY, seed % (BEGINNINGS + 1)
@@ -397,7 +405,8 @@ def world_of(seed: int) -> World:
     elif kind in (1, 5):
         number = 1 + half + seed // SPECIAL_EVERY % half
     # The older worlds have no real Parquet.
-    begin = beginning(number) if number and not parquet else None
+    is_mirror = kind == 6 and seed // SPECIAL_EVERY % 4 == 2
+    begin = beginning(number) if number and not parquet and not is_mirror else None
     if kind in SEVERAL:
         return _world_of_deals(seed, begin=begin, parquet=parquet)
     world = World(seed, parquet=parquet, begin=begin)
@@ -414,6 +423,12 @@ def world_of(seed: int) -> World:
     elif kind == 7:
         world.let_act(("crowd",) if world.roll(2) else ("crowd", "sweeper-1"))
         world.scheduler.stay = 95
+    elif is_mirror:
+        world.let_act(_AROUND_MIRRORS)
+        world.cast = [given for given in world.cast if world.roll(100) < given[2]]
+        world.cast += [(name, role, 100) for name, role in (*_MIRRORS, ("stranger", Stranger))]
+        world.is_mirror, world.calls_left = True, STATE_CALLS
+        world.scheduler.stay = (60, 85)[world.roll(2)]
     elif kind == 6:
         is_of_state = seed // SPECIAL_EVERY % 2
         world.let_act(_AROUND_HOSTS if is_of_state else _AROUND_JOBS)

@@ -88,6 +88,8 @@ BUGS = {
     "store skips what others wrote": 700,
     "store keeps what it rolled back": 0,
     "tip is seen in two steps": 0,
+    "mirror's end left behind": 0,
+    "plain append in a mirror": 0,
 }
 
 

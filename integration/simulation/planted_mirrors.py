@@ -5,22 +5,22 @@ from dataclasses import replace
 from limits import Patch
 
 from clog import storage
-from clog.storage.append import AppendRequest
+from clog.storage.commit.proposals import AppendRequest
 
 
 def end_left_behind(patch: Patch) -> None:
     """What has no record behind the last one is not covered (S75)."""
-    bind = storage.append.bind_given
+    bind = storage.commit.proposals.bind_given
 
     def short(*given, **named):
         return replace(bind(*given, **named), reached_after={})
 
-    patch(storage.append, "bind_given", short)
+    patch(storage.commit.proposals, "bind_given", short)
 
 
 def offsets_given_anew(patch: Patch) -> None:
     """Records get the offsets that are next, not their own."""
-    bind = storage.append.bind_given
+    bind = storage.commit.proposals.bind_given
 
     def dense(objects, covered, head, *, url):
         bound = bind(objects, covered, head, url=url)
@@ -31,7 +31,7 @@ def offsets_given_anew(patch: Patch) -> None:
             ranges.append((base, base + stats.rows))
         return replace(bound, ranges=tuple(ranges), reached_after={})
 
-    patch(storage.append, "bind_given", dense)
+    patch(storage.commit.proposals, "bind_given", dense)
 
 
 def plain_appends_taken(patch: Patch) -> None:

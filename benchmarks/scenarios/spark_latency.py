@@ -2,7 +2,8 @@
 
 Spark's own `rate` source makes 1,000 records of 100 bytes a second; a figure is the time from the
 trigger to the batch's commit, the checkpoint's two files included, of the batches of one run
-without its first five. Runs follow each other. `copy` reads from the same kind of store as well: a
+without its first five. Runs follow each other. `append_batches` is clog by `foreachBatch`, beside
+`noop`, Spark's sink that writes nothing. `copy` reads from the same kind of store as well: a
 stream from clog to clog, and from Kafka to Kafka.
 """
 
@@ -23,6 +24,8 @@ SIZES = {
     "quick": {"batches": 10, "rounds": 1, "skip": 5},
     "full": {"batches": 25, "rounds": 2, "skip": 5},
 }
+DRIVER, NOTHING = "clog, append_batches", "noop (floor)"
+FLOOR = "Parquet files (floor)"
 RECORD = (
     "encode(substring(md5(string(value % 20000)), 1, 16), 'utf-8') AS key",
     "encode(rpad(md5(string(value)), 84, 'x'), 'utf-8') AS value",
@@ -37,7 +40,7 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
         for number in range(size["rounds"]):
             for (what, who), stream, options in _streams(spark, folder, broker.address, number):
                 place = folder / f"checkpoint-{number}-{what}-{who}"
-                writer = stream.writeStream.format(_format(who)).options(**options)
+                writer = _writer(stream, who, options)
                 writer = writer.option("checkpointLocation", str(place))
                 times = batch_times_ms(writer, size["batches"], size["skip"])
                 found.setdefault((what, who), []).append(times)
@@ -50,8 +53,16 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
 
 
 def _format(who: str) -> str:
-    formats = {"Apache Kafka": "kafka", "Delta Lake": "delta", "Parquet files (floor)": "parquet"}
+    formats = {"Apache Kafka": "kafka", "Delta Lake": "delta", FLOOR: "parquet", NOTHING: "noop"}
     return formats.get(who, who)
+
+
+def _writer(stream: Any, who: str, options: dict[str, str]) -> Any:
+    if who != DRIVER:
+        return stream.writeStream.format(_format(who)).options(**options)
+    from clog.connector import append_batches
+
+    return stream.writeStream.foreachBatch(append_batches(options["path"]))
 
 
 def _make(spark: Any, folder: Path, address: str) -> None:
@@ -72,7 +83,9 @@ def _streams(spark: Any, folder: Path, address: str, number: int) -> Any:
         return rate.selectExpr(*RECORD)
 
     kafka = {"kafka.bootstrap.servers": address}
-    yield ("micro-batch", "Parquet files (floor)"), made(), {"path": str(folder / f"p{number}")}
+    yield ("micro-batch", NOTHING), made(), {}
+    yield ("micro-batch", DRIVER), made(), {"path": str(folder / "from")}
+    yield ("micro-batch", FLOOR), made(), {"path": str(folder / f"p{number}")}
     yield ("micro-batch", "clog"), made(), {"path": str(folder / "from")}
     yield ("micro-batch", "Apache Kafka"), made(), {**kafka, "topic": "from"}
     yield ("micro-batch", "Delta Lake"), made(), {"path": str(folder / f"d{number}")}

@@ -2,7 +2,8 @@
 
 Reads go to the sink `noop`. `stored columns` are those that an object stores, `all columns` those
 of Spark's Kafka source: the others are constants for a log and are made, shipped and thrown away
-for every row. Writes take their rows from Parquet files; clog alone syncs its files. `Python that
+for every row. `read_log` is Spark's own scan of the log's objects, built anew for each read as for
+a new version. Writes take their rows from Parquet files; clog alone syncs its files. `Python that
 decodes nothing` and `Python that encodes nothing` ship the same batch again and again, or throw
 away what they are given: what Spark's API for Python leaves over. `By CPU time` counts that of all
 processes, and tells more on a machine that has other work, too.
@@ -44,6 +45,7 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
             clog().write.parquet(str(folder / what))
             frames = {
                 "clog": clog,
+                "clog, read_log": partial(_native, spark, log, options),
                 FLOOR: partial(spark.read.parquet, str(folder / what)),
                 "Python that decodes nothing": partial(_hollow, spark, clog().schema),
             }
@@ -71,6 +73,13 @@ def make_log(folder: Path, rows: int) -> str:
 
 def _load(spark: Any, url: str, options: dict[str, str]) -> Any:
     return spark.read.format("clog").options(**options).load(url)
+
+
+def _native(spark: Any, url: str, options: dict[str, str]) -> Any:
+    from clog.connector import native, read_log
+
+    native.forget()
+    return read_log(spark, url, **options)
 
 
 def _hollow(spark: Any, schema: Any) -> Any:

@@ -31,7 +31,7 @@ ALL = ("partition", "offset", "timestamp", "key", "value", "headers")
 @pytest.fixture(autouse=True)
 def not_said_before(monkeypatch):
     monkeypatch.setattr(native, "_SAID", set())
-    native._KEPT.clear()
+    native.forget()
 
 
 def a_history(url, seed):
@@ -271,7 +271,7 @@ def test_many_objects_are_found_by_one_listing(spark, url, caplog):
     assert set(tracker.getJobIdsForGroup(None)) == before
     assert sorted(r.offset for r in records.collect()) == [*range(spark_scan.PATHS_MAX + 2)]
     assert not caplog.records
-    native._KEPT.clear()
+    native.forget()
     paths = {c.object.path for _, c in log.handle.manifest().chunks()}
     (Path(url) / "_clog" / log.id / max(paths)).unlink()
     missing = read_log(spark, url)

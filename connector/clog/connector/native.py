@@ -107,6 +107,11 @@ def log_frame(spark: "SparkSession", url: str, options: Mapping[str, object]) ->
     return spark.read.format("clog").options(**{**kept, **fixed}).schema(read.schema).load()
 
 
+def forget() -> None:
+    """Drops the plans that are kept."""
+    _KEPT.clear()
+
+
 def table_count(url: str, version: int | None, options: Mapping[str, object]) -> int:
     """Does `tools.count_table`."""
     settings = _settings(_given_table(url, version, options))

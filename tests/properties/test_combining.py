@@ -204,6 +204,7 @@ def history(seed):
         discard(store)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(8))
 def test_everybody_is_told_the_truth(seed):
     """Exactly once, whatever happens (the rules of `tests/models/combining.py`)."""

@@ -177,10 +177,11 @@ def snapshot(
     ),
     given: Given,
 ) -> None:
-    r"""Name, list or drop cuts over the logs that transactions of this one have written.
+    r"""Name, list or drop cuts over several logs.
 
-    A cut is one version of each log. Of each transaction over them it shows all or nothing, and it
-    can be read (Log.table(at=...)) until it is dropped or its time is up.
+    A cut is one version of each log that transactions of this one have written. Of each
+    transaction over them it shows all or nothing, and it can be read (Log.table(at=...)) until
+    it is dropped or its time is up.
 
     \b
     clog snapshot ./orders month-end --keep 365d

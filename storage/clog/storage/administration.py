@@ -114,7 +114,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         _check_key_columns(tip.head.log.schema, settings)
         _check_views(handle, tip, tip.head.log.schema, settings)
         needed = _features_of(settings)
-        _check_given(settings, is_given=tip.head.takes_offsets)
+        _check_given(settings, is_given=GIVEN_OFFSETS in tip.head.log.features)
         has_all = tip.head.log.features.with_added(needed) == tip.head.log.features
         edit = Edit(config=after, features=None if has_all else needed)
         return _reordered(edit, handle.manifest(), settings) if _orders(after, before) else edit

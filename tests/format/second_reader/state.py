@@ -286,12 +286,14 @@ def check_cuts(kept: Any, members: Any, cuts: Any) -> None:
         need(bool(HEX32.fullmatch(key)) and isinstance(keep, dict), "20", "no keep")
         need(bool(HEX32.fullmatch(str(keep.get("home")))), "20", "a keep without home")
         need(all(isinstance(keep.get(n), str) for n in ("name", "home_url")), "20", "no name")
-        need(integer(keep.get("version"), "20") >= 0, "20", "no version")
+        for name in ("version", "time_ms"):
+            integer(keep.get(name), "20")
     for key, url in members.items():
         need(bool(HEX32.fullmatch(key)) and isinstance(url, str), "20", "no member")
     for cut in cuts.values():
         need(isinstance(cut, dict) and "id" in cut, "20", "no cut")
         need(cut["id"] is None or bool(HEX32.fullmatch(str(cut["id"]))), "20", "no id of a cut")
+        integer(cut.get("time_ms"), "20")
         integer(cut.get("until_ms"), "20", -1)
         if "logs_at" in cut:
             safe_path(cut["logs_at"].get("path"))
@@ -306,6 +308,7 @@ def check_cut_logs(logs: Any) -> None:
     for log in logs:
         need(isinstance(log, list) and len(log) == 4, "20", "no log of a cut")
         need(all(HEX32.fullmatch(str(log[i])) for i in (0, 3)), "20", "no ids of a log")
+        need(isinstance(log[1], str), "20", "no URL of a log")
         integer(log[2], "20")
 
 

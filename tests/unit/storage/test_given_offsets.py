@@ -396,3 +396,11 @@ def test_edits_that_contradict_the_mode_are_damage(mirror):
         for edit in (Edit(reached={0: 9}), Edit(add=moved), Edit(gives_offsets=True)):
             with pytest.raises(CorruptionError):
                 advance(bad, edit, version=version, time_ms=0)
+
+
+def test_it_compares_offsets_for_ever(mirror):
+    """Not even after its mirror has ended another record may win: its times are the source's."""
+    commit(mirror, [7])
+    mirror.give_offsets()
+    with pytest.raises(InvalidInputError, match="compares offsets"):
+        mirror.alter({"compaction.strategy": "timestamp"})

@@ -34,6 +34,7 @@ from clog.storage.commit.committer import (
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import LogFile, create_log_file, read_log_file, store_of
 from clog.storage.config.log_config import (
+    TIMESTAMP,
     LogConfig,
     check_known,
     did_you_mean,
@@ -98,7 +99,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         check_known(name)
     given = parse_overrides({k: v for k, v in changes.items() if v is not None})
 
-    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+    def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         before = tip.head.config
         kept = {k: v for k, v in {**before, **given}.items() if k not in removed}
         after = without_idle(kept)
@@ -117,7 +118,9 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         _check_given(settings, is_given=GIVEN_OFFSETS in tip.head.log.features)
         has_all = tip.head.log.features.with_added(needed) == tip.head.log.features
         edit = Edit(config=after, features=None if has_all else needed)
-        return _reordered(edit, handle.manifest(), settings) if _orders(after, before) else edit
+        if not _orders(after, before):
+            return edit
+        return _reordered(edit, handle.manifest(), settings, now_ms=time_ms)
 
     handle.refresh()
     with_reserve(handle.store, lambda: handle.commit(prepare, operation="alter"))
@@ -151,7 +154,7 @@ def _orders(after: Mapping[str, str], before: Mapping[str, str]) -> bool:
     return order_text(after) != order_text(before)
 
 
-def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig) -> Edit:
+def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig, *, now_ms: int) -> Edit:
     """Returns the edit of an alter of the order of records, with what must change with it
     (FORMAT.md §15): all is dirty, and no mask stays; which records are late is asked anew.
     """
@@ -173,12 +176,30 @@ def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig) -> Edit:
             "compaction.strategy cannot be altered together with message.timestamp.type: the log's"
             " timestamps are times of commits so far; nothing was changed"
         )
+    if settings.compaction_strategy == TIMESTAMP:
+        _check_times(manifest, settings, now_ms=now_ms)
     return replace(
         edit,
         first_dirty={p: columns.start[p] for p in count},
         covered={p: 0 for p, offset in enumerate(manifest.covered) if offset},
         orders_removed=dict.fromkeys(named, ()),
     )
+
+
+def _check_times(manifest: Manifest, settings: LogConfig, *, now_ms: int) -> None:
+    """Raises where a record is later than an append may be: it would win its key until then."""
+    start, far_ms = manifest.head.partitions.start, settings.message_timestamp_after_max_ms
+    there = ((p, c) for p, c in manifest.chunks() if c.next > start[p] and not c.aborted)
+    late = [(c.max_timestamp_ms, p) for p, c in there if c.max_timestamp_ms > now_ms + far_ms]
+    if late:
+        latest_ms, p = max(late)
+        raise InvalidInputError(
+            f"compaction.strategy={TIMESTAMP} is refused: partition {p} has a record of {latest_ms}"
+            f" ms since 1970, {latest_ms - now_ms} ms ahead of the clock, more than"
+            f" message.timestamp.after.max.ms={far_ms}, and would win its key until then; so it is"
+            f" in partitions {sorted({p for _, p in late})}; delete these records"
+            " (Log.delete_records), or copy the others into another log; nothing was changed"
+        )
 
 
 def evolve(

@@ -54,7 +54,7 @@ from clog.storage.format.transactions import (
 from clog.storage.format.writers import find_writer
 from clog.storage.store import store_at
 from clog.storage.store.contract import Store, together
-from clog.storage.store.opening import Reach
+from clog.storage.store.opening import Reach, redact
 from clog.storage.transactions.ids import participant_id, state_of
 from clog.storage.transactions.several import finish_all, open_other
 
@@ -202,13 +202,16 @@ def snapshot(
             and the versions expire as any, ``file.delete.delay.ms`` after they are replaced.
         keep_ms: for how long it is kept, up to ten years; None: until it is dropped.
         storage_options: what fsspec needs, for all of the logs.
-        without: URLs or ids of logs that are gone for good: this cut and later ones leave them out.
+        without: URLs or ids of logs that are gone for good: a cut with a name and all later ones
+            leave them out, which need not name them again.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
         single_writer: promises that nobody else writes, so creates need not be exclusive.
 
     Raises:
-        AlreadyExistsError: the home has a cut of this name.
+        AlreadyExistsError: the home has a cut of this name, whose time is not up.
+        InvalidInputError: ``without`` names what is no member of the home, or an argument is out
+            of range.
         NotFoundError: there is no log at the home's URL, or at a member's.
         CommitConflictError: transactions ended in crossing orders each time, or one of them cannot
             be finished: there is no such cut now.
@@ -283,8 +286,11 @@ def name_cut(
 ) -> Cut:
     """Does N1 to N5; see `snapshot`."""
     _check_asked(name, keep_ms)
+    without = [without] if isinstance(without, str) else list(without)
+    head = home.refresh().head
     if name is not None:
-        _check_free(home.refresh().head, name, url=home.store.url)
+        _check_free(head, name, home.clock.now_ms(), url=home.store.url)
+    _check_members(head, without, url=home.store.url)
     for _ in range(TRIES_MAX):
         time_ms = home.clock.now_ms()
         until_ms = NONE if keep_ms is None else time_ms + keep_ms
@@ -323,15 +329,24 @@ def name_cut(
     )
 
 
-def _check_free(head: Head, name: str, *, url: str) -> None:
-    if name in head.cuts:
+def _check_free(head: Head, name: str, now_ms: int, *, url: str) -> None:
+    there = {name: cut for name, cut in head.cuts.items() if not cut.is_over(now_ms)}
+    if name in there:
         raise AlreadyExistsError(
-            f"{url} has a cut {name!r} already, of {head.cuts[name].time_ms} ms since 1970; drop it"
+            f"{url} has a cut {name!r} already, of {there[name].time_ms} ms since 1970; drop it"
             " first, or use another name"
         )
-    if len(head.cuts) >= CUTS_MAX:
+    if len(there) >= CUTS_MAX:
+        raise InvalidInputError(f"{url} has {len(there)} cuts, and there may be no more; drop one")
+
+
+def _check_members(head: Head, without: Collection[str], *, url: str) -> None:
+    unknown = [log for log in without if log not in {*head.members, *head.members.values()}]
+    if unknown:
         raise InvalidInputError(
-            f"{url} has {len(head.cuts)} cuts, and there may be no more; drop one"
+            f"without={[redact(str(log)) for log in unknown]} is no member of {url}, so it cannot"
+            " be left out of a cut (one that an earlier cut left out need not be named again); its"
+            f" members are {dict(head.members)}: give an id, or a URL as it stands there"
         )
 
 
@@ -385,20 +400,25 @@ def _drop_keeps(handle: Handle, cut_ids: Collection[str]) -> None:
 
 
 def _name(home: Handle, name: str, entry: CutEntry, without: Collection[str]) -> None:
-    """Does N5."""
+    """Does N5. Cuts whose time is up make way for it."""
     assert isinstance(entry.logs, tuple), "a new cut has its logs at hand"
     logs = entry.logs
 
-    def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+    def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         head = tip.head
         if name in head.cuts and head.cuts[name].cut_id == entry.cut_id:
             return NothingToCommit()
-        _check_free(head, name, url=home.store.url)
+        _check_free(head, name, time_ms, url=home.store.url)
         if entry.cut_id not in head.kept:
             raise version_expired(home.store.url, logs[0].version)
         stored = stored_logs(home.store, logs, new_id=home.ids.new_id)
         gone = {i: None for i, url in head.members.items() if {i, url} & {*without}}
-        return Edit(cuts={name: replace(entry, logs=stored)}, members=gone)
+        over = {n: cut.cut_id for n, cut in head.cuts.items() if cut.is_over(time_ms)}
+        return Edit(
+            cuts={**dict.fromkeys(over), name: replace(entry, logs=stored)},
+            kept=dict.fromkeys(i for i in over.values() if i is not None and i in head.kept),
+            members=gone,
+        )
 
     home.commit(prepare, operation=OPERATION)
 

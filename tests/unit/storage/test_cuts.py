@@ -16,6 +16,7 @@ from clog.storage import (
     NotFoundError,
     StoreUnavailableError,
     VersionExpiredError,
+    cuts,
 )
 from clog.storage.cuts import (
     Shown,
@@ -241,6 +242,61 @@ def test_a_cut_whose_time_is_up(disk, logs):
     assert not logs[0].handle.refresh().head.cuts
     with pytest.raises(VersionExpiredError, match="its time is up"):
         disk.values(cut)
+
+
+def test_a_cut_whose_time_is_up_makes_way(disk, logs):
+    """S74: it has no claim to its name, nor to a place, whether its cleaner came by or not."""
+    put(logs, "a")
+    disk.cut("daily", keep_ms=DAY_MS)
+    disk.cut("weekly", keep_ms=2 * DAY_MS)
+    disk.clock.advance(DAY_MS)
+    put(logs, "b")
+    new = disk.cut("daily", keep_ms=DAY_MS)
+    home = disk.open("home").handle
+    assert [cut.name for cut in cuts_of(home)] == ["weekly", "daily"]
+    assert disk.values(new) == all_are("b")
+    assert {keep.time_ms for keep in home.tip.head.kept.values() if keep.name == "daily"} == {
+        new.time_ms
+    }
+    with pytest.raises(AlreadyExistsError, match="has a cut 'daily' already"):
+        disk.cut("daily")
+    disk.clock.advance(3 * DAY_MS)
+    disk.cut("other")
+    assert set(disk.open("home").handle.tip.head.cuts) == {"other"}
+    dirty(disk, logs, 2)
+    assert not logs[1].handle.refresh().head.kept.keys() - home.refresh().head.kept.keys()
+    for name in NAMES:
+        check_log(Folder(disk.clocked, name), every_version=False)
+
+
+def test_cuts_whose_time_is_up_are_not_counted(disk, monkeypatch):
+    """FORMAT.md §20: so many have a place; those that are over go with the next naming."""
+    monkeypatch.setattr(cuts, "CUTS_MAX", 2)
+    disk.create("home")
+    disk.cut("one", keep_ms=DAY_MS)
+    disk.cut("two")
+    with pytest.raises(InvalidInputError, match="has 2 cuts, and there may be no more"):
+        disk.cut("three")
+    disk.clock.advance(DAY_MS)
+    disk.cut("three")
+    head = disk.open("home").handle.tip.head
+    assert (set(head.cuts), {k.name for k in head.kept.values()}) == (({"two", "three"},) * 2)
+
+
+def test_who_is_left_out_is_a_member(disk, logs):
+    """A misspelt URL is told what there is; nothing is named."""
+    put(logs, "a")
+    secret = [disk.url("left"), "s3://key:word@x/right"]
+    for odd in (["nonsense"], [disk.url("home")], secret, "x"):
+        for name in ("c", None):
+            with pytest.raises(InvalidInputError, match=r"is no member of .*; its members") as told:
+                disk.cut(name, without=odd)
+            assert all(log.id in str(told.value) and log.url in str(told.value) for log in logs[1:])
+            assert "word" not in str(told.value)
+    assert cuts_of(disk.open("home").handle) == []
+    assert sorted(disk.cut(None, without=disk.url("left")).logs) == [
+        *(disk.url("home"), disk.url("right"))
+    ]
 
 
 def test_what_was_deleted_is_gone_from_a_cut(disk, logs):

@@ -17,6 +17,7 @@ from clog.storage import (
 from clog.storage.env import SeededIds
 from clog.storage.format.chunks import append_from_json, append_to_json
 from clog.storage.format.commits import Edit, advance, edit_of, read_commit
+from clog.storage.store.contract import Within
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -286,6 +287,7 @@ def test_other_logs_refuse_offsets(make_log):
         ([True, False], "are no offsets for 2 records"),
         ("ab", "are no offsets for 2 records"),
         ([-1, 2], "offsets from -1 to 2 are out of range"),
+        ([1, 1 << 62], "are out of range"),
         ([1, (1 << 63) - 1], "are out of range"),
         ([2, 2], "record 1 of partition 0 has offset 2, after 2"),
         ([3, 2], "record 1 of partition 0 has offset 2, after 3"),
@@ -302,13 +304,39 @@ def test_what_are_no_offsets(mirror, offsets, told):
     assert offsets_of(mirror) == [5]
 
 
-@pytest.mark.parametrize("covered", [{2: 1}, {0: -1}, {0: 1.5}, {"0": 1}, [1]])
+@pytest.mark.parametrize(
+    "covered", [{2: 1}, {0: -1}, {0: 1.5}, {"0": 1}, {0: True}, {0: (1 << 62) + 1}, [1]]
+)
 def test_what_cannot_be_covered(mirror, covered):
     t = mirror.transaction("mirror")
     with pytest.raises(InvalidInputError, match="is not a position in"):
         t.cover(covered)
     with pytest.raises(InvalidInputError, match="is not a position in"):
         t.cover({}, start=covered)
+
+
+def test_the_highest_end_leaves_room(mirror, store):
+    """FORMAT.md §16: whatever was covered, the log goes on once it gives offsets itself."""
+    with mirror.transaction("mirror") as t:
+        t.append(rows("a"), 0, offsets=[(1 << 62) - 1])
+        t.cover({1: 1 << 62}, start={1: 1 << 62})
+    mirror.give_offsets()
+    for p in (0, 1):
+        assert mirror.append(rows("b"), p).offsets == {p: (1 << 62, (1 << 62) + 1)}
+    assert offsets_of(mirror, 0) == [(1 << 62) - 1, 1 << 62]
+    check_log(store)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint64])
+def test_numbers_of_numpy_are_numbers(mirror, make_log, store, kind):
+    source = make_log(on=Within(store, "source"))
+    source.append(rows("a", "b"))
+    with mirror.transaction("mirror") as t:
+        t.cover({kind(0): kind(9)}, start={kind(1): kind(0)})
+        t.positions(source, {kind(0): kind(2)}, version=kind(1))
+        t.positions(TOPIC, {kind(0): (kind(9), "7"), kind(1): kind(3)})
+    assert mirror.end_offsets() == {0: 9, 1: 0}
+    assert mirror.positions("mirror") == {source.id: {0: 2}, TOPIC: {0: 9, 1: 3}}
 
 
 def test_times_are_those_of_the_source(make_log, clock):

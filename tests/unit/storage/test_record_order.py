@@ -320,3 +320,38 @@ def test_typed_logs_compare_as_well(make_log, store, clock):
     Cleaner(log).run_once(force=True)
     assert sum(b.num_rows for b in log.read()) == 1
     assert log.table().get(1) == {"n": 7}
+
+
+@pytest.mark.parametrize("before", [{}, BY_LSN])
+def test_a_record_from_the_future_keeps_timestamps_from_counting(make_log, clock, before):
+    """FORMAT.md §15: it would win its key for long, whatever the bound says from then on."""
+    log = make_log(partitions=2, config={**before, "message.timestamp.after.max.ms": "unlimited"})
+    bound = {"message.timestamp.after.max.ms": None, "compaction.strategy.header": None}
+    far_ms = clock.now_ms() + 400 * 86_400_000
+    log.append([row("a", "old", 1)], 0)
+    log.append([{**row("a", None, 2), "timestamp": far_ms}], 1)
+    at = log.version
+    with pytest.raises(
+        InvalidInputError, match=rf"partition 1 has a record of {far_ms} ms .* nothing was changed"
+    ):
+        log.alter({**bound, **BY_TIME})
+    assert (log.version, log.table(partition=1).get("a")) == (at, None)
+    clock.advance(400 * 86_400_000 - 3_600_000)
+    log.alter({**bound, **BY_TIME})
+    log.append([{"key": "a", "value": "live", "timestamp": clock.now_ms() + 3_600_000}], 1)
+    assert log.table(partition=1).get("a") == b"live"
+
+
+def test_what_was_deleted_or_aborted_keeps_no_order_away(make_log, clock):
+    """FORMAT.md §15: nobody ever sees such records; undecided ones may yet win."""
+    log = make_log(config={"message.timestamp.after.max.ms": "unlimited"})
+    change = {"message.timestamp.after.max.ms": None, **BY_TIME}
+    far = {"key": "a", "value": None, "timestamp": clock.now_ms() + 400 * 86_400_000}
+    log.append([far])
+    log.delete_records({0: 1})
+    t = log.transaction("job", visible=True)
+    t.append([far])
+    with pytest.raises(InvalidInputError, match=r"compaction\.strategy=timestamp is refused"):
+        log.alter(change)
+    t.abort()
+    assert log.alter(change)["compaction.strategy"] == "timestamp"

@@ -12,11 +12,10 @@ offsets run without gap need no column for them, and who lacks no record is told
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from clog.storage.config.definitions import LONG_MAX
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.commits import Head
 from clog.storage.format.documents import NONE
@@ -24,6 +23,8 @@ from clog.storage.format.log_info import GIVEN_OFFSETS
 from clog.storage.objects.writer import DataObject
 
 _Ints = np.ndarray[Any, Any]
+ENDS_MAX: Final = 1 << 62
+"""The highest end that may be given: as many offsets are left once the log gives them itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,9 @@ def checked_offsets(
             f"{offsets!r:.80} are no offsets for {len(partition)} records; give an array of"
             " integers, one for each record"
         )
-    if int(given.min()) < 0 or int(given.max()) >= LONG_MAX:
+    if int(given.min()) < 0 or int(given.max()) >= ENDS_MAX:
         raise InvalidInputError(
-            f"offsets from {given.min()} to {given.max()} are out of range; allowed: 0 to 2^63 - 2"
+            f"offsets from {given.min()} to {given.max()} are out of range; allowed: 0 to 2^62 - 1"
         )
     made = given.astype(np.int64)
     order = np.argsort(partition, kind="stable")

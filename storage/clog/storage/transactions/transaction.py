@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.append import check_takes_offsets, partitions_of, put_records, records_of
-from clog.storage.commit.given import Covered, checked_offsets
+from clog.storage.commit.given import ENDS_MAX, Covered, checked_offsets
 from clog.storage.commit.handle import Handle
 from clog.storage.config.definitions import LONG_MAX
 from clog.storage.env import Shared, register
@@ -100,28 +100,33 @@ def checked_positions(
 ) -> dict[int, Position]:
     """Returns positions as they are committed, by partition; see `Transaction.positions`."""
     handle = handle_of(source)
-    at = handle.planned[0] if version is None else version
-    if not _is_whole(at, LONG_MAX):
+    at = _whole(handle.planned[0] if version is None else version, LONG_MAX)
+    if at is None:
         url = handle.standing.root.url
-        raise InvalidInputError(f"version={at!r} is not a version of {url}; allowed: from 0 on")
-    _check_offsets(handle, offsets)
-    return {p: Position(offset, at) for p, offset in offsets.items()}
+        raise InvalidInputError(
+            f"version={version!r} is not a version of {url}; allowed: from 0 on"
+        )
+    return {p: Position(o, at) for p, o in _offsets_of(handle, offsets, LONG_MAX).items()}
 
 
-def _check_offsets(handle: Handle, offsets: Mapping[int, Any]) -> None:
-    """Raises unless these may be offsets of a log, by partition."""
+def _offsets_of(handle: Handle, offsets: Mapping[int, Any], high: int) -> dict[int, int]:
+    """Returns offsets of a log by partition, up to ``high``; raises where they are none."""
     url, count = handle.standing.root.url, handle.tip.head.log.partitions
     if not isinstance(offsets, Mapping):
         raise InvalidInputError(
             f"{offsets!r:.80} is not a position in {url}; give a dict of partition to the next"
             " offset"
         )
+    made = {}
     for p, offset in offsets.items():
-        if not (_is_whole(p, count - 1) and _is_whole(offset, LONG_MAX)):
+        partition, at = _whole(p, count - 1), _whole(offset, high)
+        if partition is None or at is None:
             raise InvalidInputError(
                 f"{p!r}: {offset!r} is not a position in {url}; allowed: partitions 0 to"
-                f" {count - 1}, offsets from 0 to 2^63 - 1"
+                f" {count - 1}, offsets from 0 to {high}"
             )
+        made[partition] = at
+    return made
 
 
 def foreign_positions(name: str, offsets: Mapping[int, Any]) -> dict[int, ForeignPosition]:
@@ -141,14 +146,15 @@ def foreign_positions(name: str, offsets: Mapping[int, Any]) -> dict[int, Foreig
     made = {}
     for p, given in offsets.items():
         offset, mark = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-        fits = _is_whole(p, FOREIGN_PARTITIONS_MAX - 1) and _is_whole(offset, LONG_MAX)
-        if not fits or not (mark is None or (isinstance(mark, str) and is_mark(mark))):
+        partition, at = _whole(p, FOREIGN_PARTITIONS_MAX - 1), _whole(offset, LONG_MAX)
+        is_named = mark is None or (isinstance(mark, str) and is_mark(mark))
+        if partition is None or at is None or not is_named:
             raise InvalidInputError(
                 f"{p!r}: {given!r:.200} is not a position in {name}; allowed: partitions 0 to"
                 f" {FOREIGN_PARTITIONS_MAX - 1}, offsets from 0 to 2^63 - 1, and marks that are"
                 f" text of 1 to {MARK_BYTES_MAX} bytes"
             )
-        made[p] = ForeignPosition(offset, mark)
+        made[partition] = ForeignPosition(at, mark)
     return made
 
 
@@ -229,8 +235,11 @@ def next_offsets(source: Source, known: Mapping[str, Mapping[int, int]]) -> dict
     return dict(enumerate(head.partitions.start)) | dict(mine)
 
 
-def _is_whole(value: object, high: int) -> bool:
-    return type(value) is int and 0 <= value <= high
+def _whole(value: object, high: int) -> int | None:
+    """Returns an integer, Python's or NumPy's, from 0 to ``high``; None for anything else."""
+    if isinstance(value, int | np.integer) and type(value) is not bool and 0 <= value <= high:
+        return int(value)
+    return None
 
 
 class Transaction:
@@ -359,7 +368,7 @@ class Transaction:
         takes offsets (`Log.append`).
 
         Args:
-            ends: by partition, the next offset of the source.
+            ends: by partition, the next offset of the source, up to 2^62.
             start: by partition, where the source begins: the log start offset is raised to it by
                 the same commit. Say it before the records are appended: those below are left out.
 
@@ -367,13 +376,13 @@ class Transaction:
             InvalidInputError: the log takes no offsets, a partition does not exist, or an offset
                 is impossible, or a start above records that were appended.
         """
-        handle, starts = self._handle, {} if start is None else start
+        handle = self._handle
         self._check_open(and_untried=True)
         self._check_home(handle)
         check_takes_offsets(handle, given=True)
         given = self._work.given
-        for named in (ends, starts):
-            _check_offsets(handle, named)
+        ends = _offsets_of(handle, ends, ENDS_MAX)
+        starts = _offsets_of(handle, {} if start is None else start, ENDS_MAX)
         for p, offset in starts.items():
             if p in given and offset > given[p][0]:
                 raise InvalidInputError(

@@ -537,7 +537,8 @@ class Log:
         self, id: str, *, kind: Literal["producer", "transaction"] | None = None
     ) -> int | None:
         """Returns the sequence that was committed last under a producer's or a transaction's id;
-        None where there is none.
+        None where there is none. What an interrupted or dead process left under the id, for others
+        to commit, is withdrawn first, so that who goes on from the number is not overtaken.
 
         Args:
             id: as in ``producer=(id, sequence)``, or as of `transaction`.

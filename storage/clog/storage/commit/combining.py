@@ -29,7 +29,7 @@ An answer counts only in a version that was committed for sure, as a duplicate d
 it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -52,6 +52,7 @@ from clog.storage.commit.proposals import (
     Proposal,
     Proposed,
     encode_proposal,
+    is_small,
     joined,
     paths_of,
     read_proposal,
@@ -85,10 +86,15 @@ ANSWERS_MAX = 1000
 ANSWERED_VERSIONS = 64
 ANSWERED_MS = 60_000
 """An answer is kept for so many versions, and for so long; the time gives way to `ANSWERS_MAX`."""
+FORGOTTEN_MS = 3_600_000
+"""So old no answer is kept, after however few versions: a log that is quiet again has a small head.
+"""
+RECENT_VERSIONS = 16
+"""Who combines was answered by one of the last so many commits: their times stand still where a
+clock has taken them ahead.
+"""
 COMBINED_CHUNKS_MAX = 4096
 """Chunks that a commit takes along."""
-PROPOSED_CHUNKS_MAX = 1024
-"""An append of more chunks is not proposed: it races, and takes others along."""
 _STAMPS = 100
 """Proposals are listed by so many stamps: all but the last two digits."""
 _REPOST_AFTER = _STAMPS // 2
@@ -129,31 +135,35 @@ class NotAsPostedError(CommitConflictError):
     """What was posted cannot be committed as it was posted."""
 
 
-def recent_answers(head: Head, tip_ms: int) -> list[Answer]:
-    """Returns the answers of the last 10 s before the newest commit."""
-    answers = () if head.combined is None else head.combined.authors
-    return [answer for answer in answers if answer.time_ms >= tip_ms - RIVAL_MS]
+def recent_answers(tip: Commit) -> list[Answer]:
+    """Returns the answers of the last 10 s before the newest commit, of the last versions."""
+    answers = () if tip.head.combined is None else tip.head.combined.authors
+    first_ms, first = tip.record.time_ms - RIVAL_MS, tip.version - RECENT_VERSIONS
+    return [answer for answer in answers if answer.time_ms >= first_ms and answer.version > first]
 
 
 def is_crowded(tip: Commit, now_ms: int) -> bool:
     """Tells whether writers combine at this moment: the newest commit is of the last 10 s, and two
-    authors or more were answered in the 10 s before it.
+    authors or more were answered in the 10 s and the 16 versions before it.
     """
-    tip_ms = tip.record.time_ms
-    if tip.head.combined is None or now_ms - tip_ms > RIVAL_MS:
+    if tip.head.combined is None or now_ms - tip.record.time_ms > RIVAL_MS:
         return False
-    return len(recent_answers(tip.head, tip_ms)) > 1
+    return len(recent_answers(tip)) > 1
 
 
 def first_after(
     before: Combined, coming: Sequence[Answered], *, version: int, time_ms: int, least: int
 ) -> int:
     """Returns up to which version the commit ``version`` forgets answers, as far as it may: it
-    keeps those of 64 versions and of 60 s, and what bears the stamp ``least``. The time gives way
-    where the ``coming`` answers would make them too many.
+    keeps those of 64 versions and of 60 s, but none of an hour ago, and what bears the stamp
+    ``least``. The time gives way where the ``coming`` answers would make them too many.
     """
-    newest = min(version - ANSWERED_VERSIONS, least)
-    may_go = [a for a in before.authors if a.version <= newest]
+    newest, ancient_ms = version - ANSWERED_VERSIONS, time_ms - FORGOTTEN_MS
+    may_go = [
+        a
+        for a in before.authors
+        if a.version <= least and (a.version <= newest or a.time_ms <= ancient_ms)
+    ]
     old = [a.version for a in may_go if a.time_ms <= time_ms - ANSWERED_MS]
     over = len({*(a.author for a in before.authors), *(a.author for a in coming)}) - ANSWERS_MAX
     if over > len(old):
@@ -331,6 +341,20 @@ class Combiner:
         told = Combining(first if first > before.first else 0, tuple(answers))
         return replace(joined(edits), combined=told)
 
+    def end(self, keys: Collection[tuple[str, str]]) -> None:
+        """Withdraws what is pending of writers, given as kind and id, as far as a LIST shows any,
+        and what this author owes (H-W15). Whoever waits for it still appends it anew.
+        """
+
+        def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
+            found = [p for p in self._listed(tip, own=False) if p.is_of(keys)]
+            ended = [Answered(p.author, p.number, is_applied=False) for p in found]
+            ended += self._owed(tip.head.combined)
+            return Edit(combined=Combining(0, tuple(ended))) if ended else NothingToCommit()
+
+        if not self._waits and FEATURE in self._tip.commit.head.log.features:
+            self._committer.commit(prepare, operation="sequence")
+
     def ask_for_a_turn(self, tip: Commit) -> bool:
         """Asks those who combine to let a version pass, where any do; the commit ends that."""
         if self._waits or not is_crowded(tip, self._time_ms(tip)):
@@ -368,7 +392,7 @@ class Combiner:
         except REFUSALS:
             return None
         appends = group.proposed()
-        if appends is None or sum(one.chunks for one in appends) > PROPOSED_CHUNKS_MAX:
+        if appends is None or not is_small(appends):
             return None
         url, is_proven = self._store.url, self._store.create_is_proven
         author = self._next_author()
@@ -493,7 +517,7 @@ class Combiner:
         were answered by it are likely to have nothing to say, and come last.
         """
         tip = self._tip.commit
-        answers = recent_answers(tip.head, tip.record.time_ms)
+        answers = recent_answers(tip)
 
         def place(answer: Answer) -> tuple[bool, int]:
             mixed = (int(answer.author, 16) * (2 * tip.version + 1)) & ((1 << 64) - 1)
@@ -569,8 +593,11 @@ class Combiner:
         }
         room = ANSWERS_MAX - answering - sum(known.values())
         objects, chunks = paths_of(edit), 0
+        ended = set() if edit.combined is None else {one.author for one in edit.combined.authors}
         taken: list[tuple[Proposal, Edit]] = []
-        for proposal in self._eligible(tip, head, time_ms, own=edit.combined is not None):
+        for proposal in self._eligible(tip, head, time_ms, own=self._waits and ended != set()):
+            if proposal.author in ended:
+                continue
             more = sum(one.chunks for one in proposal.appends)
             needs = not known.get(proposal.author, False)
             if (needs and room <= 0) or (taken and chunks + more > COMBINED_CHUNKS_MAX):

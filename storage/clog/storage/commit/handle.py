@@ -28,7 +28,8 @@ did. Nothing says that somebody leads but the lock, which an interrupt releases 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeVar, cast
@@ -58,6 +59,7 @@ from clog.storage.errors import (
     ClogError,
     CommitStateUnknownError,
     InvalidInputError,
+    UnsupportedFormatError,
     VersionExpiredError,
 )
 from clog.storage.format.chunks import Append
@@ -66,7 +68,7 @@ from clog.storage.format.log_info import PROPOSALS
 from clog.storage.format.manifest import Manifest, unpage
 from clog.storage.format.transactions import WriterEntry
 from clog.storage.format.writers import WriterPages, find_writer
-from clog.storage.store.contract import Store
+from clog.storage.store.contract import Store, StoreRefusedError
 from clog.storage.store.opening import Reach
 
 GROUP_APPENDS_MAX = 64
@@ -191,6 +193,16 @@ class Handle(Shared):
             lambda tip: find_writer(self.writer_pages, tip.head, kind, writer_id),
         )
 
+    def end_pending(self, writers: Collection[tuple[str, str]]) -> Commit:
+        """Returns the tip, upon which nothing of these writers, given as kind and id, is pending
+        that others may commit, as far as a LIST shows it. Who may not commit ends nothing.
+        """
+        with self._lock:
+            if PROPOSALS in self._tip.refresh().head.log.features:
+                with suppress(StoreRefusedError, UnsupportedFormatError):
+                    self._committing[1].end(writers)
+            return self.tip
+
     def committers(self) -> int:
         """Returns how many committed in the 10 s before the newest commit, as far as is known."""
         with self._lock:
@@ -258,6 +270,7 @@ class Handle(Shared):
             done = self.commit(prepare, operation=APPEND)
             if not isinstance(done, Commit):
                 return done
+            # Whole: nobody is taken along where offsets are given.
             return Appended(done.version, edit_of(self.store, done.record))
         except FileNotFoundError as e:  # At a version that is new enough, as the committer saw to.
             raise self._missing(e) from e
@@ -455,7 +468,7 @@ class _Group:
                 told.update((one, Appended(done.version, edit)) for one, edit in self.accepted)
             elif isinstance(done, Told):
                 told.update(
-                    (one, Appended(done.version, part_of(done.edit, edit)))
+                    (one, Appended(done.version, part_of(done.edit, paths_of(edit))))
                     for one, edit in self.posted
                 )
             self.outcomes = told
@@ -516,11 +529,10 @@ class _Group:
         self.outcomes = {one: _like(error) if n else error for n, one in enumerate(told)}
 
 
-def part_of(whole: Edit, mine: Edit) -> Edit:
-    """Returns what an edit says of the objects of one append in it."""
+def part_of(whole: Edit, paths: Collection[str]) -> Edit:
+    """Returns what an edit says of the objects of one append in it: others may be in it, too."""
     if whole.add is None:
         return Edit()
-    paths = paths_of(mine)
     chunks = tuple(pair for pair in whole.add.chunks if pair[1].object.path in paths)
     return Edit(add=Append(chunks))
 

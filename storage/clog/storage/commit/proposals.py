@@ -12,7 +12,7 @@ A proposal is a document that says all of it, so that nobody reads the objects t
 name says whose it is, which operation of his, and since when he knew that it was not applied.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate, pairwise
@@ -181,6 +181,10 @@ class Proposed:
 
 
 _APPENDS = seq(record(Proposed))
+PROPOSED_CHUNKS_MAX = 1024
+"""An append of more chunks is not proposed: it races, and takes others along."""
+_NAMES_BYTES_MAX = 512
+"""Of all else in a proposal."""
 TURN = "turn"
 """The kind of a proposal that asks for a version to itself."""
 APPEND = "append"
@@ -213,8 +217,21 @@ class Proposal:
     def path(self) -> str:
         return documents.proposal_path(self.stamp, self.author, self.number, self.attempt)
 
+    def is_of(self, writers: Collection[tuple[str, str]]) -> bool:
+        """Tells whether it is an append of one of these, given as kind and id."""
+        named = (one.writer for one in self.appends if one.writer is not None)
+        return any((writer.kind, writer.writer_id) in writers for writer in named)
+
 
 _PROPOSAL = record(Proposal)
+
+
+def is_small(appends: Sequence[Proposed]) -> bool:
+    """Tells whether a proposal may hold these appends: a commit may be longer."""
+    if sum(one.chunks for one in appends) > PROPOSED_CHUNKS_MAX:
+        return False
+    size = len(documents.body_json({"appends": _APPENDS.write(tuple(appends))}))
+    return size <= documents.BODY_BYTES_MAX["proposal"] - _NAMES_BYTES_MAX
 
 
 def encode_proposal(proposal: Proposal) -> bytes:

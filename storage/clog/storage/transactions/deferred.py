@@ -9,7 +9,7 @@ committed: a participant that cannot be reached then hears of it from whoever fi
 sees them; the end decides.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 from clog.storage.append import found_offsets, offsets_of
 from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.given import Covered
-from clog.storage.commit.handle import Appended, Handle
+from clog.storage.commit.handle import Appended, Handle, part_of
 from clog.storage.commit.proposals import AppendRequest, OfTransaction, Proposed, Writer
 from clog.storage.errors import (
     ClogError,
@@ -158,6 +158,11 @@ def result_of(handle: Handle, version: int, add: Append | None) -> TransactionRe
     return TransactionResult(
         version, offsets_of(add.chunks if add else ()), {handle.store.url: version}
     )
+
+
+def _own(handle: Handle, commit: Commit, objects: Iterable[DataObject]) -> Edit:
+    """Returns what a commit says of these objects; it may have taken along those of others."""
+    return part_of(edit_of(handle.store, commit.record), {obj.path for obj in objects})
 
 
 def found_result(handle: Handle, transaction_id: str, version: int) -> TransactionResult:
@@ -315,7 +320,7 @@ class Visible:
             raise
         self._in_doubt = False
         assert isinstance(commit, Commit), "nothing can be committed before its end"
-        add = edit_of(self._handle.store, commit.record).add
+        add = _own(self._handle, commit, objects).add
         for p, (base, end) in offsets_of(add.chunks if add else ()).items():
             self.offsets[p] = (self.offsets.get(p, (base, 0))[0], end)
 
@@ -528,7 +533,7 @@ class Committing:
         commit = self._handle.commit(request.prepare, operation=OPERATION)
         if isinstance(commit, AlreadyCommitted):
             return commit
-        return Appended(commit.version, edit_of(self._handle.store, commit.record))
+        return Appended(commit.version, _own(self._handle, commit, self.objects))
 
     def _told(self, result: TransactionResult) -> TransactionResult:
         """Returns the result, once the participants were told; X4."""

@@ -200,14 +200,15 @@ def _positions(handle: Handle, transaction_id: str) -> Positions:
 
 def last_sequence(handle: Handle, writer_id: str, kind: str | None) -> int | None:
     """Returns the sequence that was last committed under an id; see `Log.sequence`. One GET, and
-    those of pages of older writers.
+    those of pages of older writers; in a log with `proposals` as a commit that combines, where any
+    of the id is pending (COMMIT.md §14), else a LIST or two more.
     """
     if kind not in (None, TRANSACTION, PRODUCER):
         raise InvalidInputError(
             f"kind={kind!r} is not a kind of writer; allowed: {PRODUCER}, {TRANSACTION}, or None"
         )
     kinds = (TRANSACTION, PRODUCER) if kind is None else (kind,)
-    tip, pages = handle.refresh(), handle.writer_pages
+    tip, pages = handle.end_pending([(one, writer_id) for one in kinds]), handle.writer_pages
     entries = handle.with_pages(
         tip, lambda at: [find_writer(pages, at.head, one, writer_id) for one in kinds]
     )

@@ -195,6 +195,25 @@ def test_an_idle_log_gets_one_commit(make_log, put, store, clock):
     assert log.version == version + 1
 
 
+def test_a_log_that_was_crowded_gets_one_commit(make_log, open_log, put, clock):
+    """It forgets all answers, which are old; and that is no reason for another one (FORMAT.md
+    §21).
+    """
+    log = make_log()
+    log.upgrade(["proposals"])
+    late = open_log()
+    put(log, "a=1")
+    put(late, "a=2")
+    version = log.version
+    assert len(log.handle.tip.head.combined.authors) == 1
+    cleaner = Cleaner(log)
+    for _ in range(6):
+        clock.advance(DAY_MS)
+        cleaner.run_once()
+    assert log.version == version + 1
+    assert log.handle.tip.head.combined.authors == ()
+
+
 def test_a_cleaner_that_runs_for_days_sweeps_orphans(make_log, put, store, clock):
     """Nobody has to remember to call it."""
     log = make_log()

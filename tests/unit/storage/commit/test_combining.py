@@ -5,6 +5,7 @@ waits is what its clock does when it sleeps.
 """
 
 from collections import deque
+from functools import partial
 from itertools import count
 
 import pytest
@@ -22,7 +23,10 @@ from clog.storage.commit.combining import (
     ANSWERED_VERSIONS,
     ANSWERS_MAX,
     ELIGIBLE_MS,
+    FORGOTTEN_MS,
+    RECENT_VERSIONS,
     first_after,
+    is_crowded,
 )
 from clog.storage.commit.proposals import Proposal, encode_proposal
 from clog.storage.env import SeededIds
@@ -31,6 +35,7 @@ from clog.storage.format.answers import Answer, Answered, Combined
 from clog.storage.format.commits import Edit, head_to_json
 from clog.storage.store.contract import StoreRefusedError, WrappingStore
 from clog_testing.counting import CountingStore
+from clog_testing.crash import discard, memory_store
 from clog_testing.model import rows_in
 
 FEATURE = "proposals"
@@ -507,6 +512,60 @@ def test_other_commits_take_proposals_along(crowd):
         assert done.version == crowd.log.handle.tip.version, n
 
 
+def crowded(store, partitions=1):
+    """A log whose writers combine."""
+    crowd = Crowd(store, partitions)
+    for who in ("x", "y"):
+        combining(crowd, who)  # Two authors were answered of late.
+    return crowd
+
+
+def pending(crowd, value, partition=0, **how):
+    """Posts an append of an author who is interrupted while others combine; returns the author."""
+    a = crowd.author()
+    a.handle._committing[1]._cycle_ms = 1_000.0  # As far away as that: it lets others combine.
+    asleep(a, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        a.append(one(value), partition, **how)
+    return a
+
+
+def test_a_visible_transaction_is_told_its_own_offsets(store):
+    """FORMAT.md §21: what is taken along stands behind its own, and is not its."""
+    crowd = crowded(store, 2)
+    with crowd.author().transaction("t", visible=True) as transaction:
+        pending(crowd, "a", 1)
+        transaction.append(one("mine"), partition=0)
+    assert list(transaction.result.offsets) == [0]
+    assert crowd.values().count(b"a") == 1
+
+
+class Telling(WrappingStore):
+    """A store that says when something is created in it."""
+
+    def tell(self):
+        """Does nothing yet."""
+
+    def create(self, path, data):
+        self.inner.create(path, data)
+        self.tell()
+
+
+def test_a_transaction_over_several_logs_is_told_its_own_offsets(store):
+    """COMMIT.md §9: the commit that decides it takes others along."""
+    crowd, inner = crowded(store, 2), memory_store()
+    telling = Telling(inner)
+    other = Log.create(telling, 1, clock=Sleeper(1_000_000), ids=SeededIds(3))
+    with crowd.author().transaction("t") as transaction:
+        transaction.append(one("mine"), partition=0)
+        transaction.append(one("other"), log=other)
+        waiting = []
+        telling.tell = lambda: waiting or waiting.append(pending(crowd, "a", 1))
+    assert list(transaction.result.offsets) == [0]
+    assert crowd.values().count(b"a") == 1
+    discard(inner)
+
+
 # H-W5, H-W6, H-W17, H-W18: stores
 
 
@@ -585,7 +644,117 @@ def test_a_lost_reply_to_a_proposal_changes_nothing(crowd):
     assert crowd.values().count(b"a") == 1
 
 
+@pytest.mark.parametrize("kind", ["producer", "transaction"])
+def test_h_w15_who_reads_a_sequence_ends_what_is_pending_of_it(crowd, kind):
+    """H-W15: who goes on from what `Log.sequence` says is not overtaken by a zombie: it is
+    withdrawn, by one commit.
+    """
+    a = crowd.author()
+    if kind == "producer":
+        append = partial(a.append, one("old"), producer=("p", 5))
+    else:
+        transaction = a.transaction("p", sequence=5)
+        transaction.append(one("old"))
+        append = transaction.commit
+    crowd.author().append(one("first"))
+    asleep(a, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        append()
+    successor = crowd.author()
+    before = successor.version
+    assert successor.sequence("p") is None
+    assert successor.version == before + 1
+    assert [answer.is_applied for answer in crowd.combined.authors] == [False]
+    combining(crowd)
+    assert b"old" not in crowd.values()
+    assert not successor.append(one("new"), producer=("p", 5)).duplicate
+
+
+def test_h_w15_of_another_id_nothing_is_ended(crowd):
+    """No commit where a LIST shows nothing of it; another's stays as it is."""
+    a = crowd.author()
+    crowd.author().append(one("first"))
+    asleep(a, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        a.append(one("old"), producer=("p", 5))
+    counting = CountingStore(crowd.store)
+    successor = crowd.author(counting)
+    before = successor.version
+    assert successor.sequence("q") is None
+    assert successor.sequence("p", kind="transaction") is None
+    assert (successor.version, counting.counts["create"]) == (before, 0)
+    combining(crowd)
+    assert crowd.author().sequence("p") == 5
+    assert crowd.values().count(b"old") == 1
+
+
+def test_h_w15_without_the_feature_nothing_is_listed(make_log, open_log, store):
+    """Only in a log with `proposals` is there anything to end."""
+    make_log()
+    counting = CountingStore(store)
+    log = open_log(counting)
+    with counting.count() as counts:
+        assert log.sequence("p") is None
+    assert counts["list"] == counts["create"] == 0
+
+
+def test_h_w15_nor_may_ones_own_come_later(crowd):
+    """H-W15: what the same handle left, interrupted, ends as well."""
+    a = crowd.author()
+    crowd.author().append(one("first"))
+    asleep(a, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        a.append(one("old"), producer=("p", 5))
+    assert a.sequence("p") is None
+    combining(crowd)
+    assert a.append(one("new"), producer=("p", 5)).duplicate is False
+    assert b"old" not in crowd.values()
+
+
+def test_h_w15_whose_author_lives_appends_it_anew(crowd):
+    """Who was ended so, and waits still, is committed under its next number, once."""
+    a, successor = crowd.author(), crowd.author()
+    crowd.author().append(one("first"))
+    asleep(a, lambda: successor.sequence("p"))
+    done = a.append(one("late"), producer=("p", 5))
+    assert not done.duplicate
+    assert crowd.values().count(b"late") == 1
+    assert crowd.author().sequence("p") == 5
+
+
+def test_h_w15_who_may_only_read_is_told_the_sequence(crowd):
+    """Nothing is ended by who cannot commit, nor goes on from it."""
+    left = crowd.author()
+    left.append(one("four"), producer=("p", 4))
+    a = crowd.author()
+    crowd.author().append(one("first"))
+    asleep(a, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        a.append(one("old"), producer=("p", 5))
+    assert crowd.author(Reading(crowd.store)).sequence("p") == 4
+
+
+class Reading(WrappingStore):
+    """A store that lets nobody write."""
+
+    def create(self, path, data):
+        raise StoreRefusedError("denied", certain=True)
+
+    def put(self, path, data):
+        raise StoreRefusedError("denied", certain=True)
+
+
 # What is left out
+
+
+def test_what_is_too_long_for_a_proposal_races(crowd, monkeypatch):
+    """FORMAT.md §21: leaving out is always allowed; a commit holds more than a proposal."""
+    monkeypatch.setitem(documents.BODY_BYTES_MAX, "proposal", 600)
+    a = crowd.author()
+    crowd.author().append(one("race"))
+    assert a.append(one("a"), producer=("p", 1)).offsets == {0: (1, 2)}
+    assert crowd.proposals() == []
+    assert crowd.combined is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "renamed", "partition", "gone", "author"])
@@ -638,6 +807,36 @@ def test_answers_are_kept_by_versions_and_time():
     assert first_after(Combined(0, old), [], **{**first, "version": 73}) == 0
     assert first_after(Combined(0, old), [], **{**first, "time_ms": 60_999}) == 0
     assert first_after(Combined(0, old), [], **{**first, "least": 9}) == 0
+
+
+def test_what_is_an_hour_old_is_forgotten_after_however_few_versions():
+    """So a head is small again with the first commit after a crowd."""
+    old = tuple(answers(3, 10, 1_000))
+    first = {"version": 11, "time_ms": 1_000 + FORGOTTEN_MS, "least": 1 << 60}
+    assert first_after(Combined(0, old), [], **first) == 10
+    assert first_after(Combined(0, old), [], **{**first, "time_ms": FORGOTTEN_MS}) == 0
+    assert first_after(Combined(0, old), [], **{**first, "least": 9}) == 0
+
+
+def test_who_alone_goes_on_is_soon_as_it_was(store):
+    """A chain of commits that a clock took ahead, so that no answer in it grows old: the authors
+    of a crowd that is gone are passed over after some versions.
+    """
+    counting = CountingStore(store)
+    crowd = Crowd(counting)
+    for who in range(6):
+        combining(crowd, f"c{who}", now_ms=1_600_000)
+    log = crowd.author()
+    for n in range(RECENT_VERSIONS + 2):
+        log.append(one(f"v{n}"))
+    assert not is_crowded(log.handle.tip, 1_000_000)
+    counting.reset()
+    began_ms = log.handle.clock.now_ms()
+    for n in range(4):
+        log.append(one(f"w{n}"))
+    assert log.handle.clock.now_ms() == began_ms
+    counting.counts.pop("put")  # Data; and hints, at versions divisible by 4.
+    assert counting.counts == {"create": 4, "get": 4}
 
 
 def test_the_time_gives_way_where_answers_are_too_many():

@@ -118,8 +118,8 @@ class World:
         draw, log = self.draw, self.authors[n]
         log.handle.clock.advance(draw.choice([0, 5, 5, 5, 900, 62_000]))
         what = draw.choices(
-            ["append", "producer", "alter", "fork", "sweep", "limit", "many"],
-            [12, 4, 1, 1, 1, 1, 1],
+            ["append", "producer", "alter", "fork", "sweep", "limit", "many", "sequence"],
+            [12, 4, 1, 1, 1, 1, 1, 2],
         )[0]
         if what == "fork":
             log.handle._committing[1].after_fork()
@@ -133,6 +133,8 @@ class World:
         if what in ("alter", "limit"):
             bytes_max = draw.choice(["60", None]) if what == "limit" else None
             with_suppressed(lambda: self.log.alter({"max.message.bytes": bytes_max}))
+        if what == "sequence":  # Withdraws what others wait for.
+            with_suppressed(lambda: log.sequence(f"p{draw.randrange(AUTHORS)}"))
         if what in ("append", "producer"):
             self.append(n, log, what == "producer")
 
@@ -166,7 +168,7 @@ class World:
 def with_suppressed(do):
     try:
         do()
-    except ClogError:
+    except (ClogError, KeyboardInterrupt):
         pass
 
 

@@ -599,8 +599,11 @@ class NamedReader(Shared):
             raise InvalidInputError(f"start={start!r} is not earliest or latest")
         at = self.next_offsets(missed_deletes=missed_deletes)
         head = self.handle.tip.head
-        if start == "latest" and not self.position:
-            at = {p: head.stable_offset(p) for p in at}
+        if not self.position:
+            if start == "latest":
+                at = {p: head.stable_offset(p) for p in at}
+            if commit:
+                self.commit(at)
         read = reading_of(head.log.schema, columns)
         return Followed(self.handle, at, read, self if commit else None)
 

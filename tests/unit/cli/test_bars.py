@@ -59,12 +59,18 @@ def log(**changes):
         "config": CONFIG,
         "config_overrides": {"min.compaction.lag.ms": "60000"},
         "holds": {},
+        "sources": {},
+        "kept": [],
+        "members": [],
+        "cuts": [],
         "transactions": [],
         "views": [],
         "objects": 3,
         "object_bytes": 2048,
         "released_bytes": 0,
         "writers": 1,
+        "committers": 1,
+        "takes_offsets": False,
         "partition_details": [detail()],
     } | changes
 

@@ -17,6 +17,7 @@ NEEDED = {
     "delete": ["--yes"],
     "alter": ["-c", "segment.ms=1d"],
     "cleaner": ["--once"],
+    "mirror": ["kafka://localhost:1/topic"],
 }
 """What a command needs besides the URL of a log, so that its command line is right."""
 WITHOUT_A_LOG = ("create", "verify-store", "ui")

@@ -6,6 +6,7 @@ import pytest
 
 from clog.cli import consume
 from clog.storage import Log, ManualClock
+from clog.storage.read.following import offsets_after
 
 T0 = 1_769_860_800_000
 
@@ -104,7 +105,7 @@ def test_who_waits_for_records_is_waited_for(url, monkeypatch):
     log.append([{"key": "a", "value": "1"}])
     reader = log.reader("r", hold_ms=3_600_000)
     polls = consume._read_on(log, {0: 0}, 600_000, None, reader)
-    reader.commit(consume._after(next(polls)))
+    reader.commit(offsets_after(next(polls)))
     log.alter({"retention.ms": "7 days"})
     told = []
 

@@ -181,8 +181,8 @@ def test_a_newer_format_of_the_next_commit(make_log, open_log, store):
 
 def test_an_unknown_feature_of_readers(make_log, open_log, store):
     make_log()
-    rewrite(store, FIRST, lambda b: b["head"]["log"]["features"]["read"].append("order-values"))
-    with pytest.raises(UnsupportedFormatError, match=r"\['order-values'\]"):
+    rewrite(store, FIRST, lambda b: b["head"]["log"]["features"]["read"].append("sounds"))
+    with pytest.raises(UnsupportedFormatError, match=r"\['sounds'\]"):
         open_log()
 
 

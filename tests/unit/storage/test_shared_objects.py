@@ -163,6 +163,7 @@ OF_A_LOG = {
     "abort_transaction": not_open,
     "markers": truth(lambda log, _: log.markers(0) == []),
     "positions": truth(lambda log, me: set(log.positions(f"t{me}")) <= {log.id}),
+    "sequence": truth(lambda log, me: log.sequence(f"p{me}") is None),
     "reader": named,
     "readers": truth(lambda log, _: not any(r.damage for r in log.readers())),
     "forget_reader": truth(lambda log, me: log.forget_reader(f"forgotten{me}") is None),
@@ -175,6 +176,7 @@ NOT_OF_A_LOG = {
     "handle": "not for users",
     "object_writer": "not for users",
     "append_objects": "not for users",
+    "give_offsets": "is for a log that takes offsets, and once",
 }
 
 
@@ -191,10 +193,10 @@ def test_all_methods_are_placed():
     """So that a new one is called here, or it is said why not."""
     for kind, calls, others in (
         (Log, OF_A_LOG, NOT_OF_A_LOG),
-        (Table, OF_A_TABLE, {}),
+        (Table, OF_A_TABLE, {"of_key_bytes": "of_keys, for connectors"}),
         (StateTable, OF_A_STATE_TABLE, NOT_OF_STATE),
         (StateStore, OF_A_STATE_STORE, NOT_OF_STATE),
-        (NamedReader, OF_A_READER, {"handle": "not for users"}),
+        (NamedReader, OF_A_READER, NOT_OF_A_READER),
         (Monitor, OF_A_MONITOR, {}),
         (Store, OF_A_STORE, {}),
         (Handle, OF_A_HANDLE, NOT_OF_A_HANDLE),
@@ -240,6 +242,9 @@ OF_A_TABLE = {
     "to_duckdb": truth(
         lambda table, _: len(table.to_duckdb(connection=duckdb.connect()).fetchall()) == THREADS
     ),
+    "to_pylist": truth(lambda table, _: len(table.to_pylist()) == THREADS),
+    "__len__": truth(lambda table, _: len(table) == THREADS),
+    "schema": truth(lambda table, _: table.schema == table.to_arrow().schema),
     "version": truth(lambda table, _: table.version == THREADS),
     "offsets": truth(lambda table, _: table.offsets == {0: THREADS // 2, 1: THREADS // 2}),
 }
@@ -348,6 +353,11 @@ def test_all_of_a_state_store_at_once(log, tmp_path):
     }
 
 
+NOT_OF_A_READER = {
+    "handle": "not for users",
+    "follow": "what it returns is of one thread",
+    "followed": "not for users",
+}
 OF_A_READER = {
     "name": truth(lambda reader, _: reader.name == "r"),
     "position": truth(lambda reader, _: reader.position.keys() <= {0, 1}),
@@ -482,6 +492,7 @@ OF_A_HANDLE = {
     "recent": truth(lambda handle, _: handle.recent(settled=True).version >= THREADS),
     "find_writer": truth(lambda handle, _: handle.find_writer("producer", "none") is None),
     "committers": truth(lambda handle, _: handle.committers() >= 0),
+    "end_pending": truth(lambda handle, _: handle.end_pending([("producer", "none")]).version > 0),
     "with_pages": truth(lambda handle, _: handle.with_pages(handle.tip, lambda t: t.version) > 0),
     "has_committed": truth(lambda handle, _: not handle.has_committed(THREADS, "0" * 32)),
     "opened_anew": truth(lambda handle, _: handle.opened_anew().tip.version >= THREADS),
@@ -524,6 +535,7 @@ OF_HOLDERS = {
     "infos": truth(lambda holders, _: holders.infos() == []),
     "abort": aborted,
     "positions": truth(lambda holders, me: holders.positions(f"t{me}") == {}),
+    "marked_positions": truth(lambda holders, me: holders.marked_positions(f"t{me}") == {}),
 }
 
 

@@ -210,6 +210,8 @@ def loaded(data: Appendable) -> Appendable:
     """
     if (records := _listed(data)) is not None:
         return records
+    if isinstance(data, (pa.Table, pa.RecordBatch)):
+        return data
     if isinstance(data, _frame_class("pandas")):
         return data  # Record by record it can be said what does not fit.
     table = frame_to_table(data)

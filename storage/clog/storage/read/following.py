@@ -77,7 +77,7 @@ class Followed:
     ) -> None:
         self.clock = handle.clock
         self._handle = handle
-        self._at = dict(offsets)
+        self._at, self._told = dict(offsets), dict(offsets)
         self._read = read
         self._reader = reader
         self._reading: Batches = iter(())
@@ -112,9 +112,19 @@ class Followed:
         """Takes what was given for done."""
         if self._given:
             self._at |= self._given
+            self._told |= self._given
             if self._reader is not None:
                 self._reader.commit(self._given)
             self._given = {}
+
+    def tell(self) -> None:
+        """Notes the position at the version that was looked at: who waits for records is not
+        forgotten, and waited for.
+        """
+        self._told = dict(self._at)
+        if self._reader is not None:
+            tip = self._handle.tip
+            self._reader.commit_at(self._at, tip.version, tip.record.commit_id)
 
     def end(self) -> None:
         """Reports the position."""
@@ -131,7 +141,7 @@ class Followed:
         return batch
 
     def _plan(self) -> bool:
-        """Tells whether there is more; who waits for records is not forgotten, and waited for."""
+        """Tells whether there is more."""
         head = self._handle.refresh().head
         for p, offset in self._at.items():
             check_start(head, p, offset, url=self._handle.store.url)
@@ -139,9 +149,8 @@ class Followed:
         ranges = {p: (self._at[p], end) for p, end in self._ends.items() if self._at[p] < end}
         if ranges:
             self._reading = self._read(self._handle, self._handle.manifest(), ranges)
-        elif self._reader is not None:
-            tip = self._handle.tip
-            self._reader.commit_at(self._at, tip.version, tip.record.commit_id)
+        elif self._at != self._told:
+            self.tell()
         return bool(ranges)
 
 
@@ -203,6 +212,8 @@ class Following(Generic[_T]):
                 if is_idle:
                     if self._poll_ms is None:
                         return
+                    for source in self._sources:
+                        source.tell()
                     self._wait(self._poll_ms)
             for source in self._sources:
                 source.done()

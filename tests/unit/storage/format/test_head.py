@@ -255,8 +255,8 @@ def test_an_unknown_read_feature_is_refused():
     value = head_to_json(fresh_manifest().head)
     value["log"]["features"]["write"] = ["ink"]
     assert head_from_json(value, where="x").log.features.write == ("ink",)
-    value["log"]["features"]["read"] = ["dead-rows", "order-values"]
-    with pytest.raises(UnsupportedFormatError, match=r"\['order-values'\].*upgrade clog"):
+    value["log"]["features"]["read"] = ["dead-rows", "sounds"]
+    with pytest.raises(UnsupportedFormatError, match=r"\['sounds'\].*upgrade clog"):
         head_from_json(value, where="x")
 
 

@@ -199,6 +199,11 @@ def test_records_are_shown_where_they_are_asked_for(trips):
         trips.table().to_arrow(columns=["id", "offset"])
     with pytest.raises(TypeError, match="named by text"):
         trips.table()[0]
+    with pytest.raises(InvalidInputError, match=r"columns='id'; give a list"):
+        trips.table().to_arrow(columns="id")
+    assert trips.read(end=1).to_pylist(columns=["value.city", "offset"]) == [
+        {"value": {"city": "Riga"}, "offset": 0}
+    ]
 
 
 def test_a_notebook_shows_the_first_rows(trips):

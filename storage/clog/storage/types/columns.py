@@ -669,7 +669,7 @@ class Records(Frame):
         if columns is None:
             return self
         schema = self._schema_of(columns)
-        return (batch.select(schema.names) for batch in self)
+        return (shaped(batch, schema) for batch in self)
 
     def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
         return self._schema if columns is None else projected(self._schema, columns)

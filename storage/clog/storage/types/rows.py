@@ -88,11 +88,13 @@ class TableColumns:
 
         from clog.storage.types.columns import projected
 
+        if isinstance(columns, str):
+            return None  # `columns_asked` says what is wrong with it.
         if columns is None:
             columns = [*self.key, *self.value]
         tops = [column.partition(".") for column in columns]
         rows = [self.own(top) is not None for top, _, _ in tops]
-        if isinstance(columns, str) or not all(rows) or not rows:
+        if not all(rows) or not rows:
             if any(rows) and not are_records(top for top, _, _ in tops):
                 own_names = ", ".join(self.key + self.value)
                 raise InvalidInputError(

@@ -31,7 +31,7 @@ from clog.storage.format.documents import (
 )
 from clog.storage.log import Log
 from clog.storage.store import open_store
-from clog.storage.store.contract import Store
+from clog.storage.store.contract import Store, Within
 from clog_testing.faults import Call, CrashAt, CrashedError, FaultyStore
 
 When = Literal["before", "after", "lost_reply", "refused", "denied"]
@@ -150,6 +150,19 @@ def inside(root: Store) -> Store:
 def memory_store() -> Store:
     """Makes a store of its own in the memory of this process."""
     return open_store(f"memory://clog-testing-{next(_NUMBERS)}/log")
+
+
+class Folder(Within):
+    """A folder with a URL of its own, as each of several logs has."""
+
+    def __init__(self, inner: Store, name: str) -> None:
+        super().__init__(inner, name)
+        self.name = name
+
+    @property
+    def url(self) -> str:
+        """The root, without secrets."""
+        return f"{self.inner.url}/{self.name}"
 
 
 def copy_of(store: Store) -> Store:

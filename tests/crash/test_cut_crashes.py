@@ -15,24 +15,11 @@ from clog.cleaner.duties.cuts import LEFT_AGE_MS, let_go
 from clog.storage import AlreadyExistsError, CommitStateUnknownError, Log, ManualClock
 from clog.storage.cuts import cuts_of, drop_cut, name_cut
 from clog.storage.env import SeededIds
-from clog.storage.store.contract import Within
-from clog_testing.crash import crash_runs, discard, unlike
+from clog_testing.crash import Folder, crash_runs, discard, unlike
 from clog_testing.invariants import check_log
 
 NAMES = ("home", "left", "right")
 START_MS = 5_000
-
-
-class Folder(Within):
-    """A folder with a URL of its own, as each log has."""
-
-    def __init__(self, inner, name):
-        super().__init__(inner, name)
-        self.name = name
-
-    @property
-    def url(self):
-        return f"{self.inner.url}/{self.name}"
 
 
 def opened(store, seed, *, at_ms=START_MS):

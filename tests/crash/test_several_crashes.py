@@ -13,26 +13,13 @@ import pytest
 
 from clog.storage import ClogError, CommitStateUnknownError, Log, ManualClock
 from clog.storage.env import SeededIds
-from clog.storage.store.contract import Within
 from clog.storage.transactions.several import finish_all
-from clog_testing.crash import crash_runs, discard, unlike
+from clog_testing.crash import Folder, crash_runs, discard, unlike
 from clog_testing.invariants import check_log
 
 NAMES = ("home", "left", "right")
 START_MS, TIMEOUT_MS = 5_000, 60_000
 NONE, ALL = [[], [], []], [["a"], ["b"], ["c"]]
-
-
-class Folder(Within):
-    """A folder with a URL of its own, as two logs have."""
-
-    def __init__(self, inner, name):
-        super().__init__(inner, name)
-        self.name = name
-
-    @property
-    def url(self):
-        return f"{self.inner.url}/{self.name}"
 
 
 def opened(store, seed, *, at_ms=START_MS, names=NAMES):

@@ -28,10 +28,9 @@ from clog.storage.cuts import (
     name_cut,
 )
 from clog.storage.env import SeededIds
-from clog.storage.store.contract import Within
 from clog_testing.clocked import ClockedStore
 from clog_testing.counting import CountingStore
-from clog_testing.crash import discard, memory_store
+from clog_testing.crash import Folder, discard, memory_store
 from clog_testing.delaying import DelayingStore
 from clog_testing.faults import CrashedError, Fault, FaultKind, Faults, FaultyStore
 from clog_testing.interrupts import Tracer, interrupted, tracing
@@ -39,18 +38,6 @@ from clog_testing.invariants import check_log
 
 DAY_MS = 86_400_000
 NAMES = ("home", "left", "right")
-
-
-class Folder(Within):
-    """A folder with a URL of its own, as each log has."""
-
-    def __init__(self, inner, name):
-        super().__init__(inner, name)
-        self.name = name
-
-    @property
-    def url(self):
-        return f"{self.inner.url}/{self.name}"
 
 
 class Disk:

@@ -6,26 +6,14 @@ import pytest
 
 from clog.storage import InvalidInputError, Log, ManualClock
 from clog.storage.env import SeededIds
-from clog.storage.store.contract import Within, WrappingStore, begin_in_thread, together
+from clog.storage.store.contract import WrappingStore, begin_in_thread, together
 from clog.storage.transactions import deferred
-from clog_testing.crash import discard, memory_store
+from clog_testing.crash import Folder, discard, memory_store
 from clog_testing.delaying import DelayingStore
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
 ROUND_TRIP_MS = 100
-
-
-class Folder(Within):
-    """A folder with a URL of its own, as each log has."""
-
-    def __init__(self, inner, name):
-        super().__init__(inner, name)
-        self.name = name
-
-    @property
-    def url(self):
-        return f"{self.inner.url}/{self.name}"
 
 
 class Threaded(WrappingStore):

@@ -17,7 +17,6 @@ whatever else takes Arrow's streams take one as it is.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from html import escape
 from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -677,6 +676,8 @@ class Records(Frame):
 
 def html(frame: pa.Table, title: str, more: str = "") -> str:
     """Returns the first rows as a table for notebooks."""
+    from html import escape  # Only notebooks need it.
+
     head = "".join(f"<th>{escape(name)}</th>" for name in frame.schema.names)
     rows = frame.slice(0, SHOWN_ROWS).to_pylist()
     body = "".join(

@@ -1,0 +1,1 @@
+"""Databases of PostgreSQL, captured: all tables at one transaction of theirs."""

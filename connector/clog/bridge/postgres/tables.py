@@ -1,0 +1,108 @@
+"""What a database sends, as values: columns and relations, transactions, and changes as Arrow data.
+
+A *relation* is what a message of the stream says of a table; a *column* is what the catalogue says.
+*Changes* are of one table, in the order of the source: rows that are there from then on, and
+tombstones. An update that changes the key is both: a tombstone of the old one, then the new row.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+_Flags = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the catalogue has it; ``in_key``: the replica identity has it."""
+
+    name: str
+    attnum: int
+    type_oid: int
+    typmod: int
+    not_null: bool
+    in_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    """A column as the stream has it."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    in_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as the stream has it. ``identity``: d(efault), n(othing), f(ull) or i(ndex)."""
+
+    oid: int
+    schema: str
+    name: str
+    identity: str
+    columns: tuple[RelationColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction of the source. ``end_lsn`` is 0 until its end was seen; ``time_us`` is when it
+    was committed, in us since 1970.
+    """
+
+    xid: int
+    commit_lsn: int
+    end_lsn: int
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Consecutive changes of one table.
+
+    Attributes:
+        table: what the decoder was told that its relation is.
+        rows: the table's columns; of a tombstone those of the key alone, all others null.
+        deleted: which rows are tombstones.
+        unchanged: by column, in which rows its value was not sent, since it is as it was; columns
+            without such are absent.
+        moved_from: of an update that changed the key, at its new row, where its tombstone stands;
+            elsewhere -1. None: there is no such update.
+        transactions: of each row, which of those of `Decoded` made it.
+    """
+
+    table: Any
+    rows: pa.RecordBatch
+    deleted: _Flags
+    unchanged: Mapping[str, _Flags]
+    moved_from: _Flags | None
+    transactions: _Flags
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """Tables that were emptied, and which transaction did."""
+
+    tables: tuple[Any, ...]
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What some messages of the stream say.
+
+    Attributes:
+        transactions: of which there was any message, in the order of their commits.
+        steps: of each table in the order of the source.
+        in_transaction: the last one has not ended yet.
+        size_bytes: of the messages.
+    """
+
+    transactions: tuple[Transaction, ...]
+    steps: tuple[Changes | Truncated, ...]
+    in_transaction: bool
+    size_bytes: int

@@ -3,15 +3,32 @@
 What is begun (`Store.begin`) is done at once, and its requests count from the moment at which it
 was begun; whoever asks for its result is set forward to when they would have ended. So the time
 that an operation would take follows from the order of its requests alone.
+
+Others, simulated: what they do while a process waits is what its clock does when it sleeps.
 """
 
 import builtins
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from clog.storage.env import ManualClock
 from clog.storage.store.contract import Store, StoredObject, WrappingStore
 
 _T = TypeVar("_T")
+
+
+class Sleeper(ManualClock):
+    """A clock that does something the next times that somebody sleeps by it: what is ``during``."""
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self.during: deque[Callable[[], object]] = deque()
+
+    def sleep_ms(self, ms: int) -> None:
+        super().sleep_ms(ms)
+        if self.during:
+            self.during.popleft()()
 
 
 class DelayingStore(WrappingStore):

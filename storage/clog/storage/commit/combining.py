@@ -347,7 +347,7 @@ class Combiner:
         """
 
         def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-            found = [p for p in self._listed(tip, own=False) if p.is_of(keys)]
+            found = [p for p in self._listed(tip, own=False, whole=True) if p.is_of(keys)]
             ended = [Answered(p.author, p.number, is_applied=False) for p in found]
             ended += self._owed(tip.head.combined)
             return Edit(combined=Combining(0, tuple(ended))) if ended else NothingToCommit()
@@ -633,16 +633,17 @@ class Combiner:
         ]
         return sorted(found, key=lambda p: (p.since, answered.get(p.author, -1), p.author))
 
-    def _listed(self, tip: Commit, *, own: bool) -> list[Proposal]:
+    def _listed(self, tip: Commit, *, own: bool, whole: bool = False) -> list[Proposal]:
         """Returns the newest proposal of each other author that is not answered, as far as a LIST
         shows them; one or two LISTs, and a GET for each that is new here. ``own``: with an
         operation of this author, who gives way where another commit came first meanwhile.
+        ``whole``: raises where the store fails; else what it does not show now is left out.
         """
         combined = tip.head.combined or Combined()
         answered = {answer.author: answer.number for answer in combined.authors}
         mine = None if self._author is None else self._author.id
         newest: dict[str, tuple[tuple[int, int], str]] = {}
-        with suppress(StoreUnavailableError):  # Who may not list commits what is his own.
+        try:
             for path in self._names(tip.version):
                 if (parts := proposal_of(path)) is None:
                     continue
@@ -652,14 +653,20 @@ class Combiner:
                     continue
                 if place[0] > answered.get(author, 0) and place > newest.get(author, ((0, 0),))[0]:
                     newest[author] = (place, path)
+        except StoreUnavailableError:
+            if whole:
+                raise  # Else: who may not list commits what is his own.
         paths = [path for _, path in newest.values()]
         known = {path: self._known[path] for path in paths if path in self._known}
         fresh = [path for path in paths if path not in known]
         if own and len(fresh) > _FEW and try_read(self._store, tip.version + 1):
             raise LostRaceError("another commit came first while proposals were listed")
         reads = [(partial(self._read, path, tip.head.log.partitions), 4096) for path in fresh]
-        read = ahead(self._store, reads, calls_max=_CALLS_MAX)
-        known |= zip(fresh, read, strict=True)
+        for path, found in zip(fresh, ahead(self._store, reads, calls_max=_CALLS_MAX), strict=True):
+            if not isinstance(found, StoreUnavailableError):
+                known[path] = found
+            elif whole:
+                raise found
         self._known = known
         return [p for p in known.values() if p is not None]
 
@@ -670,9 +677,11 @@ class Combiner:
             for found in self._store.list(f"{PROPOSALS}{hundred:018d}"):
                 yield found.path
 
-    def _read(self, path: str, partitions: int) -> Proposal | None:
+    def _read(self, path: str, partitions: int) -> Proposal | StoreUnavailableError | None:
         try:
             return read_proposal(self._store, path, partitions)
+        except StoreUnavailableError as e:
+            return e  # Perhaps it can be read by the next commit.
         except _UNREADABLE:
             return None  # Swept, damaged, or of a later release: left out.
 

@@ -4,7 +4,6 @@ One process, many handles: each is an author with a clock of its own, and what o
 waits is what its clock does when it sleeps.
 """
 
-from collections import deque
 from functools import partial
 from itertools import count
 
@@ -15,7 +14,6 @@ from clog.storage import (
     CommitStateUnknownError,
     InvalidInputError,
     Log,
-    ManualClock,
     StoreUnavailableError,
     TransactionFencedError,
 )
@@ -36,22 +34,10 @@ from clog.storage.format.commits import Edit, head_to_json
 from clog.storage.store.contract import StoreRefusedError, WrappingStore
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
+from clog_testing.delaying import Sleeper
 from clog_testing.model import rows_in
 
 FEATURE = "proposals"
-
-
-class Sleeper(ManualClock):
-    """A clock that does something the next times that somebody sleeps by it."""
-
-    def __init__(self, now_ms):
-        super().__init__(now_ms)
-        self.during = deque()
-
-    def sleep_ms(self, ms):
-        super().sleep_ms(ms)
-        if self.during:
-            self.during.popleft()()
 
 
 class Crowd:
@@ -668,6 +654,59 @@ def test_h_w15_who_reads_a_sequence_ends_what_is_pending_of_it(crowd, kind):
     combining(crowd)
     assert b"old" not in crowd.values()
     assert not successor.append(one("new"), producer=("p", 5)).duplicate
+
+
+class Failing(WrappingStore):
+    """A store one of whose operations on proposals fails, for now."""
+
+    fails = ""
+
+    def list(self, prefix):
+        return iter(list(self._asked("list", prefix, lambda: self.inner.list(prefix))))
+
+    def get(self, path, start=None, end=None):
+        return self._asked("get", path, lambda: self.inner.get(path, start, end))
+
+    def _asked(self, operation, path, call):
+        if operation == self.fails and documents.PROPOSALS in path:
+            raise StoreUnavailableError("away")
+        return call()
+
+
+@pytest.mark.parametrize("fails", ["list", "get"])
+def test_h_w15_who_cannot_see_what_is_pending_is_told(crowd, fails):
+    """H-W15: where the store fails nobody says that nothing is pending; the next look does."""
+    a = crowd.author()
+    crowd.author().append(one("first"))
+    asleep(a, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        a.append(one("old"), producer=("p", 5))
+    store = Failing(crowd.store)
+    successor = crowd.author(store)
+    store.fails = fails
+    with pytest.raises(StoreUnavailableError):
+        successor.sequence("p")
+    store.fails = ""
+    assert successor.sequence("p") is None
+    combining(crowd)
+    assert b"old" not in crowd.values()
+
+
+@pytest.mark.parametrize("fails", ["list", "get"])
+def test_what_cannot_be_read_now_is_taken_along_later(crowd, fails):
+    """A store that fails for a moment leaves proposals out of one commit, not of the next."""
+    left_waiting(crowd)
+    store = Failing(crowd.store)
+    c = crowd.author(store)
+    store.fails = fails
+    crowd.author().append(one("race"))
+    c.append(one("c"))
+    assert b"a" not in crowd.values()
+    store.fails = ""
+    c.handle.clock.advance(11_000)
+    crowd.author().append(one("race"))
+    c.append(one("d"))
+    assert crowd.values().count(b"a") == 1
 
 
 def test_h_w15_of_another_id_nothing_is_ended(crowd):

@@ -22,8 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.cleaner.passes.offset_map import SLOT_BYTES, OffsetMap
-from clog.storage.keys.hashing import hash_keys
-from clog.storage.read.table import LatestKeys
+from clog.storage.keys.hashing import LatestKeys, hash_keys
 
 
 def argsort_reduceat(hashes, offsets):

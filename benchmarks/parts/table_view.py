@@ -24,8 +24,9 @@ import pyarrow.compute as pc
 
 from clog.cleaner import Cleaner
 from clog.storage import Log
+from clog.storage.keys.hashing import ROW_BYTES
 from clog.storage.read.scan import read_pieces
-from clog.storage.read.table import ROW_BYTES, TablePlan, plan_table, table_batches
+from clog.storage.read.table import TablePlan, plan_table, table_batches
 
 BATCH = 250_000
 VALUE_BYTES = 84  # with a key of 16 bytes

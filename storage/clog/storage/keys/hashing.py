@@ -1,4 +1,5 @@
-"""Keys of any type as canonical bytes, and what is made of these: hashes, fingerprints, partitions.
+"""Keys of any type as canonical bytes, and what is made of these: hashes, partitions, fingerprints
+and a map of them.
 
 **Canonical bytes** are what is hashed, compared and counted (FORMAT.md §12.3). They say nothing of
 a language or a library, and nothing that evolution changes: an integer has eight bytes whatever its
@@ -52,6 +53,19 @@ algorithms are part of the format: a log is created with one, and a key stays in
   a log and a topic with the same number of partitions hold the same keys in each. It is computed
   for all keys at once, block by block: step i mixes the i-th 4 bytes of every key that has them.
   The few longest keys are finished one by one, since a step on few keys costs as much as on many.
+
+**The map** (`LatestKeys`) of a table view finds the last offset of each key by sorting. It takes
+rows, fingerprint and offset, into a room, and *settles* them when it is asked or the room is full:
+
+L1. Each row becomes one number: the upper bits of its fingerprint, and its place in the room. NumPy
+    sorts numbers several times as fast as it looks anything up, and rows of one key come to lie
+    side by side, in the order of their offsets.
+L2. Of neighbours with the same 128 bits the first is superseded; those with different upper bits
+    need not be looked at. Where other keys share them and lie between, all bits are compared.
+L3. The numbers of the others stay, sorted: they are the index. A *directory* of about as many
+    places as keys says where those with the same uppermost bits begin; from there on their rows are
+    looked at one by one. All 128 bits decide, always.
+L4. If the room is full, superseded rows leave it; it is still full where others are over 3/4.
 """
 
 import sys
@@ -60,7 +74,7 @@ from decimal import Context, Decimal
 from functools import lru_cache
 from hashlib import blake2b, shake_256
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -70,7 +84,16 @@ from numpy.typing import NDArray
 
 from clog.storage.errors import InvalidInputError
 from clog.storage.kinds import stored_kind
-from clog.storage.numpy_arrays import BYTES_MAX, dtype_of, null, of_bytes, to_arrow, to_numpy
+from clog.storage.numpy_arrays import (
+    BYTES_MAX,
+    Mask,
+    Offsets,
+    dtype_of,
+    null,
+    of_bytes,
+    to_arrow,
+    to_numpy,
+)
 
 ALGORITHMS = ("xxh3_128", "blake2b")
 PARTITIONERS = ("xxh3", "murmur2")
@@ -117,6 +140,10 @@ _LOWER_BITS = 0xFFFFFFFF
 _Words = NDArray[np.uint64]
 Fingerprints = NDArray[np.uint64]
 _Numbers = NDArray[np.int64]
+ROW_BYTES: Final = 40
+"""Memory for a row of `LatestKeys`; half of it again while it settles (decision 0008)."""
+_WHOLE = np.dtype("V16")
+_PART_ROWS: Final = 1 << 16
 
 
 def key_bytes(keys: pa.Array) -> pa.Array:
@@ -651,3 +678,223 @@ def _avalanche(words: _Words) -> _Words:
     words *= _PRIME_MX1
     words ^= words >> _HALF
     return words
+
+
+class LatestKeys:
+    """Fingerprints of a key -> last offset, of a bounded number of rows.
+
+    Attributes:
+        latest_offset: the last offset that was put, -1 where none was.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_index",
+        "_mask",
+        "_offsets",
+        "_rows",
+        "_settled",
+        "_words",
+        "latest_offset",
+    )
+
+    def __init__(self, room: int) -> None:
+        """Makes an empty map with room for so many rows, at least 1."""
+        assert 1 <= room < 1 << 32
+        self._words = np.empty((room, 2), np.uint64)
+        self._offsets = np.empty(room, np.int64)
+        self._mask = np.uint64((1 << max(1, (room - 1).bit_length())) - 1)
+        self.clear()
+
+    @classmethod
+    def within(cls, memory_bytes: int, *, rows: int) -> Self:
+        """Makes a map for so many rows, or for as many as the memory has room for."""
+        return cls(max(1, min(memory_bytes // ROW_BYTES, rows)))
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._rows = self._settled = 0
+        self._index = np.empty(0, np.uint64)
+        self._directory: NDArray[np.uint32] | None = None
+        self.latest_offset = -1
+
+    def put(self, words: Fingerprints, offsets: Offsets) -> int:
+        """Takes rows in order until there is no room, and returns how many it took; offsets
+        increase, also from one call to the next.
+        """
+        room, taken = len(self._offsets), 0
+        while taken < len(offsets):
+            if self._rows == room:
+                self._settle()
+                if 4 * len(self._index) > 3 * room:
+                    break
+                self._close_up()
+            more = min(len(offsets) - taken, room - self._rows)
+            self._words[self._rows : self._rows + more] = words[taken : taken + more]
+            self._offsets[self._rows : self._rows + more] = offsets[taken : taken + more]
+            self._rows, taken = self._rows + more, taken + more
+            self.latest_offset = int(offsets[taken - 1])
+        return taken
+
+    def last_offsets(self) -> Offsets:
+        """Returns the last offset of each key, ascending."""
+        self._settle()
+        return self._offsets[: self._rows].compress(self._is_last())
+
+    def last_rows(self) -> _Numbers:
+        """Returns which of the rows that were put those of `last_offsets` are, as long as none left
+        the room.
+        """
+        self._settle()
+        return np.flatnonzero(self._is_last())
+
+    def get(self, words: Fingerprints) -> Offsets:
+        """Returns the last offset of each key, -1 where it is not known."""
+        rows, known = self._find(words)
+        return np.where(known, self._offsets.take(rows), -1)
+
+    def knows(self, words: Fingerprints) -> Mask:
+        """Tells whether each key is known."""
+        return self._find(words)[1]
+
+    def _settle(self) -> None:
+        """Does L1 to L3; nothing where no row came since."""
+        if self._settled == self._rows:
+            return
+        self._directory = None
+        index, mask, kept, start = self._numbers(), self._mask, 0, 0
+        while start < len(index):
+            # Parts that stay in the processor's cache; none ends between rows that may be a key's.
+            edge = index[min(start + _PART_ROWS, len(index)) - 1]
+            end = int(np.searchsorted(index, edge | mask, side="right"))
+            part = index[start:end]
+            tied = (part[1:] ^ part[:-1]) <= mask
+            if tied.any():
+                part = part.compress(self._is_last_of_key(part, tied))
+            index[kept : kept + len(part)] = part
+            kept, start = kept + len(part), end
+        self._index, self._settled = index[:kept], self._rows
+
+    def _numbers(self) -> _Words:
+        """Returns the rows as sorted numbers: their place in the bits of the mask, their key's bits
+        above.
+        """
+        numbers: _Words = self._words[: self._rows, 0] & ~self._mask
+        numbers |= np.arange(self._rows, dtype=np.uint64)
+        numbers.sort()
+        return numbers
+
+    def _is_last_of_key(self, part: _Words, tied: Mask) -> Mask:
+        """Tells whether each row is the last of its key; ``tied``: those that share the upper bits
+        with the next one.
+        """
+        near = np.append(tied, False)
+        near[1:] |= tied
+        some, last = np.flatnonzero(near), np.ones(len(part), np.bool_)
+        words = _take(self._words, part.take(some) & self._mask)
+        last[some] = _last_of_key(words, tied.take(some[:-1]))
+        return last
+
+    def _is_last(self) -> Mask:
+        """Tells whether each row is the last of its key, where all are settled."""
+        last = np.zeros(self._rows, np.bool_)
+        last[(self._index & self._mask).view(np.int64)] = True
+        return last
+
+    def _close_up(self) -> None:
+        """Does L4, where all rows are settled."""
+        last, rows = self._is_last(), 0
+        for start in range(0, self._rows, _PART_ROWS):
+            part = slice(start, min(start + _PART_ROWS, self._rows))
+            some = np.flatnonzero(last[part])
+            end = rows + len(some)
+            self._words[rows:end] = _take(self._words[part], some)
+            self._offsets[rows:end] = self._offsets[part].take(some)
+            rows = end
+        self._rows, self._settled = rows, 0
+
+    def _find(self, words: Fingerprints) -> tuple[_Numbers, Mask]:
+        """Returns the row of each key's last offset, any row where the key is not known, and
+        whether it is.
+        """
+        self._settle()
+        rows, known = np.zeros(len(words), np.int64), np.zeros(len(words), np.bool_)
+        if len(self._index):
+            for start in range(0, len(words), _PART_ROWS):
+                part = slice(start, start + _PART_ROWS)
+                rows[part], known[part] = self._look_up(words[part])
+        return rows, known
+
+    def _look_up(self, words: Fingerprints) -> tuple[_Numbers, Mask]:
+        """Does for a part what `_find` does for all."""
+        if self._directory is None:
+            self._directory = _directory(self._index)
+        first = np.ascontiguousarray(words[:, 0])
+        at = self._directory.take(_bucket(first, len(self._directory))).astype(np.int64)
+        rows, known, further = self._compare(at, first, words)
+        at = at.take(further) + 1
+        while len(further):
+            rows[further], known[further], on = self._compare(
+                at, first.take(further), _take(words, further)
+            )
+            further, at = further.take(on), at.take(on) + 1
+        return rows, known
+
+    def _compare(
+        self, at: _Numbers, first: _Words, words: Fingerprints
+    ) -> tuple[_Numbers, Mask, _Numbers]:
+        """Returns the rows at these places of the index, whether they are those of the words, and
+        which are not and may be further on.
+        """
+        there = self._index.take(at)
+        rows = (there & self._mask).view(np.int64)
+        same = _equal(_take(self._words, rows), words)
+        # Further on while the upper bits are not larger than those that are asked for.
+        may_follow = (there <= (first | self._mask)) & (at < len(self._index) - 1)
+        may_follow &= ~same
+        return rows, same, np.flatnonzero(may_follow)
+
+
+def _last_of_key(words: Fingerprints, tied: Mask) -> Mask:
+    """Returns which of the rows, in the order of their numbers, are the last of their key;
+    ``tied``: rows that share the upper bits with the next one.
+    """
+    last = np.ones(len(words), np.bool_)
+    np.logical_not(_equal(words[1:], words[:-1]), out=last[:-1])
+    mixed = tied & last[:-1]
+    if mixed.any():
+        group = np.concatenate(([0], np.cumsum(~tied)))
+        some = np.flatnonzero(np.isin(group, group[:-1][mixed]))
+        order = some[np.lexsort((some, words[some, 1], words[some, 0]))]
+        last[order[:-1]] = ~_equal(words[order[1:]], words[order[:-1]])
+        last[order[-1]] = True
+    return last
+
+
+def _directory(numbers: _Words) -> NDArray[np.uint32]:
+    """Returns, by uppermost bits, the first of the sorted numbers that has them or larger ones; the
+    last one where none has.
+    """
+    buckets = 1 << len(numbers).bit_length()
+    filled = np.bincount(_bucket(numbers, buckets), minlength=buckets)
+    first = np.empty(buckets, np.uint32)
+    np.cumsum(filled, dtype=np.uint32, out=first)
+    np.subtract(first, filled, out=first, casting="unsafe")
+    return np.minimum(first, np.uint32(len(numbers) - 1), out=first)
+
+
+def _bucket(numbers: _Words, buckets: int) -> _Numbers:
+    """Returns the uppermost bits of each; so many that there are ``buckets``, a power of two."""
+    shifted: _Words = numbers >> np.uint64(65 - buckets.bit_length())
+    return shifted.view(np.int64)
+
+
+def _take(words: Fingerprints, rows: NDArray[np.integer]) -> Fingerprints:
+    """Returns the rows, each in one step."""
+    whole = np.ascontiguousarray(words).view(_WHOLE).ravel()
+    return whole.take(rows.view(np.int64), mode="clip").view(np.uint64).reshape(-1, 2)
+
+
+def _equal(some: Fingerprints, others: Fingerprints) -> Mask:
+    equal: Mask = (some[:, 0] == others[:, 0]) & (some[:, 1] == others[:, 1])
+    return equal

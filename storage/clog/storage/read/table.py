@@ -13,8 +13,8 @@ T1. Map the dirty part: key -> last offset, reading only its keys (`hashing`: 12
 T2. Clean part: a record stays when the map does not know its key. Where there are masks no value
     is asked for whether it is a tombstone, and without a dirty part no key.
 T3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
-    again. Their keys are kept from T1 if the budget has room for them beside the map: what is over
-    drops all of them, and they are read again.
+    again. Keys are kept from T1, and of small objects, which are fetched whole, all columns, if the
+    budget has room for them beside the map: what is over drops all of it, and it is read again.
 T4. Tombstones go, and so do records without a key.
 
 Where what is to be mapped has more keys than the map's budget, the plan is done *map-full by
@@ -27,25 +27,6 @@ U3. Deliver the others, and go on after the last one mapped.
 
 So with R records of its own and room for C, the keys of the dirty part are read R/C + 2 times at
 most, and memory is the map's and half of it again.
-
-The map (`LatestKeys`) finds the last offset of each key of a run of records by sorting. It takes
-rows, each the fingerprint of a key (`hashing`) and its offset, into a room of so many rows, and
-*settles* them when it is asked or the room is full:
-
-L1. Each row becomes one number: the upper bits of its fingerprint, and its place in the room. NumPy
-    sorts numbers several times as fast as it looks anything up, and rows of one key come to lie
-    side by side, in the order of their offsets.
-L2. Of neighbours with the same 128 bits the first is superseded. Where other keys share the upper
-    bits and lie in between, which is rare, these few rows are compared by all their bits.
-L3. The numbers of the others stay, sorted: they are the index. A *directory* of about as many
-    places as keys says where those with the same uppermost bits begin; from there on their rows are
-    looked at one by one. All 128 bits decide, always.
-L4. If the room is full, rows that are superseded leave it, and the others close up, in their order.
-
-Beside `offset_map`, which a pass of the cleaner fills: that one holds 24 bytes a key whatever the
-number of rows, and a key that is there already always fits (S18, S20). This one needs 40 bytes a
-row, and 20 more for a moment, and is filled twice as fast (``benchmarks/parts/offset_map.py``;
-decision 0008). A room that is three quarters full when it was settled counts as full.
 
 Where the record with the highest order wins, not the last one: `ordered`.
 
@@ -64,26 +45,26 @@ What a plan holds as clean needs no care of its own: its keys are different, and
 supersedes comes before it in N2.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import attrgetter, is_
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from clog.storage.commit.versions import reading
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
-from clog.storage.keys.hashing import Fingerprints, fingerprints_of
-from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
+from clog.storage.keys.hashing import ROW_BYTES, Fingerprints, LatestKeys, fingerprints_of
+from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
 from clog.storage.objects.orders import Ordering
+from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.read.lookup import (
     answered,
     answered_key,
@@ -110,176 +91,6 @@ from clog.storage.read.scan import (
 from clog.storage.store.contract import Store
 from clog.storage.types.columns import SHOWN_ROWS, Frame, arrow_schema, html, shaped
 from clog.storage.types.rows import Shown, TableColumns
-
-ROW_BYTES: Final = 40
-"""Memory for a row of room; while it settles half of it again."""
-_Numbers = NDArray[np.uint64]
-_Places = NDArray[np.int64]
-_WHOLE = np.dtype("V16")
-_PART_ROWS: Final = 1 << 16
-
-
-class LatestKeys:
-    """Fingerprints of a key -> last offset, of a bounded number of rows.
-
-    Attributes:
-        latest_offset: the last offset that was put, -1 where none was.
-    """
-
-    __slots__ = (
-        "_directory",
-        "_index",
-        "_mask",
-        "_offsets",
-        "_rows",
-        "_settled",
-        "_words",
-        "latest_offset",
-    )
-
-    def __init__(self, room: int) -> None:
-        """Makes an empty map with room for so many rows, at least 1."""
-        assert 1 <= room < 1 << 32
-        self._words = np.empty((room, 2), np.uint64)
-        self._offsets = np.empty(room, np.int64)
-        self._mask = np.uint64((1 << max(1, (room - 1).bit_length())) - 1)
-        self.clear()
-
-    @classmethod
-    def within(cls, memory_bytes: int, *, rows: int) -> Self:
-        """Makes a map for so many rows, or for as many as the memory has room for."""
-        return cls(max(1, min(memory_bytes // ROW_BYTES, rows)))
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._rows = self._settled = 0
-        self._index = np.empty(0, np.uint64)
-        self._directory: NDArray[np.uint32] | None = None
-        self.latest_offset = -1
-
-    def put(self, words: Fingerprints, offsets: Offsets) -> int:
-        """Takes rows in order until there is no room, and returns how many it took; offsets
-        increase, also from one call to the next.
-        """
-        room, taken = len(self._offsets), 0
-        while taken < len(offsets):
-            if self._rows == room:
-                self._settle()
-                if 4 * len(self._index) > 3 * room:
-                    break
-                self._close_up()
-            more = min(len(offsets) - taken, room - self._rows)
-            self._words[self._rows : self._rows + more] = words[taken : taken + more]
-            self._offsets[self._rows : self._rows + more] = offsets[taken : taken + more]
-            self._rows, taken = self._rows + more, taken + more
-            self.latest_offset = int(offsets[taken - 1])
-        return taken
-
-    def last_offsets(self) -> Offsets:
-        """Returns the last offset of each key, ascending."""
-        self._settle()
-        return self._offsets[: self._rows].compress(self._is_last())
-
-    def last_rows(self) -> _Places:
-        """Returns which of the rows that were put those of `last_offsets` are, as long as none left
-        the room.
-        """
-        self._settle()
-        return np.flatnonzero(self._is_last())
-
-    def get(self, words: Fingerprints) -> Offsets:
-        """Returns the last offset of each key, -1 where it is not known."""
-        rows, known = self._find(words)
-        return np.where(known, self._offsets.take(rows), -1)
-
-    def knows(self, words: Fingerprints) -> Mask:
-        """Tells whether each key is known."""
-        return self._find(words)[1]
-
-    def _settle(self) -> None:
-        """Does L1 to L3; nothing where no row came since."""
-        if self._settled == self._rows:
-            return
-        self._directory = None
-        index, mask, kept, start = self._numbers(), self._mask, 0, 0
-        while start < len(index):
-            # Parts that stay in the processor's cache; none ends between rows that may be a key's.
-            edge = index[min(start + _PART_ROWS, len(index)) - 1]
-            end = int(np.searchsorted(index, edge | mask, side="right"))
-            part = index[start:end]
-            tied = (part[1:] ^ part[:-1]) <= mask
-            part = part.compress(_last_of_key(_take(self._words, part & mask), tied))
-            index[kept : kept + len(part)] = part
-            kept, start = kept + len(part), end
-        self._index, self._settled = index[:kept], self._rows
-
-    def _numbers(self) -> _Numbers:
-        """Returns the rows as sorted numbers: their place in the bits of the mask, their key's bits
-        above.
-        """
-        numbers: _Numbers = self._words[: self._rows, 0] & ~self._mask
-        numbers |= np.arange(self._rows, dtype=np.uint64)
-        numbers.sort()
-        return numbers
-
-    def _is_last(self) -> Mask:
-        """Tells whether each row is the last of its key, where all are settled."""
-        last = np.zeros(self._rows, np.bool_)
-        last[(self._index & self._mask).view(np.int64)] = True
-        return last
-
-    def _close_up(self) -> None:
-        """Does L4, where all rows are settled."""
-        last, rows = self._is_last(), 0
-        for start in range(0, self._rows, _PART_ROWS):
-            part = slice(start, min(start + _PART_ROWS, self._rows))
-            some = np.flatnonzero(last[part])
-            end = rows + len(some)
-            self._words[rows:end] = _take(self._words[part], some)
-            self._offsets[rows:end] = self._offsets[part].take(some)
-            rows = end
-        self._rows, self._settled = rows, 0
-
-    def _find(self, words: Fingerprints) -> tuple[_Places, Mask]:
-        """Returns the row of each key's last offset, any row where the key is not known, and
-        whether it is.
-        """
-        self._settle()
-        rows, known = np.zeros(len(words), np.int64), np.zeros(len(words), np.bool_)
-        if len(self._index):
-            for start in range(0, len(words), _PART_ROWS):
-                part = slice(start, start + _PART_ROWS)
-                rows[part], known[part] = self._look_up(words[part])
-        return rows, known
-
-    def _look_up(self, words: Fingerprints) -> tuple[_Places, Mask]:
-        """Does for a part what `_find` does for all."""
-        if self._directory is None:
-            self._directory = _directory(self._index)
-        first = np.ascontiguousarray(words[:, 0])
-        at = self._directory.take(_bucket(first, len(self._directory))).astype(np.int64)
-        rows, known, further = self._compare(at, first, words)
-        at = at.take(further) + 1
-        while len(further):
-            rows[further], known[further], on = self._compare(
-                at, first.take(further), _take(words, further)
-            )
-            further, at = further.take(on), at.take(on) + 1
-        return rows, known
-
-    def _compare(
-        self, at: _Places, first: _Numbers, words: Fingerprints
-    ) -> tuple[_Places, Mask, _Places]:
-        """Returns the rows at these places of the index, whether they are those of the words, and
-        which are not and may be further on.
-        """
-        there = self._index.take(at)
-        rows = (there & self._mask).view(np.int64)
-        same = _equal(_take(self._words, rows), words)
-        # Further on while the upper bits are not larger than those that are asked for.
-        may_follow = (there <= (first | self._mask)) & (at < len(self._index) - 1)
-        may_follow &= ~same
-        return rows, same, np.flatnonzero(may_follow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,41 +190,47 @@ def masked_below(manifest: Manifest, partition: int) -> tuple[int, bool]:
     return below, True
 
 
-_BYTES_MAX: Final = 1 << 30
-"""One array of Arrow's holds 2 GiB."""
+class KeptRows:
+    """Rows that were read, batch by batch in the order of offsets, as long as there is room: of
+    what is over, nothing at all is kept.
 
+    Attributes:
+        columns: those that are kept of the rows that come next, or parts of them.
+        are_all: whether nothing was too much.
+    """
 
-class KeptKeys:
-    """The keys of rows, in the order in which they came."""
-
-    __slots__ = ("_free_bytes", "_parts")
+    __slots__ = ("_free_bytes", "_kept", "are_all", "columns")
 
     def __init__(self, budget_bytes: int) -> None:
-        self._free_bytes = min(budget_bytes, _BYTES_MAX)
-        self._parts: list[pa.Array] = []
+        self._free_bytes = budget_bytes
+        self._kept: deque[tuple[int, pa.RecordBatch]] = deque()
+        self.are_all = budget_bytes > 0
+        self.columns: Sequence[str] = ()
 
-    def keep(self, keys: pa.Array) -> None:
-        """Keeps the keys of more rows, if there is room."""
-        self._free_bytes -= keys.nbytes
-        if self._free_bytes >= 0:
+    def keep(self, batch: pa.RecordBatch) -> None:
+        """Keeps its rows, if there is room."""
+        if not (self.columns and self.are_all):
+            return
+        rows = batch.select(list(dict.fromkeys(c.partition(".")[0] for c in self.columns)))
+        self._free_bytes -= rows.nbytes
+        if self._free_bytes < 0:
+            self.are_all = False
+            self._kept.clear()
+            return
+        if rows.get_total_buffer_size() > 2 * rows.nbytes:
             # Copied: a slice, of an object's rows those of one partition, holds all its batch.
-            self._parts.append(pa.concat_arrays([keys]))
-        else:
-            self._parts.clear()
+            copied = [pa.concat_arrays([column]) for column in rows.columns]
+            rows = pa.RecordBatch.from_arrays(copied, schema=rows.schema)
+        self._kept.append((batch.column("offset")[0].as_py(), rows))
 
-    def take(self, rows: Offsets) -> pa.Array | None:
-        """Returns the keys of these rows, which ascend, None where not all were kept; nothing is
-        kept any longer.
+    def take(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yields the batches that begin in ``[start, end)``; they are kept no longer, nor are those
+        before.
         """
-        parts, self._parts = self._parts, []
-        if not parts:
-            return None
-        ends = np.cumsum([len(part) for part in parts])
-        found, first, low = [], 0, 0
-        for part, end, high in zip(parts, ends, np.searchsorted(rows, ends), strict=True):
-            found.append(part.take(to_arrow(rows[low:high] - first)))
-            first, low = end, high
-        return pa.concat_arrays(found)
+        while self._kept and self._kept[0][0] < end:
+            first, rows = self._kept.popleft()
+            if first >= start:
+                yield rows
 
 
 MAP_BYTES = 128 << 20
@@ -434,12 +251,11 @@ def table_batches(
     with reading(store, plan.version):
         rows = sum(piece.rows for piece in (*plan.dirty, *plan.later))
         latest = LatestKeys.within(map_bytes, rows=rows)
-        # None where not all rows have room: those that leave it would not be found among the keys.
-        keys = KeptKeys(map_bytes - rows * ROW_BYTES if "key" in columns else 0)
+        kept = KeptRows(map_bytes - rows * ROW_BYTES)
         if plan.order is not None:
             batches = ordered_batches(store, plan, _at, columns, map_bytes=map_bytes)
-        elif _map(store, (*plan.dirty, *plan.later), latest, plan.seed, keys) is None:
-            batches = _of_one_map(store, plan, latest, columns, keys)
+        elif _map_all(store, plan, latest, columns, kept):
+            batches = _of_one_map(store, plan, latest, columns, kept)
         else:
             batches = _of_many_maps(store, plan, latest, columns)
         for batch in batches:
@@ -447,17 +263,35 @@ def table_batches(
                 yield shaped(batch, schema)
 
 
+def _map_all(
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], kept: KeptRows
+) -> bool:
+    """Maps the keys of all that is dirty, and keeps what T3 need not read again; False where the
+    map is full before.
+    """
+    for is_whole, pieces in groupby(plan.dirty, _is_fetched_whole):
+        keep = _needed(plan, columns) if is_whole else {"key"}.intersection(columns)
+        kept.columns = _in_order(keep)
+        if _map(store, list(pieces), latest, plan.seed, kept) is not None:
+            return False
+    return _map(store, plan.later, latest, plan.seed) is None
+
+
+def _is_fetched_whole(piece: ReadPiece) -> bool:
+    return piece.object.size_bytes <= WHOLE_BYTES
+
+
 def _map(
     store: Store,
     pieces: Sequence[ReadPiece],
     latest: LatestKeys,
     seed: int,
-    keys: KeptKeys | None = None,
+    kept: KeptRows | None = None,
 ) -> int | None:
     """Maps the keys of the pieces, until the map is full; the first offset that has no room any
     more, None where all have.
     """
-    for fingerprints, offsets in _fingerprinted(store, pieces, seed, keys):
+    for fingerprints, offsets in _fingerprinted(store, pieces, seed, kept):
         taken = latest.put(fingerprints, offsets)
         if taken < len(offsets):
             return int(offsets[taken])
@@ -465,23 +299,23 @@ def _map(
 
 
 def _fingerprinted(
-    store: Store, pieces: Sequence[ReadPiece], seed: int, keys: KeptKeys | None = None
+    store: Store, pieces: Sequence[ReadPiece], seed: int, kept: KeptRows | None = None
 ) -> Iterator[tuple[Fingerprints, Offsets]]:
     """Yields the words of the keys there are in the pieces, and their offsets."""
-    for batch in read_pieces(store, pieces, columns=("offset", "key")):
-        rows = present(batch, "key")
-        if keys is not None:
-            keys.keep(rows.column("key"))
+    columns = {"offset", "key", *(kept.columns if kept is not None else ())}
+    for batch in read_pieces(store, pieces, columns=_in_order(columns)):
+        if kept is not None:
+            kept.keep(batch)
+        rows = present(batch.select(["offset", "key"]), "key")
         yield fingerprints_of(rows.column("key"), seed=seed), to_numpy(rows.column("offset"))
 
 
 def _of_one_map(
-    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], keys: KeptKeys
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], kept: KeptRows
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of a plan whose dirty keys are all mapped."""
-    kept = keys.take(latest.last_rows())
     yield from _unknown(store, plan, latest, columns)
-    yield from _at(store, plan, plan.dirty, latest.last_offsets(), columns, keys=kept)
+    yield from _at(store, plan, plan.dirty, latest.last_offsets(), columns, kept=kept)
 
 
 def _of_many_maps(
@@ -518,10 +352,17 @@ def _unknown(
             needed.add(presence_column("value", plan.schema, columns))
         for batch in read_pieces(store, list(pieces), columns=_in_order(needed)):
             rows = batch if is_masked else present(present(batch, "key"), "value")
-            if is_dirty:
-                known = latest.knows(fingerprints_of(rows.column("key"), seed=plan.seed))
-                rows = rows.filter(to_arrow(~known)) if known.any() else rows
-            yield rows
+            if not is_dirty:
+                yield rows
+                continue
+            known = latest.knows(fingerprints_of(rows.column("key"), seed=plan.seed))
+            yield from _rows_of(rows, np.flatnonzero(~known))
+
+
+def _needed(plan: TablePlan, columns: Sequence[str]) -> set[str]:
+    """Returns what is read to deliver these columns of records at some offsets."""
+    presence = () if plan.tombstones else (presence_column("value", plan.schema, columns),)
+    return {*columns, *presence, "offset"}
 
 
 def _at(
@@ -531,44 +372,80 @@ def _at(
     last: Offsets,
     columns: Sequence[str],
     *,
-    keys: pa.Array | None = None,
+    kept: KeptRows | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the pieces at these offsets (T3); ``keys``: theirs, where they are
-    known, not to be read again.
+    """Yields the records of the pieces at these offsets (T3); ``kept``: what is not to be read
+    again.
     """
-    wanted = {*columns, "offset"}
-    if not plan.tombstones:
-        wanted.add(presence_column("value", plan.schema, columns))
-    wanted -= {"key"} if keys is not None else set()
+    kept = kept if kept is not None and kept.are_all else None
     ends = np.array([(piece.start, piece.end) for piece in pieces], np.int64).reshape(-1, 2)
     low, high = np.searchsorted(last, ends).T
     read = [piece for piece, some in zip(pieces, low < high, strict=True) if some]
-    for batch in read_pieces(store, read, columns=_in_order(wanted)):
-        offsets = to_numpy(batch.column("offset"))
-        first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
-        rows = _rows_at(batch, offsets, last[first:end])
-        if keys is not None:
-            arrays = [*rows.columns, keys.slice(first, end - first)]
-            schema = rows.schema.append(read_schema(plan.schema).field("key"))
-            rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        yield rows if plan.tombstones else present(rows, "value")
+    for is_whole, run in groupby(read, _is_fetched_whole):
+        for batch in _batches_at(store, list(run), _needed(plan, columns), kept, is_whole=is_whole):
+            offsets = to_numpy(batch.column("offset"))
+            first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
+            for rows in _rows_of(batch, _places_of(offsets, last[first:end])):
+                yield rows if plan.tombstones else present(rows, "value")
+
+
+def _batches_at(
+    store: Store,
+    pieces: Sequence[ReadPiece],
+    needed: set[str],
+    kept: KeptRows | None,
+    *,
+    is_whole: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Yields what is needed of the pieces' rows, kept or read."""
+    if kept is not None and is_whole:
+        for piece in pieces:
+            yield from kept.take(piece.start, piece.end)
+    elif kept is None or "key" not in needed:
+        yield from read_pieces(store, pieces, columns=_in_order(needed))
+    else:
+        for batch in read_pieces(store, pieces, columns=_in_order(needed - {"key"})):
+            first = batch.column("offset")[0].as_py()
+            (keys,) = kept.take(first, first + 1)
+            schema = batch.schema.append(keys.schema.field("key"))
+            yield pa.RecordBatch.from_arrays([*batch.columns, keys.column("key")], schema=schema)
 
 
 def _in_order(columns: Iterable[str]) -> list[str]:
     return sorted(columns, key=lambda path: (COLUMNS.index(path.partition(".")[0]), path))
 
 
-def _rows_at(batch: pa.RecordBatch, offsets: Offsets, wanted: Offsets) -> pa.RecordBatch:
-    """Returns the rows at these offsets, which are there."""
-    if len(wanted) == len(offsets):
-        return batch
+def _places_of(offsets: Offsets, wanted: Offsets) -> Offsets:
+    """Returns where in the ascending offsets those are that are wanted, which are there."""
     without_gap = offsets[-1] - offsets[0] + 1 == len(offsets)
-    at = to_arrow(wanted - offsets[0] if without_gap else np.searchsorted(offsets, wanted))
-    rows = [
-        column.slice(0, len(at)) if column.null_count == len(column) else column.take(at)
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(rows, schema=batch.schema)
+    return wanted - offsets[0] if without_gap else np.searchsorted(offsets, wanted)
+
+
+_RUN_ROWS: Final = 1024
+
+
+def _rows_of(batch: pa.RecordBatch, places: Offsets) -> Iterator[pa.RecordBatch]:
+    """Yields the rows at these places, which ascend: where few are missing, as the runs between
+    those, which copies nothing.
+    """
+    missing = batch.num_rows - len(places)
+    if not missing:
+        yield batch
+    elif len(places) and missing * _RUN_ROWS <= batch.num_rows:
+        breaks = np.flatnonzero(np.diff(places) != 1)
+        firsts, lasts = (
+            np.append(places[0], places[breaks + 1]),
+            np.append(places[breaks], places[-1]),
+        )
+        for first, rows in zip(firsts.tolist(), (lasts - firsts + 1).tolist(), strict=True):
+            yield batch.slice(first, rows)
+    elif len(places):
+        at = to_arrow(places)
+        rows = [
+            column.slice(0, len(at)) if column.null_count == len(column) else column.take(at)
+            for column in batch.columns
+        ]
+        yield pa.RecordBatch.from_arrays(rows, schema=batch.schema)
 
 
 def present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
@@ -851,48 +728,3 @@ def _latest(rows: pa.RecordBatch, plan: TablePlan) -> pa.RecordBatch:
         assert taken == rows.num_rows, "there is room for each row"
         rows = rows.take(to_arrow(latest.last_rows()))
     return rows if plan.tombstones else rows.filter(rows.column("value").is_valid())
-
-
-def _last_of_key(words: Fingerprints, tied: Mask) -> Mask:
-    """Returns which of the rows, in the order of their numbers, are the last of their key;
-    ``tied``: rows that share the upper bits with the next one.
-    """
-    last = np.ones(len(words), np.bool_)
-    np.logical_not(_equal(words[1:], words[:-1]), out=last[:-1])
-    mixed = tied & last[:-1]
-    if mixed.any():
-        group = np.concatenate(([0], np.cumsum(~tied)))
-        some = np.flatnonzero(np.isin(group, group[:-1][mixed]))
-        order = some[np.lexsort((some, words[some, 1], words[some, 0]))]
-        last[order[:-1]] = ~_equal(words[order[1:]], words[order[:-1]])
-        last[order[-1]] = True
-    return last
-
-
-def _directory(numbers: _Numbers) -> NDArray[np.uint32]:
-    """Returns, by uppermost bits, the first of the sorted numbers that has them or larger ones; the
-    last one where none has.
-    """
-    buckets = 1 << len(numbers).bit_length()
-    filled = np.bincount(_bucket(numbers, buckets), minlength=buckets)
-    first = np.empty(buckets, np.uint32)
-    np.cumsum(filled, dtype=np.uint32, out=first)
-    np.subtract(first, filled, out=first, casting="unsafe")
-    return np.minimum(first, np.uint32(len(numbers) - 1), out=first)
-
-
-def _bucket(numbers: _Numbers, buckets: int) -> _Places:
-    """Returns the uppermost bits of each; so many that there are ``buckets``, a power of two."""
-    shifted: _Numbers = numbers >> np.uint64(65 - buckets.bit_length())
-    return shifted.view(np.int64)
-
-
-def _take(words: Fingerprints, rows: NDArray[np.integer]) -> Fingerprints:
-    """Returns the rows, each in one step."""
-    whole = np.ascontiguousarray(words).view(_WHOLE).ravel()
-    return whole.take(rows.view(np.int64), mode="clip").view(np.uint64).reshape(-1, 2)
-
-
-def _equal(some: Fingerprints, others: Fingerprints) -> Mask:
-    equal: Mask = (some[:, 0] == others[:, 0]) & (some[:, 1] == others[:, 1])
-    return equal

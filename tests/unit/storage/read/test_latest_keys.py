@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from clog.storage.read.table import ROW_BYTES, LatestKeys
+from clog.storage.keys.hashing import ROW_BYTES, LatestKeys
 
 # High words with the same upper bits, also those that are all ones; few low words.
 HIGH = [base + more for base in (0, 5 << 40, (1 << 64) - 4) for more in range(4)]

@@ -10,8 +10,9 @@ from clog.cleaner import Cleaner
 from clog.storage import InvalidInputError, VersionExpiredError
 from clog.storage.commit.versions import version_at_time
 from clog.storage.format.commits import Edit
+from clog.storage.keys.hashing import ROW_BYTES
 from clog.storage.read.scan import READ_SCHEMA, stored_columns
-from clog.storage.read.table import ROW_BYTES, plan_table, table_batches
+from clog.storage.read.table import plan_table, table_batches
 from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.model import rows_in
@@ -187,6 +188,40 @@ def test_more_dirty_keys_than_the_budget_holds(make_log, store, times):
     assert {row[2].value for row in rows} == {b"1"}
     maps = -(-(2 * len(keys) + len(keys[::3])) // capacity)
     assert counting.counts["get"] <= len(plan.dirty) * (2 * maps + 2)
+
+
+@pytest.mark.parametrize("columns", [None, ["value"], ["offset"], ["key", "timestamp"]])
+def test_small_objects_are_read_once(make_log, store, columns):
+    """A request for each: what was fetched for their keys is delivered, other columns too, unless
+    the budget has no room for it."""
+    log = make_log(partitions=2)
+    for i in range(6):
+        log.append([{"key": f"{j}", "value": f"{i} {j}"} for j in range(i, 20)])
+    counting = inside(CountingStore(store))
+    asked = {"columns": columns} if columns else {}
+    for p in (0, 1):
+        plan = plan_table(log.handle.manifest(), p)
+        at = log.table(partition=p).to_arrow().sort_by("offset")
+        rows = sum(piece.rows for piece in plan.dirty)
+        for budget, is_once in ((1 << 20, True), (rows * ROW_BYTES, False)):
+            with counting.inner.count() as requests:
+                found = [*table_batches(counting, plan, map_bytes=budget, **asked)]
+            assert (requests["get"] == requests.total() == 6) is is_once
+            assert pa.Table.from_batches(found).equals(at.select(columns or at.schema.names))
+
+
+def test_few_superseded_rows_leave_the_others_where_they_are(make_log):
+    """In their order, wherever those lie that are left out: at the ends, side by side, anywhere."""
+    log = make_log()
+    log.append([{"key": f"{i}", "value": "old"} for i in range(9_000)])
+    gone = [0, 1, 4_000, 8_999]
+    log.append([{"key": f"{i}", "value": "new"} for i in gone])
+    log.append([{"key": "4001", "value": None}])
+    rows = log.table().to_arrow()
+    kept = [i for i in range(9_000) if i not in (*gone, 4_001)]
+    assert rows["offset"].to_pylist() == [*kept, *range(9_000, 9_004)]
+    assert rows["key"].to_pylist() == [str(i).encode() for i in (*kept, *gone)]
+    assert rows["value"].to_pylist() == [b"old"] * len(kept) + [b"new"] * 4
 
 
 def test_a_slice_of_the_view(make_log):

@@ -17,7 +17,9 @@ _Flags = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as the catalogue has it; ``in_key``: the replica identity has it."""
+    """A column as the catalogue has it; ``in_key``: the replica identity has it; ``ndims``: how
+    many dimensions it was declared with, of an array.
+    """
 
     name: str
     attnum: int
@@ -25,6 +27,7 @@ class Column:
     typmod: int
     not_null: bool
     in_key: bool
+    ndims: int = 0
 
 
 @dataclass(frozen=True, slots=True)

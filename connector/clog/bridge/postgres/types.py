@@ -1,0 +1,496 @@
+"""Types of PostgreSQL as columns of logs: the table, and values made of the text that the server
+prints (docs/capture-types.md).
+
+Both ways in, COPY of the first load and the stream, carry each value as *text*: every type has
+one, those of extensions, too, and it is exact where a session prints as `SESSION` says. So there is
+one way from text to Arrow for both, and equal values come out of them.
+
+A *form* is what a type is kept as: a type of Arrow's, and what makes arrays of it of arrays of
+texts. A type without a row in `_FORMS` is kept as its text. A domain is kept as what it is over, an
+array as lists of its elements' form.
+
+A value that the form has no room for (NaN in ``numeric(9,2)``, an array of other dimensions than
+declared) is refused, never bent; the remedy is to keep that column as text. Infinite dates and
+timestamps are the largest and smallest numbers, which DuckDB reads as infinite.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.storage.errors import InvalidInputError, SourceError
+from clog.storage.numpy_arrays import to_arrow, to_numpy, validity_of
+
+if TYPE_CHECKING:
+    from clog.bridge.postgres.tables import Column
+
+SESSION: Final[Mapping[str, str]] = {
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "iso_8601",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "extra_float_digits": "3",
+    "search_path": "pg_catalog",
+}
+"""What a session must have set whose texts are read here."""
+DECIMAL_DIGITS_MAX: Final = 38
+"""Beyond them many readers have no decimals, or round them."""
+_VARHDRSZ: Final = 4
+_DIMENSIONS_MAX: Final = 6
+"""PostgreSQL's own limit."""
+_INTERVALS: Final = "as text, ISO 8601: P1DT2H"
+
+
+def session_options() -> str:
+    """Returns `SESSION` as the parameter ``options`` of a connection."""
+    escaped = ((name, re.sub(r"([\\ ])", r"\\\1", value)) for name, value in SESSION.items())
+    return " ".join(f"-c {name}={value}" for name, value in escaped)
+
+
+class UnfitError(Exception):
+    """A column of texts holds what its form has no room for; says what, but not the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What values of a type are kept as.
+
+    Attributes:
+        arrow: their type.
+        made: returns an array of it of an array of strings, of which those that are not ASCII need
+            not be UTF-8.
+        note: what a user should know; empty where the values are what they seem.
+        plain: Arrow's reader of CSV makes the same of the texts, or refuses them.
+    """
+
+    arrow: pa.DataType
+    made: Callable[[pa.Array], pa.Array]
+    note: str = ""
+    plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """How the columns of a table are kept.
+
+    Attributes:
+        what: the table, as errors name it.
+        schema: the columns, those of the key not null.
+        forms: one a column.
+    """
+
+    what: str
+    schema: pa.Schema
+    forms: tuple[Form, ...]
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What a user should know of columns, by name."""
+        named = zip(self.schema.names, self.forms, strict=True)
+        return {name: form.note for name, form in named if form.note}
+
+    def column(self, index: int, texts: pa.Array) -> pa.Array:
+        """Returns the values of a column of an array of their texts.
+
+        Raises:
+            SourceError: a text is none of the type, or its form has no room for it.
+        """
+        try:
+            return self.forms[index].made(texts)
+        except UnfitError as e:
+            why = str(e)
+        except pa.ArrowException:  # It repeats the value.
+            why = f"a value that {self.forms[index].arrow} has no room for"
+        raise self.unfit(self.schema.names[index], why)
+
+    def unfit(self, column: str, why: str) -> SourceError:
+        """Returns the error of a column that holds ``why``."""
+        return SourceError(
+            f"{self.what}.{column} holds {why}; keep the column as text"
+            f" (--mask {self.what}.{column}=text), or leave it out (--mask {self.what}.{column}"
+            "=drop), and load the table again"
+        )
+
+    def batch_of(self, texts: Sequence[pa.Array]) -> pa.RecordBatch:
+        """Returns the columns of arrays of their texts, in the order of the schema."""
+        columns = [self.column(i, array) for i, array in enumerate(texts)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class Connection(Protocol):
+    """What is asked of psycopg2's connection here."""
+
+    def cursor(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A row of pg_type. ``kind``: b a base type, d a domain, e an enum, c a composite, r a range,
+    m a multirange.
+    """
+
+    oid: int
+    name: str
+    is_builtin: bool
+    kind: str
+    base: int
+    typmod: int
+    dimensions: int
+    element: int
+    delimiter: str
+    is_array: bool
+
+
+_TYPES_SQL: Final = """
+WITH RECURSIVE needed(oid) AS (
+  SELECT unnest(%s::oid[])
+  UNION
+  SELECT unnest(ARRAY[t.typbasetype, t.typelem])
+  FROM pg_catalog.pg_type t JOIN needed n ON n.oid = t.oid
+)
+SELECT t.oid::bigint, t.typname::text, t.typnamespace = 'pg_catalog'::regnamespace,
+  t.typtype::text, t.typbasetype::bigint, t.typtypmod, t.typndims, t.typelem::bigint,
+  t.typdelim::text, t.typinput = 'array_in'::regproc
+FROM pg_catalog.pg_type t JOIN needed n ON n.oid = t.oid
+"""
+
+
+def plan_of(
+    connection: Connection,
+    columns: Sequence["Column"],
+    *,
+    what: str,
+    text: Collection[str] = (),
+) -> TablePlan:
+    """Returns how the columns of the table ``what``, ``schema.table``, are kept; those named in
+    ``text`` as their text. One query.
+
+    Raises:
+        InvalidInputError: a type is not known to the server any more.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_TYPES_SQL, ([c.type_oid for c in columns],))
+        types = {row[0]: Type(*row) for row in cursor.fetchall()}
+    return plan_from(types, columns, what=what, text=text)
+
+
+def plan_from(
+    types: Mapping[int, Type], columns: Sequence["Column"], *, what: str, text: Collection[str]
+) -> TablePlan:
+    """Returns how columns of these types are kept."""
+    forms, fields = [], []
+    for column in columns:
+        if column.type_oid not in types:
+            raise InvalidInputError(
+                f"{what}.{column.name} has a type of number {column.type_oid}, which the server"
+                f" does not list; leave the column out (--mask {what}.{column.name}=drop)"
+            )
+        form = _form(types, column.type_oid, column.typmod, column.ndims)
+        if column.name in text:
+            form = _as_text("as text, as asked")
+        elif column.in_key and (pa.types.is_floating(form.arrow) or pa.types.is_list(form.arrow)):
+            form = _as_text(f"as text: no key has {form.arrow}")
+        forms.append(form)
+        fields.append(pa.field(column.name, form.arrow, nullable=not column.in_key))
+    return TablePlan(what, pa.schema(fields), tuple(forms))
+
+
+def _form(types: Mapping[int, Type], oid: int, typmod: int, dimensions: int) -> Form:
+    """Returns the form of a type, which may be made of others."""
+    kind = types[oid]
+    if kind.kind == "d":
+        inner = typmod if kind.typmod < 0 else kind.typmod
+        return _form(types, kind.base, inner, dimensions or kind.dimensions)
+    if kind.is_array:
+        element = types[kind.element]
+        if kind.delimiter != ",":
+            return _as_text(f"as text: {element.name}[] is written otherwise than other arrays")
+        return _lists(_form(types, kind.element, typmod, 0), max(1, dimensions))
+    if kind.kind == "e":
+        return _as_text("")
+    if kind.kind in _KINDS:
+        return _as_text(f"as text: a {_KINDS[kind.kind]}")
+    if not kind.is_builtin:
+        return _as_text("" if kind.name == "citext" else f"as text: {kind.name}")
+    if kind.name == "numeric":
+        return _numeric(typmod)
+    return _FORMS.get(kind.name) or _as_text(f"as text: {kind.name}")
+
+
+_KINDS: Final = {"c": "composite", "r": "range", "m": "multirange"}
+
+
+# Texts.
+
+
+def _as_text(note: str) -> Form:
+    return Form(pa.string(), _texts, note, plain=True)
+
+
+def _texts(texts: pa.Array) -> pa.Array:
+    try:
+        return texts.view(pa.binary()).cast(pa.string())
+    except pa.ArrowException:
+        raise UnfitError("text that is not UTF-8, as a database in SQL_ASCII may") from None
+
+
+def _cast_to(kind: pa.DataType) -> Form:
+    return Form(kind, lambda texts: texts.cast(kind), plain=True)
+
+
+# Numbers, truth values, bytes.
+
+
+def _numeric(typmod: int) -> Form:
+    """Returns the form of a numeric; its scale may be negative, or above its precision."""
+    if typmod < _VARHDRSZ:
+        return _as_text("as text: a numeric without precision has any number of digits")
+    packed = typmod - _VARHDRSZ
+    digits, scale = packed >> 16, ((packed & 0x7FF) ^ 1024) - 1024
+    digits, scale = max(digits - min(scale, 0), scale), max(scale, 0)
+    if digits > DECIMAL_DIGITS_MAX:
+        return _as_text(f"as text: of more than {DECIMAL_DIGITS_MAX} digits")
+    kind = pa.decimal128(digits, scale)
+
+    def made(texts: pa.Array) -> pa.Array:
+        try:
+            return texts.cast(kind)
+        except pa.ArrowException:
+            raise UnfitError(f"what is no number, or too long for {kind}") from None
+
+    return Form(kind, made, plain=True)
+
+
+def _truths(texts: pa.Array) -> pa.Array:
+    found = pc.equal(texts, "t")
+    others = pc.and_not(pc.not_equal(texts, "f"), found)
+    if pc.any(others).as_py():
+        raise UnfitError("what is no truth value")
+    return found
+
+
+def _octets(texts: pa.Array) -> pa.Array:
+    """Returns bytes of a prefix and two digits each."""
+    offsets = _offsets(texts)
+    lengths = np.diff(offsets)
+    there = lengths > 0
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
+    starts = offsets[:-1][there]
+    if ((lengths[there] < 2) | (lengths[there] % 2 == 1)).any() or not (
+        (data[starts] == ord("\\")).all() and (data[starts + 1] == ord("x")).all()
+    ):
+        raise UnfitError("bytes that are not written in hex")
+    digits = _HEX[data[offsets[0] : offsets[-1]]]
+    kept = np.ones(len(digits), np.bool_)
+    kept[starts - offsets[0]] = kept[starts + 1 - offsets[0]] = False
+    digits = digits[kept]
+    if (digits > 15).any():
+        raise UnfitError("bytes that are not written in hex")
+    octets = (digits[0::2] << 4) | digits[1::2]
+    ends = np.zeros(len(texts) + 1, np.int32)
+    np.cumsum(np.where(there, lengths // 2 - 1, 0), out=ends[1:])
+    buffers = [validity_of(texts), pa.py_buffer(ends), pa.py_buffer(octets)]
+    return pa.Array.from_buffers(pa.binary(), len(texts), buffers)
+
+
+def _offsets(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Returns where texts begin and end in their buffer; nulls are as long as nothing."""
+    if not len(texts):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, 4 * texts.offset)
+
+
+_HEX: Final = np.full(256, 255, np.uint8)
+for _i, _c in enumerate(b"0123456789abcdef"):
+    _HEX[_c] = _i
+
+
+# Dates and timestamps.
+
+_PLAIN_DATE: Final = r"^\d{4}-\d\d-\d\d$"
+_PLAIN_TIME: Final = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?(\+00)?$"
+_MOMENT: Final = re.compile(
+    r"(\d{4,7})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:\+00)?)?( BC)?"
+)
+_DAY_US: Final = 86_400_000_000
+
+
+def _moments(kind: pa.DataType) -> Form:
+    """Returns the form of dates or timestamps; those of four digits' years are Arrow's to read."""
+    is_date = pa.types.is_date(kind)
+    plain, unit = (_PLAIN_DATE, _DAY_US) if is_date else (_PLAIN_TIME, 1)
+    dtype = np.int32 if is_date else np.int64
+
+    def made(texts: pa.Array) -> pa.Array:
+        try:
+            return texts.cast(kind)
+        except pa.ArrowException:
+            pass  # There are others among them.
+        regular = pc.match_substring_regex(texts, plain)
+        found = pc.if_else(regular, texts, pa.nulls(1, pa.string())[0]).cast(kind)
+        others = np.flatnonzero(to_numpy(pc.and_kleene(texts.is_valid(), pc.invert(regular))))
+        numbers = np.array(to_numpy(pc.coalesce(found, pa.nulls(1, kind)[0])), dtype)
+        most = int(np.iinfo(dtype).max)
+        for i in others.tolist():
+            numbers[i] = _far(texts[i].as_py(), unit, most)
+        return to_arrow(numbers, kind, valid=to_numpy(texts.is_valid()))
+
+    return Form(kind, made, plain=True)
+
+
+def _far(text: str, unit_us: int, most: int) -> int:
+    """Returns a moment of a year of more than four digits, or before Christ, or infinite."""
+    if text in ("infinity", "-infinity"):
+        return -most if text[0] == "-" else most
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        raise UnfitError("a date or a timestamp that is not written as ISO 8601")
+    year, month, day, hours, minutes, seconds = (int(part or 0) for part in found.groups()[:6])
+    days = _days(1 - year if found[8] else year, month, day)
+    in_day = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
+    moment = (days * _DAY_US + in_day + int((found[7] or "").ljust(6, "0"))) // unit_us
+    if not -most < moment < most:
+        raise UnfitError("a timestamp after January 294247, the last that has 64 bits")
+    return moment
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Returns days since 1970 in Gregory's calendar, however far."""
+    # Years begin in March here: the leap day is the last.
+    y, m = (year - 1, month + 9) if month < 3 else (year, month - 3)
+    return 365 * y + y // 4 - y // 100 + y // 400 + (153 * m + 2) // 5 + day - 1 - 719_468
+
+
+# Arrays.
+
+_NOT_SIMPLE: Final = r'["\\]|^\[|\{.*\{'
+_PART: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^{},"\\]+)|([{},])', re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+Nested = list[Any]
+
+
+def _lists(element: Form, dimensions: int) -> Form:
+    """Returns the form of arrays of so many dimensions."""
+    kind = element.arrow
+    for _ in range(dimensions):
+        kind = pa.list_(kind)
+    notes = [element.note, "lower bounds of arrays other than 1 are not kept"]
+
+    def made(texts: pa.Array) -> pa.Array:
+        if dimensions == 1 and not pc.any(pc.match_substring_regex(texts, _NOT_SIMPLE)).as_py():
+            lengths, parts = _split(texts)
+            levels: list[Any] = [lengths]
+        else:
+            levels, leaves = _flattened(texts.to_pylist(), dimensions)
+            parts = pa.array(leaves, pa.string())
+        array = element.made(parts)
+        for level in reversed(levels[1:]):
+            array = _list_array(level, array, None)
+        return _list_array(levels[0], array, validity_of(texts))
+
+    return Form(kind, made, "; ".join(filter(None, notes)))
+
+
+def _split(texts: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Array]:
+    """Returns lengths and elements of arrays without quotes."""
+    if not pc.all(pc.match_substring_regex(texts, r"^\{[^{}]*\}$")).as_py():
+        raise UnfitError("what is no array")
+    inner = pc.utf8_trim(texts, "{}")
+    split = pc.split_pattern(pc.coalesce(inner, ""), ",")
+    lengths = to_numpy(pc.list_value_length(split)).astype(np.int64)
+    is_empty = to_numpy(pc.equal(pc.binary_length(pc.coalesce(inner, "")), 0))
+    parts = split.flatten()
+    if is_empty.any():
+        kept = np.ones(len(parts), np.bool_)
+        kept[(np.cumsum(lengths) - 1)[is_empty]] = False
+        parts = parts.filter(to_arrow(kept))
+        lengths = lengths - is_empty
+    return lengths, pc.if_else(pc.equal(parts, "NULL"), pa.nulls(1, pa.string())[0], parts)
+
+
+def _list_array(lengths: Any, values: pa.Array, nulls: pa.Buffer | None) -> pa.Array:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [nulls, pa.py_buffer(offsets)]
+    kind = pa.list_(values.type)
+    return pa.Array.from_buffers(kind, len(lengths), buffers, children=[values])
+
+
+def _flattened(texts: list[str | None], dimensions: int) -> tuple[list[list[int]], list[Any]]:
+    """Returns the lengths of lists, level by level, and what the innermost hold."""
+    lists: list[Nested] = [[] if text is None else _parsed(text) for text in texts]
+    levels = []
+    for depth in range(dimensions):
+        levels.append([len(inner) for inner in lists])
+        lists = [part for inner in lists for part in inner]
+        wanted = depth + 1 < dimensions
+        if any(isinstance(part, list) != wanted for part in lists):
+            raise UnfitError(f"an array of other than {dimensions} dimensions, as declared")
+    return levels, lists
+
+
+def _parsed(text: str) -> Nested:
+    """Returns the elements of an array as the server writes it."""
+    if text.startswith("["):  # Lower bounds.
+        text = text[text.find("=") + 1 :]
+    top: Nested = []
+    stack = [top]
+    for quoted, plain, mark in _parts(text):
+        if mark == "{":
+            inner: Nested = []
+            stack[-1].append(inner)
+            stack.append(inner)
+        elif mark == "}":
+            stack.pop()
+        elif not mark:
+            stack[-1].append(quoted if plain is None else None if plain == "NULL" else plain)
+        if not 1 <= len(stack) <= _DIMENSIONS_MAX + 1:
+            break
+    if len(stack) != 1 or len(top) != 1 or not isinstance(top[0], list):
+        raise UnfitError("what is no array")
+    return top[0]
+
+
+def _parts(text: str) -> Iterator[tuple[str | None, str | None, str]]:
+    at = 0
+    while at < len(text):
+        found = _PART.match(text, at)
+        if found is None:
+            raise UnfitError("what is no array")
+        at = found.end()
+        quoted = found[1]
+        if quoted is not None and "\\" in quoted:
+            quoted = _ESCAPED.sub(r"\1", quoted)
+        yield quoted, found[2], found[3] or ""
+
+
+_FORMS: Final[Mapping[str, Form]] = {
+    "bool": Form(pa.bool_(), _truths, plain=True),
+    "int2": _cast_to(pa.int16()),
+    "int4": _cast_to(pa.int32()),
+    "int8": _cast_to(pa.int64()),
+    "oid": _cast_to(pa.int64()),
+    "float4": _cast_to(pa.float32()),
+    "float8": _cast_to(pa.float64()),
+    "text": _as_text(""),
+    "varchar": _as_text(""),
+    "bpchar": _as_text("with its blanks at the end"),
+    "char": _as_text(""),
+    "name": _as_text(""),
+    "bytea": Form(pa.binary(), _octets),
+    "date": _moments(pa.date32()),
+    "timestamp": _moments(pa.timestamp("us")),
+    "timestamptz": _moments(pa.timestamp("us", "UTC")),
+    "time": _as_text("as text: not all readers have times of day, and none 24:00:00"),
+    "interval": _as_text(_INTERVALS),
+    "json": _as_text(""),
+    "jsonb": _as_text(""),
+    "uuid": _as_text("as text"),
+    "money": _as_text("as text, as the database's lc_monetary prints it"),
+}

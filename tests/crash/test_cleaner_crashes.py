@@ -331,6 +331,7 @@ def bitmap_files(monkeypatch):
 
 AT_NIGHT = {
     *("clean, map of 8 keys", "clean, with masks", "clean, all maintenance"),
+    *("clean, what was gathered, with masks", "clean, what was coalesced first"),
     *(name for name in SCENARIOS if name.startswith("typed: ") and name != "typed: trim"),
 }
 """They pass the points of the others, with more calls between."""

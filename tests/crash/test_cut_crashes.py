@@ -86,7 +86,13 @@ def house_is_kept(logs):
         let_go(Work(log.handle, log.handle.clock.now_ms(), log.handle.store))
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=["home first", "home last"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param((0, 1, 2), id="home first"),
+        pytest.param((2, 1, 0), id="home last", marks=pytest.mark.nightly),
+    ],
+)
 def test_naming_is_all_or_nothing(order):
     """S68, S74: N1 to N5; who comes by later sees a cut that is kept everywhere, or none."""
     outcomes = Counter()

@@ -66,6 +66,9 @@ def published_long(store):
     publish_and_delete(reopen(store, 20), range(0, 2000, 11), "4", before=200)
 
 
+LONG = pytest.param(published_long, marks=pytest.mark.nightly)
+
+
 def rows_of(log, at):
     table = log.table(at=at).to_arrow(columns=["key", "value"])
     return sorted(
@@ -88,7 +91,7 @@ def point_of(run, seen):
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("begin", [filled, published, published_long])
+@pytest.mark.parametrize("begin", [filled, published, LONG])
 def test_every_crash_leaves_a_view_that_is_right(begin, name):
     """S63: and the next publication takes up what it finds."""
     points = set()
@@ -143,7 +146,7 @@ def point_of_withdrawal(run, seen):
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("begin", [pinned, published, published_long])
+@pytest.mark.parametrize("begin", [pinned, published, LONG])
 def test_every_crash_of_a_withdrawal_leaves_the_view_or_nothing_of_it(begin, name):
     """S63, S69: and the next one, or the cleaner, does the rest: no pin and no object stays."""
     points = set()

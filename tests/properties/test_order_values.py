@@ -253,8 +253,15 @@ def run(tmp_path_factory, strategy, drop, steps):
     return world
 
 
-@pytest.mark.parametrize("drop", [False, True], ids=["keep", "drop"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "drop"),
+    [
+        pytest.param("timestamp", True, id="timestamp-drop"),
+        pytest.param("header", False, id="header-keep"),
+        pytest.param("timestamp", False, id="timestamp-keep", marks=pytest.mark.nightly),
+        pytest.param("header", True, id="header-drop", marks=pytest.mark.nightly),
+    ],
+)
 @given(steps=st.lists(STEPS, min_size=1, max_size=14))
 def test_each_version_shows_the_records_that_win(tmp_path_factory, strategy, drop, steps):
     """S57: all arrival orders give one table; no deleted key comes back where late ones go."""

@@ -256,7 +256,9 @@ def ends_of_others(monkeypatch):
     monkeypatch.setattr(ids, "ABORTED", "committed")
 
 
-@pytest.mark.parametrize("bug", [dirty_reads, ends_of_others])
+@pytest.mark.parametrize(
+    "bug", [dirty_reads, pytest.param(ends_of_others, marks=pytest.mark.nightly)]
+)
 def test_planted_bugs_are_noticed(bug, monkeypatch):
     """Each takes one safeguard out, and some order of events shows it."""
     bug(monkeypatch)

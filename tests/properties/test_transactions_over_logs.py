@@ -227,7 +227,9 @@ def dirty_tables(monkeypatch):
     monkeypatch.setattr(Head, "stable_offset", lambda self, p: self.partitions.end[p])
 
 
-@pytest.mark.parametrize("bug", [forgotten_abort, dirty_tables])
+@pytest.mark.parametrize(
+    "bug", [pytest.param(forgotten_abort, marks=pytest.mark.nightly), dirty_tables]
+)
 def test_planted_bugs_are_found(bug, monkeypatch):
     """Each takes one safeguard out, and some order of events shows it: the first of them, that a
     home which forgets what it aborted leaves a participant waiting for ever.

@@ -296,7 +296,7 @@ class _nothing:  # noqa: N801 - it stands for a function
 
 
 @pytest.mark.parametrize(
-    ("begin", "first"), [pytest.param(aged, 16, marks=pytest.mark.nightly), (only_appended, 24)]
+    ("begin", "first"), [(aged, 16), pytest.param(only_appended, 24, marks=pytest.mark.nightly)]
 )
 def test_two_cleaners_at_once(store, begin, first):
     """Both close the same blocks; the second finds it done, whenever it comes."""

@@ -74,6 +74,7 @@ def test_no_append_brings_in_many_pages(pages, make_log, monkeypatch):
     check_log(pages)
 
 
+@pytest.mark.nightly
 def test_what_nobody_else_does_an_append_does_in_the_end(pages, make_log, monkeypatch):
     """Commits must not carry more and more: the edits since the snapshot have a bound."""
     log = make_log(on=pages, config={"segment.chunks": 1})

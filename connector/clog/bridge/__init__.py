@@ -1,8 +1,9 @@
-"""Ways into logs, and out of them, that keep their place: topics of Kafka.
+"""Ways into logs, and out of them, that keep their place: topics of Kafka, databases.
 
 `mirror` makes a log of a topic, with the same partitions and offsets, and `verify` compares them
-while both have cleaners of their own; `send` is the way back. Without pyspark; Kafka's
-client, confluent-kafka, is needed when a topic is talked to.
+while both have cleaners of their own; `send` is the way back. `capture` makes a log of each table
+of a database of PostgreSQL, and cuts that have its transactions whole. Without pyspark; Kafka's
+client, confluent-kafka, and PostgreSQL's, psycopg2, are needed when a source is talked to.
 """
 
 from importlib import import_module
@@ -10,26 +11,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clog.bridge.mirroring import Mirrored, MirroredTopic, mirror
+    from clog.bridge.postgres.capturing import Captured, CapturedTable, capture
     from clog.bridge.sending import Sent, send
     from clog.bridge.verifying import Difference, Verified, verify
 
 __all__ = [
+    "Captured",
+    "CapturedTable",
     "Difference",
     "Mirrored",
     "MirroredTopic",
     "Sent",
     "Verified",
+    "capture",
     "mirror",
     "send",
     "verify",
 ]
 
 _MODULES = {
+    "Captured": "postgres.capturing",
+    "CapturedTable": "postgres.capturing",
     "Difference": "verifying",
     "Mirrored": "mirroring",
     "MirroredTopic": "mirroring",
     "Sent": "sending",
     "Verified": "verifying",
+    "capture": "postgres.capturing",
     "mirror": "mirroring",
     "send": "sending",
     "verify": "verifying",

@@ -294,7 +294,7 @@ def name_cut(
     for _ in range(TRIES_MAX):
         time_ms = home.clock.now_ms()
         until_ms = NONE if keep_ms is None else time_ms + keep_ms
-        found = _consistent_logs(home, without)
+        found = _named_by_writer(home, without) or _consistent_logs(home, without)
         logs = tuple(
             CutLog(log_id, handle.standing.root.url, version, _commit_id(handle, version))
             for log_id, (handle, version) in found.items()
@@ -441,15 +441,21 @@ def cuts_of(home: Handle) -> list[Cut]:
         return [
             _cut_of(home, name, entry, read_logs(home.store, entry.logs))
             for name, entry in sorted(tip.head.cuts.items(), key=lambda one: one[1].time_ms)
-            if not entry.is_over(now_ms)
+            if entry.cut_id is not None and not entry.is_over(now_ms)
         ]
 
     return home.with_pages(home.refresh(), read)
 
 
 def cut_named(handle: Handle, home: str, name: str) -> Cut:
-    """Returns a cut of the home at a URL; opening it, and 1 GET where the cut has many logs."""
-    found = cuts_of(Handle(handle.reach(home), clock=handle.clock, ids=handle.ids))
+    """Returns a cut of the home at a URL; opening it, and 1 GET where the cut has many logs. Of one
+    that its writer names anew again and again, the newest.
+    """
+    at = Handle(handle.reach(home), clock=handle.clock, ids=handle.ids, reach=handle.reach)
+    entry = at.tip.head.cuts.get(name)
+    if entry is not None and entry.cut_id is None:
+        return name_cut(at, None)
+    found = cuts_of(at)
     for cut in found:
         if cut.name == name:
             return cut
@@ -466,8 +472,9 @@ def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
         _drop_keeps(home, mine)
         return
     entry = head.cuts.get(name)
-    if entry is None:
-        raise NotFoundError(f"{url} has no cut {name!r}; it has {sorted(head.cuts)}")
+    if entry is None or entry.cut_id is None:
+        own = sorted(name for name, cut in head.cuts.items() if cut.cut_id is not None)
+        raise NotFoundError(f"{url} has no cut {name!r}; it has {own}")
     logs = home.with_pages(
         home.tip, lambda tip: read_logs(home.store, tip.head.cuts.get(name, entry).logs)
     )
@@ -477,12 +484,10 @@ def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
         there = tip.head.cuts.get(name)
         if there is None or there.cut_id != cut_id:
             return NothingToCommit()
-        kept = {} if cut_id is None or cut_id not in tip.head.kept else {cut_id: None}
+        kept = {} if cut_id not in tip.head.kept else {cut_id: None}
         return Edit(cuts={name: None}, kept=kept)
 
     home.commit(prepare, operation=OPERATION)
-    if cut_id is None:
-        return
 
     def let_go(log: CutLog) -> None:
         _drop_keeps(open_other(home, log.url, log.log_id), {cut_id})
@@ -667,6 +672,39 @@ def _consistent_logs(home: Handle, without: Collection[str]) -> Found:
         f"the logs of {home.store.url} have no cut now: {waits}; try again, or see what waits:"
         f" clog transactions {home.store.url}"
     )
+
+
+def _named_by_writer(home: Handle, without: Collection[str]) -> Found | None:
+    """Returns the logs of the cut that the writer of a home has named last (FORMAT.md §20); None
+    where its writers leave that to readers.
+
+    The versions that it names may have expired where it wrote nothing since: of a log that it has
+    not written since then the newest version shows the same.
+    """
+    tip = home.refresh()
+    named = [(name, cut) for name, cut in tip.head.cuts.items() if cut.cut_id is None]
+    if not named:
+        return None
+    name, entry = max(named, key=lambda one: one[1].time_ms)
+    logs = home.with_pages(tip, lambda _: read_logs(home.store, entry.logs))
+    there = {log.log_id for log in logs}
+    members = tip.head.members.items()
+    if missing := sorted(url for i, url in members if i not in there and not {i, url} & {*without}):
+        raise CommitConflictError(
+            f"{home.store.url} has no cut yet: these logs are being loaded, and what they show is"
+            f" of no common moment: {', '.join(missing)}; try again later"
+        )
+
+    def found(log: CutLog) -> tuple[Handle, int]:
+        handle = open_other(home, log.url, log.log_id)
+        state = state_of(handle.writer_pages, handle.tip.head, name)
+        written = state.committed.version if state is not None and state.committed else NONE
+        return handle, handle.tip.version if written <= log.version else log.version
+
+    chosen = [log for log in logs if not {log.log_id, log.url} & {*without}]
+    opened = _done(together([(home.store, partial(found, log)) for log in chosen]))
+    own = {home.standing.log_id: (home, tip.version)}
+    return own | {log.log_id: one for log, one in zip(chosen, opened, strict=True)}
 
 
 def _join_members(

@@ -32,8 +32,10 @@ from clog.storage.errors import (
 )
 from clog.storage.format import documents
 from clog.storage.format.chunks import Append
-from clog.storage.format.commits import Commit, Edit, edit_of
+from clog.storage.format.commits import Commit, Edit, Head, edit_of
+from clog.storage.format.cuts import CutEntry, CutLog, stored_logs
 from clog.storage.format.documents import NONE
+from clog.storage.format.log_info import NAMED_CUTS, FeatureNames
 from clog.storage.format.transactions import (
     ABORTED,
     COMMITTED,
@@ -335,6 +337,14 @@ class Visible:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnCut:
+    """A cut that a transaction names with its commit; see `Transaction.name_cut`."""
+
+    logs: tuple[CutLog, ...]
+    members: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class CommitRequest:
     """A transaction as it is committed (T3). ``positions`` are all those that the id has from then
     on; None: the transaction names none. ``is_undecided``: until this (X3, Z2).
@@ -349,6 +359,7 @@ class CommitRequest:
     sequence: int
     content: str | None = None
     covered: Covered | None = None
+    cut: OwnCut | None = None
     is_undecided: bool = False
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | AlreadyCommitted:
@@ -371,7 +382,24 @@ class CommitRequest:
             )
         edit = self._request().prepare(tip, time_ms)
         assert isinstance(edit, Edit), "it was asked just now"
+        if self.cut is not None:
+            edit = self._with_cut(edit, self.cut, tip.head, time_ms)
         return replace(edit, ends=(Ending(ours, COMMITTED),)) if self.is_undecided else edit
+
+    def _with_cut(self, edit: Edit, cut: OwnCut, head: Head, time_ms: int) -> Edit:
+        """Returns the edit with a cut that nobody keeps, by the name of the id (FORMAT.md §20)."""
+        stored = stored_logs(self.handle.store, cut.logs, new_id=self.handle.ids.new_id)
+        new = {i: url for i, url in cut.members.items() if head.members.get(i) != url}
+        gone = {i: None for i in head.members if i not in cut.members}
+        features = edit.features or FeatureNames()
+        if NAMED_CUTS not in head.log.features:
+            features = features.with_added(FeatureNames(write=(NAMED_CUTS,)))
+        return replace(
+            edit,
+            features=features if features.write else None,
+            members={**new, **gone},
+            cuts={self.ours.id: CutEntry(None, time_ms, NONE, stored)},
+        )
 
     def proposed(self) -> Proposed:
         """Returns what a proposal says of it."""
@@ -398,6 +426,7 @@ class Committing:
         covered: up to where it covers partitions of that log (FORMAT.md §16).
         given: by partition, from the first to behind the last of the offsets that came with
             records.
+        cut: the one that its commit names.
         several, visible: what it has in other logs, or in this one already.
         tried: a commit of it was sent, whose outcome is not known.
         content: a hash of what it appends, which the log keeps for who does it again.
@@ -415,6 +444,7 @@ class Committing:
         self.positions: dict[str, dict[int, Position | ForeignPosition]] = {}
         self.covered: Covered | None = None
         self.given: dict[int, tuple[int, int]] = {}
+        self.cut: OwnCut | None = None
         self.state = State.OPEN
         self.result: TransactionResult | None = None
         self.tried = False
@@ -466,7 +496,7 @@ class Committing:
     def has_content(self) -> bool:
         """Tells whether there is anything to commit."""
         objects = self.objects or self.several.parts
-        is_more = self.covered is not None or self.is_undecided
+        is_more = self.covered is not None or self.cut is not None or self.is_undecided
         return bool(objects or self.positions or is_more)
 
     @property
@@ -521,11 +551,12 @@ class Committing:
             *(self._handle, self.ours, self.objects, self._all_positions),
             *(self.check_time, tried, self._sequence, self.content),
             covered=self.covered,
+            cut=self.cut,
             is_undecided=self.is_undecided,
         )
         if not self.is_undecided:
             chunks = sum(len(obj.chunks) for obj in self.objects)
-            alone = bool(self.given) or self.covered is not None
+            alone = bool(self.given) or self.covered is not None or self.cut is not None
             proposed = None if alone else request.proposed
             return self._handle.append(
                 request.prepare, chunks=chunks, proposed=proposed, alone=alone

@@ -49,6 +49,7 @@ from clog.storage.errors import (
     OffsetOutOfRangeError,
     TransactionFencedError,
 )
+from clog.storage.format.cuts import CutLog
 from clog.storage.format.documents import NONE
 from clog.storage.format.transactions import (
     FOREIGN_PARTITIONS_MAX,
@@ -70,6 +71,7 @@ from clog.storage.transactions.deferred import (
     Began,
     Committing,
     Holder,
+    OwnCut,
     Source,
     State,
     TransactionResult,
@@ -399,6 +401,14 @@ class Transaction:
         is_home = log is None or handle_of(log) is self._handle
         held = self._work if is_home else self._work.several.part(handle_of(log))
         held.objects.extend(objects)
+
+    def name_cut(self, logs: Sequence[CutLog], members: Mapping[str, str]) -> None:
+        """Names, with the commit, the versions of other logs that belong together from then on, in
+        place of those that the id named before; ``members`` are the URLs of all that have a place
+        in such a cut, by log id. For who copies what another system has decided, not for users.
+        """
+        self._check_open(and_untried=True)
+        self._work.cut = OwnCut(tuple(logs), dict(members))
 
     def note_content(self, content: str) -> None:
         """Has the log keep ``content``, a hash of all rows (hex); for connectors, not for users."""

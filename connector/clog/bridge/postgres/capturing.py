@@ -1,0 +1,764 @@
+"""A database of PostgreSQL, captured into logs: all tables at one transaction of the source.
+
+1. *Prepare.* The home's id is taken up, the catalogue read and checked, then published; the slot is
+   made, after the publication: decoding goes by the catalogue of then. The tables' logs are made,
+   and their ids taken up (`logs`, L1).
+2. *Load.* Tables that have no position, or of which rows may have changed without a message, are
+   loaded from one exported snapshot, some at a time. In the first run it is that of the slot; later
+   one of a temporary slot, so these tables have a position of their own, and changes below it are
+   skipped.
+3. *Follow.* One thread reads messages, and decodes them when whole transactions are there, or a
+   large part of one; another one commits groups of them, in their order (L2, L3), and then the
+   source is told (L4). At most two pieces wait, so that a slow store slows the reading down.
+4. What the stream says of a table, and every few seconds the catalogue, is compared with what it
+   was. Where it differs what is handed over is committed, and all begins anew at 1.
+
+``once`` ends when all is committed that the source had written at the start of 3. While nothing is
+published, the position moves on all the same, now and then: the source could forget nothing of what
+other databases write.
+"""
+
+import logging
+import select
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+import numpy as np
+
+from clog.bridge.postgres import catalogue
+from clog.bridge.postgres.catalogue import HASH, TEXT, Choice, Publications, SourceTable
+from clog.bridge.postgres.loading import load
+from clog.bridge.postgres.logs import FLUSH_BYTES, SEED, Home, LogSettings, TableLog, all_of
+from clog.bridge.postgres.masking import hash_key
+from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
+from clog.bridge.postgres.source import (
+    RELOAD,
+    Exported,
+    Identity,
+    Queries,
+    Source,
+    Stream,
+    lsn_text,
+    quoted,
+)
+from clog.bridge.postgres.tables import Changes, Decoded, Relation
+from clog.bridge.postgres.types import TablePlan, plan_of
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.errors import InvalidInputError, SourceError, SourcePurgedError
+from clog.storage.keys.hashing import fingerprints_of, key_bytes
+
+INTERVAL_MS: Final = 250
+"""How long changes wait for others at most, while nothing else is committed."""
+LOADERS: Final = 4
+_LOOK_MS: Final = 5000
+"""How often the catalogue is read, and how far the source is."""
+_TAKE_BYTES: Final = 4 << 20
+_PIECE_BYTES: Final = 16 << 20
+_IDLE_BYTES: Final = 16 << 20
+_WAITING_MAX: Final = 2
+_ASK_MS: Final = 200
+_PATIENCE_MS: Final = 60_000
+_WARN_BYTES: Final = 1 << 30
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTable:
+    """How far a table is captured.
+
+    Attributes:
+        url: of its log.
+        version: of the log.
+        loaded: rows of its first load in this run.
+        expected: rows that it has, about.
+        is_loading: whether it is being loaded.
+        rows: taken in this run.
+        left: columns that are not captured, and why.
+        notes: by column, what is not as in the source.
+    """
+
+    url: str
+    version: int
+    loaded: int = 0
+    expected: int = 0
+    is_loading: bool = False
+    rows: int = 0
+    left: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """How far a capture has come.
+
+    Attributes:
+        url: of the home.
+        tables: by name.
+        position: the LSN of the newest cut; None: there is no cut yet.
+        lag_bytes: of write-ahead log that the source has beyond it.
+        lag_ms: how long ago the newest transaction of the cut was committed, if there are others.
+        slot_bytes: what the slot makes the source keep.
+        transactions: taken in this run.
+        events: tables whose inserts alone are taken.
+        filters: by table, which rows alone are published.
+    """
+
+    url: str
+    tables: Mapping[str, CapturedTable]
+    position: str | None
+    lag_bytes: int = 0
+    lag_ms: int = 0
+    slot_bytes: int = 0
+    transactions: int = 0
+    events: Sequence[str] = ()
+    filters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def logs(self) -> dict[str, int]:
+        """The version of each table's log, by URL; `snapshot` says which belong together."""
+        return {table.url: table.version for table in self.tables.values()}
+
+    @property
+    def rows(self) -> int:
+        """How many rows were taken in this run, tombstones too."""
+        return sum(table.rows for table in self.tables.values())
+
+
+def capture(  # noqa: PLR0913 - one for each option
+    dsn: str,
+    url: str,
+    *,
+    once: bool = False,
+    tables: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    masks: Mapping[str, str] | None = None,
+    events: bool = False,
+    publication: str | None = None,
+    reload: bool | Sequence[str] = False,
+    partitions: int = 1,
+    config: Mapping[str, str] | None = None,
+    loaders: int = LOADERS,
+    slot_bytes_max: int | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    single_writer: bool = False,
+    interval_ms: int = INTERVAL_MS,
+    on_progress: Callable[[Captured], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> Captured:
+    """Captures tables of a database of PostgreSQL, each into a typed log at ``url/schema.table``,
+    and names in the log at ``url`` which versions of them show the same moment: `snapshot` of
+    ``url`` has each transaction of the source whole or not at all. Run again it goes on; returns
+    how far it has come.
+
+    Args:
+        dsn: ``postgres://USER@HOST:PORT/DATABASE``, as libpq takes it; the password comes from
+            ``PGPASSWORD`` or a file that ``PGPASSFILE`` names.
+        url: the home; the folder of the tables' logs.
+        once: stop when all is there that the source has now; else it is followed.
+        tables: patterns of ``schema.table``; none: all.
+        exclude: patterns of tables that are left out.
+        masks: by ``schema.table.column``: ``drop``, ``hash`` or ``text``.
+        events: take the inserts of tables that have no usable key, as events without key; else such
+            tables are an error.
+        publication: one that somebody else made; None: capture makes its own.
+        reload: load these tables anew, True: all, and with a new slot.
+        partitions: of logs that are made.
+        config: of logs that are made.
+        loaders: how many tables are loaded at a time.
+        slot_bytes_max: give the slot up when it makes the source keep more than that.
+        storage_options: of the logs' filesystem.
+        single_writer: as of `Log.create`.
+        interval_ms: how long changes wait at most for a commit, while they are few.
+        on_progress: told how far it is, after each commit and every few seconds.
+        should_stop: asked several times a second; true ends it, with all committed that was read.
+        clock: the source of times; None: the system's clock.
+        ids: the source of random ids; None: the operating system.
+
+    Raises:
+        SourceError: the database is not what it was, or holds what cannot be kept; its subclass
+            says what happened.
+        SourceUnavailableError: it does not answer.
+        TransactionFencedError: another capture of the logs took over.
+        InvalidInputError: an argument is wrong, or a table cannot be captured.
+        NotFoundError: no table is meant.
+    """
+    choice = Choice(tuple(tables), tuple(exclude), dict(masks or {}), events)
+    settings = LogSettings(
+        partitions=partitions,
+        config=dict(config or {}),
+        storage_options=storage_options,
+        single_writer=single_writer,
+        hash_key=hash_key() if HASH in choice.masks.values() else b"",
+        clock=clock or SystemClock(),
+        ids=ids or SystemIds(),
+    )
+    run = _Run(
+        *(Source(dsn), url.rstrip("/"), choice, settings),
+        once=once,
+        publication=publication,
+        reload=reload if isinstance(reload, bool) else tuple(reload),
+        loaders=loaders,
+        slot_bytes_max=slot_bytes_max,
+        interval_ms=interval_ms,
+        on_progress=on_progress or (lambda _: None),
+        should_stop=should_stop,
+    )
+    run.to_the_end()
+    return run.told()
+
+
+class _ChangedError(Exception):
+    """A table is not what it was: what it is now is to be found out."""
+
+
+class _StoppedError(Exception):
+    """Somebody stops the run while it loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one thread hands over to the other: parts of a group, in the order of the source.
+    ``position``: of its last transaction; ``is_end``: that is the end of the group.
+    """
+
+    decoded: tuple[Decoded, ...]
+    position: int
+    is_end: bool
+
+
+class _Run:
+    """One run; a worker of the thread that begins it."""
+
+    def __init__(
+        self,
+        source: Source,
+        url: str,
+        choice: Choice,
+        settings: LogSettings,
+        *,
+        once: bool,
+        publication: str | None,
+        reload: bool | Sequence[str],
+        loaders: int,
+        slot_bytes_max: int | None,
+        interval_ms: int,
+        on_progress: Callable[[Captured], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.source = source
+        self._url = url
+        self._choice = choice
+        self._settings = settings
+        self.clock = settings.clock
+        self.once = once
+        self._publication = publication
+        self._reload = reload
+        self._loaders = loaders
+        self._slot_bytes_max = slot_bytes_max
+        self.interval_ms = interval_ms
+        self.on_progress = on_progress
+        self.should_stop = should_stop
+        self.home: Home | None = None
+        self.tables: dict[int, TableLog] = {}
+        self._published = Publications(())
+        self._loaded: dict[int, int] = {}
+        self._loading: set[int] = set()
+        self.read_lsn = 0
+        self.wal_lsn = self._slot_bytes = self.transactions = 0
+        self.newest_us = 0
+
+    def to_the_end(self) -> None:
+        """Captures until nothing is left of now (``once``), or somebody stops it."""
+        try:
+            while True:
+                slot, start = self._prepare()
+                try:
+                    self._follow(slot, start)
+                except _ChangedError as e:
+                    _log.info("%s: %s; looking at its tables again", self.source.address, e)
+                    continue
+                break
+        except _StoppedError:
+            pass
+        self.on_progress(self.told())
+
+    def told(self) -> Captured:
+        """Returns how far it is committed."""
+        home = self.home
+        assert home is not None, "it is told once it was prepared"
+        now_ms, newest_ms = self.clock.now_ms(), self.newest_us // 1000
+        behind = max(0, self.wal_lsn - home.position) if home.position else 0
+        return Captured(
+            url=home.log.url,
+            tables={one.table.what: self._told(one) for one in self.tables.values()},
+            position=lsn_text(home.position) if home.position else None,
+            lag_bytes=behind,
+            lag_ms=max(0, now_ms - newest_ms) if behind and newest_ms else 0,
+            slot_bytes=self._slot_bytes,
+            transactions=self.transactions,
+            events=[one.table.what for one in self.tables.values() if not one.table.key],
+            filters=self._published.filters,
+        )
+
+    def _told(self, one: TableLog) -> CapturedTable:
+        oid = one.table.oid
+        return CapturedTable(
+            url=one.log.url,
+            version=one.handle.tip.version,
+            loaded=self._loaded.get(oid, 0),
+            expected=one.table.rows,
+            is_loading=oid in self._loading,
+            rows=one.rows,
+            left=one.table.left,
+            notes=one.plan.notes,
+        )
+
+    def _prepare(self) -> tuple[str, int]:
+        """Does 1 and 2; returns the slot, and from where on it is read."""
+        identity = self.source.identity()
+        if self.home is None:
+            self.home = Home(self._url, identity, self._settings)
+        home = self.home
+        home.begin()
+        slot = f"clog_{home.log.id[:24]}"
+        with self.source.connected() as ask:
+            if self._reload is True:
+                ask.drop_slot(slot)
+            else:
+                self._check_history(ask, home, identity, slot)
+            self.read_lsn = ask.wal_lsn()
+            tables = catalogue.read(
+                ask, self._choice, address=self.source.address, known=home.bindings
+            )
+            if self._publication is not None:
+                of_others = catalogue.published(ask, self.source, self._publication, tables)
+                self._published, tables = of_others
+            plans = [_plan(ask, table) for table in tables]
+            due = self._due(home, tables)
+            if self._publication is None:
+                self._published = catalogue.publish(ask, slot, tables)
+            self._open(tables, plans, identity)
+            is_new = ask.slot(slot) is None
+            if is_new and not self._reload and any(t.position for t in self.tables.values()):
+                raise self.source.lost(slot, "does not exist")
+            exported = self.source.make_slot(slot) if is_new else None
+            due |= {oid for oid, one in self.tables.items() if self._is_stale(home, one)}
+            if not home.position:
+                home.mark_loading(list(self.tables.values()))
+            about = self._published
+            home.keep(
+                [table for table in tables if table.oid not in home.bindings],
+                slot=slot,
+                publications=about.names,
+                own=self._publication is None,
+                filters=about.filters,
+            )
+            if due:
+                self._load([self.tables[oid] for oid in due], exported, slot)
+            elif exported is not None:
+                exported.close()
+            for one in self.tables.values():
+                one.evolve()
+            home.keep(tables)
+            found = ask.slot(slot)
+            assert found is not None, "it is there, or was made"
+            self._reload = False
+            return slot, home.position if not is_new and home.position else found.confirmed_lsn
+
+    def _check_history(self, ask: Queries, home: Home, identity: Identity, slot: str) -> None:
+        """Raises if what follows the home's position is not in the source any more."""
+        if home.timeline is not None:
+            self.source.check_timeline(home.timeline, identity, home.position)
+        found = ask.slot(slot)
+        if found is None:
+            if home.position:
+                raise self.source.lost(slot, "does not exist")
+            return
+        if found.wal_status == "lost":
+            raise self.source.lost(slot, "lost what it was to keep (max_slot_wal_keep_size)")
+        if home.position and found.confirmed_lsn > home.position:
+            raise self.source.lost(
+                slot,
+                f"was told to forget up to {lsn_text(found.confirmed_lsn)}, and the logs have it up"
+                f" to {lsn_text(home.position)}: another one read it, or {home.log.url} was"
+                " restored from an older copy",
+            )
+        if found.active_pid is not None:
+            ask.rows("select pg_terminate_backend(%s)", [found.active_pid])  # It is fenced by now.
+            end_ms = self.clock.monotonic_ms() + _PATIENCE_MS
+            while (now := ask.slot(slot)) is not None and now.active_pid is not None:
+                if self.clock.monotonic_ms() > end_ms:
+                    raise SourceError(
+                        f"the slot {slot} of {self.source.address} is read by process"
+                        f" {now.active_pid} of the server, which does not end; end it"
+                    )
+                self.clock.sleep_ms(_ASK_MS)
+
+    def _due(self, home: Home, tables: Sequence[SourceTable]) -> set[int]:
+        """Returns the oids of tables that are to be loaded anew."""
+        due = set()
+        for table in tables:
+            binding = home.bindings.get(table.oid)
+            if binding is None:
+                continue
+            if dict(binding.masks) != dict(table.masks):
+                raise InvalidInputError(
+                    f"{table.what} is captured with masks {dict(binding.masks)}, and"
+                    f" {dict(table.masks)} is asked for: its log has both then; capture into a new"
+                    " URL"
+                )
+            asked = self._reload if isinstance(self._reload, bool) else table.what in self._reload
+            why = "it was asked for" if asked else binding.why_reload(table)
+            if why is not None:
+                _log.warning("%s is loaded anew: %s", table.what, why)
+                due.add(table.oid)
+        return due
+
+    @staticmethod
+    def _is_stale(home: Home, one: TableLog) -> bool:
+        """Tells whether a table is to be loaded: it never was, or was left out for a time."""
+        return not one.position or (one.position < home.position and one.log.id not in home.members)
+
+    def _open(
+        self, tables: Sequence[SourceTable], plans: Sequence[TablePlan], identity: Identity
+    ) -> None:
+        """Opens the tables' logs, and takes their ids up (L1)."""
+        before, home = self.tables, self.home
+        assert home is not None, "it comes first"
+        folders = {oid: binding.folder for oid, binding in home.bindings.items()}
+
+        def opened(table: SourceTable, plan: TablePlan) -> TableLog:
+            url = f"{self._url}/{folders.get(table.oid, table.folder)}"
+            reload = self._reload if isinstance(self._reload, bool) else table.what in self._reload
+            made = TableLog(table, plan, url, identity, self._settings)
+            if (known := before.get(table.oid)) is not None:
+                made.rows = known.rows
+            made.begin(is_taken_over=reload)
+            return made
+
+        pairs = zip(tables, plans, strict=True)
+        made = all_of((home.log.handle, partial(opened, *pair)) for pair in pairs)
+        self.tables = {one.table.oid: one for one in made}
+
+    def _load(self, due: Sequence[TableLog], exported: Exported | None, slot: str) -> None:
+        """Does 2."""
+        if exported is None:
+            exported = self.source.make_slot(f"{slot}_load", temporary=True)
+        queue: SimpleQueue[TableLog] = SimpleQueue()
+        for one in sorted(due, key=lambda one: -one.table.size_bytes):
+            queue.put(one)
+        self._loading = {one.table.oid for one in due}
+        with closing(exported), ThreadPoolExecutor(self._loaders, "clog-capture-load") as pool:
+            count = min(self._loaders, len(due))
+            futures = [pool.submit(self._load_some, queue, exported) for _ in range(count)]
+            while not all(future.done() for future in futures):
+                self.clock.sleep_ms(_ASK_MS)
+                self.on_progress(self.told())
+            for future in futures:
+                future.result()
+        self._loading = set()
+        if self.should_stop():
+            raise _StoppedError
+
+    def _load_some(self, queue: "SimpleQueue[TableLog]", exported: Exported) -> None:
+        connection = self.source.connect()
+        with closing(connection), self.source.talking():
+            connection.set_session(
+                isolation_level="REPEATABLE READ", readonly=True, autocommit=False
+            )
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET TRANSACTION SNAPSHOT '{exported.snapshot}'")
+            while not self.should_stop():
+                try:
+                    one = queue.get_nowait()
+                except Empty:
+                    return
+                self._load_one(one, connection, exported.lsn)
+
+    def _load_one(self, one: TableLog, connection: Any, lsn: int) -> None:
+        oid, time_us = one.table.oid, self.clock.now_us()
+        is_again = bool(one.table.key) and any(one.log.end_offsets().values())
+        known: list[Any] = []
+        one.evolve()
+        self._loaded[oid] = 0
+
+        def take(rows: Any) -> None:
+            if self.should_stop():
+                raise _StoppedError
+            keys = one.take_rows(rows, time_us)
+            if is_again:
+                known.append(fingerprints_of(key_bytes(keys), seed=SEED))
+            if one.pending_bytes > FLUSH_BYTES // self._loaders:
+                one.flush(lsn)
+            self._loaded[oid] += rows.num_rows
+
+        load(
+            connection,
+            one.table.select(self._published.filters.get(one.table.what)),
+            one.plan,
+            take,
+        )
+        if is_again:
+            one.delete_others(known, lsn, time_us)
+        one.commit(lsn)
+        self._loading.discard(oid)
+
+    def _follow(self, slot: str, start: int) -> None:
+        """Does 3."""
+        options = {**OPTIONS, "publication_names": ",".join(map(quoted, self._published.names))}
+        try:
+            with closing(Stream(self.source, slot, start, options)) as stream:
+                _Following(self, stream, start).to_the_end()
+        except SourceError as e:
+            if "publication" in str(e) and "does not exist" in str(e):
+                raise SourcePurgedError(
+                    f"the slot {slot} of {self.source.address} is older than the publication:"
+                    " it was dropped and made again, and decoding goes by the catalogue of then;"
+                    f" {RELOAD}"
+                ) from e
+            raise
+
+    def look(self, ask: Queries) -> None:
+        """Does 4, and looks how far the source is.
+
+        Raises:
+            _ChangedError: a table is not what it was.
+        """
+        home = self.home
+        assert home is not None, "it was prepared"
+        slot = f"clog_{home.log.id[:24]}"
+        self.wal_lsn = ask.wal_lsn()
+        tables = catalogue.read(ask, self._choice, address=self.source.address, known=home.bindings)
+        if self._publication is not None:
+            _, tables = catalogue.published(ask, self.source, self._publication, tables)
+        if {table.oid for table in tables} != self.tables.keys():
+            raise _ChangedError("there are tables more, or less")
+        for table in tables:
+            why = home.bindings[table.oid].why_reload(table)
+            if why is not None or table.columns != self.tables[table.oid].table.columns:
+                raise _ChangedError(f"{table.what}: {why or 'its columns changed'}")
+        found = ask.slot(slot)
+        if found is not None:
+            self._slot_bytes = max(0, self.wal_lsn - found.restart_lsn)
+        if self._slot_bytes_max is not None and self._slot_bytes > self._slot_bytes_max:
+            ask.drop_slot(slot)
+            raise self.source.lost(
+                slot, f"made it keep {self._slot_bytes} bytes, more than allowed, and was dropped"
+            )
+        if self._slot_bytes > _WARN_BYTES:
+            _log.warning(
+                "the slot %s makes %s keep %d bytes of its write-ahead log; they fill its disk"
+                " unless the capture comes after, or max_slot_wal_keep_size bounds them",
+                *(slot, self.source.address, self._slot_bytes),
+            )
+
+
+def _plan(ask: Queries, table: SourceTable) -> TablePlan:
+    as_text = [name for name, mask in table.masks.items() if mask in (HASH, TEXT)]
+    return plan_of(ask.connection, table.columns, what=table.what, text=as_text)
+
+
+class _Following:
+    """The stream, from one preparation to the next; a worker of the thread that begins it."""
+
+    def __init__(self, run: _Run, stream: Stream, start: int) -> None:
+        self._run = run
+        self._stream = stream
+        self.clock = run.clock
+        self._decoder = Decoder(self._table_of)
+        self._raw: list[bytes] = []
+        self._raw_bytes = 0
+        self._held: list[Decoded] = []
+        self._held_bytes = 0
+        self._since_ms = 0
+        self._reached = start
+        self._in_transaction = False
+        self._waiting: deque[tuple[_Piece, Future[None]]] = deque()
+
+    def to_the_end(self) -> None:
+        """Follows until nothing is left of now (``once``), or somebody stops it."""
+        run = self._run
+        with run.source.connected() as ask, ThreadPoolExecutor(1, "clog-capture") as committer:
+            self._committer = committer
+            until = ask.wal_lsn() if run.once else None
+            run.wal_lsn = until or 0
+            try:
+                self._follow(ask, until)
+                self._hand_over()
+                self._settle(0)
+                self._idle(even_little=True)
+                if until is not None and not run.should_stop():
+                    run.look(ask)
+            finally:
+                self._settle(0)
+
+    def _follow(self, ask: Queries, until: int | None) -> None:
+        run = self._run
+        looked_ms = asked_ms = self.clock.monotonic_ms()
+        while not run.should_stop():
+            messages = self._stream.take(_TAKE_BYTES) if len(self._waiting) < _WAITING_MAX else []
+            self._raw += messages
+            self._raw_bytes += sum(map(len, messages))
+            has_moved = self._decode() or bool(messages)
+            self._hand_over_due()
+            if self._settle(_WAITING_MAX):
+                run.on_progress(run.told())
+            if not (self._raw or self._in_transaction):
+                self._reached = max(self._reached, self._stream.reached)
+                if until is not None and self._reached >= until:
+                    return
+                if not (self._held or self._waiting):
+                    self._idle()
+            now_ms = self.clock.monotonic_ms()
+            if looked_ms + _LOOK_MS <= now_ms:
+                looked_ms = now_ms
+                run.look(ask)
+                run.on_progress(run.told())
+            if not has_moved:
+                if asked_ms + _ASK_MS <= now_ms:
+                    asked_ms = now_ms
+                    self._stream.confirm(ask=True)
+                select.select([self._stream], [], [], 0.01 if self._held or self._waiting else 0.05)
+
+    def _table_of(self, relation: Relation) -> tuple[TableLog, TablePlan] | None:
+        one = self._run.tables.get(relation.oid)
+        if one is None:
+            return None
+        sent = {c.name: (c.type_oid, c.typmod) for c in relation.columns}
+        known = {c.name: (c.type_oid, c.typmod) for c in one.table.columns}
+        is_old = self._stream.reached < self._run.read_lsn
+        if not is_old and (sent.keys() - known.keys() - one.table.left.keys()):
+            raise _ChangedError(f"{one.table.what} has columns more")
+        if any(sent[name] != kind for name, kind in known.items() if name in sent):
+            if is_old and one.position >= self._run.read_lsn:
+                return None  # It was loaded since, with these types.
+            raise _ChangedError(f"a column of {one.table.what} has another type")
+        if known.keys() <= sent.keys():
+            return one, one.plan
+        if not is_old:
+            raise _ChangedError(f"{one.table.what} has columns less")
+        there = [i for i, name in enumerate(one.plan.schema.names) if name in sent]
+        schema, forms = one.plan.schema, one.plan.forms
+        kept = schema.empty_table().select(there).schema, tuple(forms[i] for i in there)
+        return one, TablePlan(one.plan.what, *kept)
+
+    def _decode(self) -> bool:
+        """Decodes up to the last end of a transaction, or a large part of one; of one that was
+        handed over in part to its end alone, which ends its group.
+        """
+        ends = (i for i, message in enumerate(self._raw) if message[:1] == b"C")
+        if self._in_transaction:
+            end = next(ends, None)
+        else:
+            end = max(ends, default=None)
+        if end is None:
+            if self._raw_bytes < _TAKE_BYTES:
+                return False
+            end = len(self._raw) - 1
+        if self._held_bytes > _PIECE_BYTES:
+            return False
+        messages, self._raw = self._raw[: end + 1], self._raw[end + 1 :]
+        decoded = self._decoder.decode(messages)
+        self._raw_bytes -= decoded.size_bytes
+        self._in_transaction = decoded.in_transaction
+        if not self._held:
+            self._since_ms = self.clock.monotonic_ms()
+        self._held.append(decoded)
+        self._held_bytes += decoded.size_bytes
+        return True
+
+    def _hand_over_due(self) -> None:
+        """Hands over what is much, or what waited, where nothing else is being committed."""
+        if not self._held or len(self._waiting) >= _WAITING_MAX:
+            return
+        is_much = self._held_bytes >= _PIECE_BYTES
+        waited = self._since_ms + self._run.interval_ms <= self.clock.monotonic_ms()
+        if is_much or (waited and not self._waiting and not self._in_transaction):
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        decoded = tuple(self._held)
+        transactions = [t for one in decoded for t in one.transactions]
+        if not transactions:
+            return
+        self._held, self._held_bytes = [], 0
+        is_end = not self._in_transaction
+        self._submit(_Piece(decoded, transactions[-1].commit_lsn + 1, is_end))
+        if is_end:
+            self._run.transactions += len(transactions)
+            self._run.newest_us = transactions[-1].time_us
+
+    def _submit(self, piece: _Piece) -> None:
+        self._waiting.append((piece, self._committer.submit(self._commit, piece)))
+
+    def _settle(self, left: int) -> bool:
+        """Waits until at most ``left`` pieces are not committed; tells whether one was. The source
+        hears that we live meanwhile.
+        """
+        any_was = False
+        while self._waiting and (len(self._waiting) > left or self._waiting[0][1].done()):
+            future = self._waiting[0][1]
+            while not future.done():
+                self.clock.sleep_ms(5)
+                self._stream.confirm()
+            self._waiting.popleft()
+            future.result()
+            home = self._run.home
+            if home is not None and home.position:
+                self._stream.confirm(home.position)  # L4
+            any_was = True
+        return any_was
+
+    def _idle(self, *, even_little: bool = False) -> None:
+        """Moves the position on where nothing came: the source has written much else, or there was
+        no cut yet.
+        """
+        home = self._run.home
+        assert home is not None, "it was prepared"
+        behind = self._reached - home.position
+        ahead = max(one.position for one in self._run.tables.values())
+        lacks = ahead > home.position or any(
+            one.log.id not in home.members for one in self._run.tables.values()
+        )
+        if ahead <= self._reached and (
+            lacks or behind >= _IDLE_BYTES or (even_little and behind > 0)
+        ):
+            self._submit(_Piece((), self._reached, is_end=True))
+            self._settle(0)
+
+    def _commit(self, piece: _Piece) -> None:
+        """Does L2 and L3; in the other thread."""
+        tables, home = self._run.tables.values(), self._run.home
+        assert home is not None, "it was prepared"
+        for decoded in piece.decoded:
+            lsns = np.array([t.commit_lsn for t in decoded.transactions], np.int64)
+            times = np.array([t.time_us for t in decoded.transactions], np.int64)
+            for step in decoded.steps:
+                if isinstance(step, Changes):
+                    first = np.searchsorted(lsns, step.table.position)
+                    skip = int(np.searchsorted(step.transactions, first))
+                    step.table.take(step, times, skip)
+                else:
+                    for one in step.tables:
+                        if lsns[step.transaction] >= one.position:
+                            one.truncate(piece.position, int(times[step.transaction]))
+                if sum(one.pending_bytes for one in tables) > FLUSH_BYTES:
+                    all_of(
+                        (one.handle, partial(one.flush, piece.position))
+                        for one in tables
+                        if one.pending_bytes
+                    )
+        if not piece.is_end:
+            return
+        begun = [one for one in tables if one.is_begun]
+        all_of((one.handle, partial(one.commit, piece.position)) for one in begun)
+        if all(one.position <= piece.position for one in tables) and piece.position > home.position:
+            home.cut(piece.position, list(tables))

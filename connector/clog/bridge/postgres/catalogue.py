@@ -1,0 +1,419 @@
+"""What the catalogue says of the tables that are captured, and whether they are what they were.
+
+A table is its oid, whatever its name is; a column is its number. Both are kept beside the logs, as
+a *binding*, and compared with the catalogue again and again: what rewrites rows without a message
+in the stream shows there. A column that was dropped and added again has another number; one that
+was added with a default has filled the rows that were there; a partition that was attached,
+detached, emptied or dropped changes the numbers of the leaves and their files. All this *reloads* a
+table.
+
+A table can be followed if each update and delete names its row: by its replica identity, which must
+be a key. Others are refused before anything is published, as publishing their updates would make
+the application's own fail; or their inserts alone are taken, as plain events.
+"""
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final
+from urllib.parse import quote
+
+from clog.bridge.postgres.source import Queries, Source, literal, quoted
+from clog.bridge.postgres.tables import Column, Relation
+from clog.storage.errors import InvalidInputError, NotFoundError
+
+_TABLES: Final = """
+select c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
+    greatest(c.reltuples, 0)::bigint, pg_catalog.pg_table_size(c.oid)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p') and not c.relispartition and c.relpersistence = 'p'
+    and n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
+order by 2, 3
+"""
+_COLUMNS: Final = """
+select a.attrelid::bigint, a.attname::text, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
+    a.attndims, a.attgenerated::text, a.atthasdef or a.atthasmissing, a.attstorage <> 'p'
+from pg_attribute a where a.attrelid = any(%s::oid[]) and a.attnum > 0 and not a.attisdropped
+order by 1, 3
+"""
+_INDEXES: Final = """
+select i.indrelid::bigint, i.indisprimary, i.indisreplident, i.indimmediate,
+    i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null,
+    (i.indkey::int2[])[0:i.indnkeyatts - 1]
+from pg_index i where i.indrelid = any(%s::oid[]) order by i.indexrelid
+"""
+_LEAVES: Final = """
+select r.oid::bigint, l.relid::oid::bigint, pg_relation_filenode(l.relid)::bigint
+from unnest(%s::oid[]) r(oid), lateral pg_partition_tree(r.oid) l where l.isleaf
+"""
+_log = logging.getLogger(__name__)
+EVENTS: Final = "events"
+"""How a table without a usable key is bound: its inserts alone are taken."""
+TEXT, HASH, DROP = "text", "hash", "drop"
+MASKS: Final = (HASH, DROP, TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table as the catalogue has it.
+
+    Attributes:
+        identity: how updates name their row: ``key``, or `EVENTS`.
+        columns: those that are captured.
+        defaults: the numbers of those that filled rows which were there when they were added, or
+            may have.
+        toasted: columns that an update may leave out.
+        leaves: of a table of partitions, the file of each leaf, by its oid.
+        full: whether the source sends old rows whole.
+        rows, size_bytes: about.
+        masks: by column: `HASH`, `TEXT`.
+        left: columns that are not captured, and why.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    identity: str
+    columns: tuple[Column, ...]
+    defaults: frozenset[int]
+    toasted: frozenset[str]
+    leaves: Mapping[int, int]
+    full: bool = False
+    rows: int = 0
+    size_bytes: int = 0
+    masks: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        """The table, as users name it."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def sql(self) -> str:
+        """The table, as SQL names it."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    @property
+    def key(self) -> list[str]:
+        return [c.name for c in self.columns if c.in_key]
+
+    @property
+    def folder(self) -> str:
+        """The last part of its log's URL."""
+        return ".".join(
+            quote(part, safe="").replace(".", "%2E") for part in (self.schema, self.name)
+        )
+
+    def select(self, where: str | None = None) -> str:
+        """Returns the query of all its rows, with the columns that are captured."""
+        names = ", ".join(quoted(c.name) for c in self.columns)
+        only = "" if self.leaves else "ONLY "
+        condition = f" WHERE {where}" if where else ""
+        return f"SELECT {names} FROM {only}{self.sql}{condition}"  # noqa: S608 - all are quoted
+
+    def binding(self) -> bytes:
+        """Returns what is kept beside the logs."""
+        columns = [[c.name, c.attnum, c.type_oid, c.typmod, c.in_key] for c in self.columns]
+        leaves = {str(oid): node for oid, node in self.leaves.items()}
+        body = {
+            "oid": self.oid,
+            "schema": self.schema,
+            "name": self.name,
+            "folder": self.folder,
+            "identity": self.identity,
+            "columns": columns,
+            "leaves": leaves,
+            "masks": dict(self.masks),
+        }
+        return json.dumps(body, sort_keys=True).encode()
+
+    def is_sent_as(self, relation: Relation) -> bool:
+        """Tells whether the stream has the columns that the catalogue has."""
+        sent = {c.name: (c.type_oid, c.typmod) for c in relation.columns}
+        return all(sent.get(c.name) == (c.type_oid, c.typmod) for c in self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A table as it was when it was captured last; see `SourceTable.binding`."""
+
+    oid: int
+    schema: str
+    name: str
+    folder: str
+    identity: str
+    columns: Sequence[tuple[str, int, int, int, bool]]
+    leaves: Mapping[int, int]
+    masks: Mapping[str, str]
+
+    @classmethod
+    def read(cls, data: bytes) -> "Binding":
+        """Returns what `SourceTable.binding` made."""
+        body = json.loads(data)
+        return cls(
+            **{name: body[name] for name in ("oid", "schema", "name", "folder", "identity")},
+            columns=[tuple(row) for row in body["columns"]],
+            leaves={int(oid): node for oid, node in body["leaves"].items()},
+            masks=body["masks"],
+        )
+
+    @property
+    def what(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    def why_reload(self, now: SourceTable) -> str | None:
+        """Returns why rows may have changed without a message; None where they did not.
+
+        Raises:
+            InvalidInputError: the log cannot take what the table is now.
+        """
+        if now.identity != self.identity:
+            raise InvalidInputError(
+                f"{now.what} is captured by its {self.identity}, and now has {now.identity}: the"
+                " replica identity or its key changed, and the log's key cannot; capture the"
+                f" database into a new URL, or leave the table out (--exclude {now.what})"
+            )
+        before = {name: (attnum, *kind) for name, attnum, *kind in self.columns}
+        after = {c.name: (c.attnum, c.type_oid, c.typmod, c.in_key) for c in now.columns}
+        if {n for n, c in before.items() if c[3]} != {n for n, c in after.items() if c[3]}:
+            raise InvalidInputError(
+                f"the key of {now.what} is {now.key} now, and that of its log cannot change;"
+                " capture the database into a new URL, or leave the table out"
+                f" (--exclude {now.what})"
+            )
+        for name, column in after.items():
+            known = before.get(name)
+            if known is None and column[0] in now.defaults:
+                return f"column {name} was added with a default, which filled the rows"
+            if known is None and column[0] <= max((c[0] for c in before.values()), default=0):
+                return f"column {name} was renamed, or is captured only since"
+            if known is not None and known[0] != column[0]:
+                return f"column {name} was dropped and added again"
+            if known is not None and known[1:3] != column[1:3]:
+                return f"column {name} has another type"
+        if self.leaves != now.leaves:
+            return "a partition was attached, detached, emptied, dropped or rewritten"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which tables are captured, and how.
+
+    Attributes:
+        tables, exclude: patterns of ``schema.table``, as the shell has them; none: all.
+        masks: by ``schema.table.column``, one of `MASKS`.
+        events: whether tables without a usable key are captured, their inserts alone.
+    """
+
+    tables: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    masks: Mapping[str, str] = field(default_factory=dict)
+    events: bool = False
+
+    def __post_init__(self) -> None:
+        for column, mask in self.masks.items():
+            if mask not in MASKS or column.count(".") < 2:
+                raise InvalidInputError(
+                    f"{column!r}={mask!r:.40} is no mask; give schema.table.column and one of"
+                    f" {', '.join(MASKS)}"
+                )
+
+    def has(self, what: str) -> bool:
+        """Tells whether a table is meant."""
+        return _matches(what, self.tables or ["*"]) and not _matches(what, self.exclude)
+
+
+def _matches(what: str, patterns: Collection[str]) -> bool:
+    bare = what.removeprefix("public.")
+    return any(fnmatchcase(what, p) or fnmatchcase(bare, p) for p in patterns)
+
+
+def read(
+    ask: Queries, choice: Choice, *, address: str, known: Collection[int] = ()
+) -> list[SourceTable]:
+    """Returns the tables that are meant, by their names. Four queries. Where some are ``known``,
+    by their oids, new ones that cannot be followed are left out.
+
+    Raises:
+        InvalidInputError: one cannot be followed; or a mask names what is not there.
+        NotFoundError: none is meant.
+    """
+    rows = [row for row in ask.rows(_TABLES) if choice.has(f"{row[1]}.{row[2]}")]
+    if not rows:
+        raise NotFoundError(f"{address} has no table that is meant; see --tables and --exclude")
+    oids = [row[0] for row in rows]
+    columns, indexes = _grouped(ask.rows(_COLUMNS, [oids])), _grouped(ask.rows(_INDEXES, [oids]))
+    leaves = _grouped(ask.rows(_LEAVES, [[row[0] for row in rows if row[3] == "p"]]))
+    made, refused = [], []
+    unknown = set(choice.masks)
+    for oid, schema, name, _, identity, count, size in rows:
+        what = f"{schema}.{name}"
+        key, why = _key_of(identity, indexes[oid])
+        if key is None and not choice.events:
+            if known and oid not in known:
+                _log.warning("%s of %s is left out: %s", what, address, why)
+                continue
+            refused.append(f"{what} ({why})")
+        there = columns[oid]
+        numbers = frozenset(key or ())
+        masks = {row[0]: choice.masks.get(f"{what}.{row[0]}") for row in there}
+        unknown -= {f"{what}.{column}" for column in masks}
+        left = {n: "it is generated, and not sent" for n, *_, gen, _, _ in there if gen}
+        left |= {n: "masked" for n, mask in masks.items() if mask == DROP}
+        if masked := [n for n, num, *_ in there if num in numbers and masks[n] == DROP]:
+            raise InvalidInputError(f"{what}.{masked[0]} is in the key, and cannot be dropped")
+        made.append(
+            SourceTable(
+                *(oid, schema, name, EVENTS if key is None else "key"),
+                columns=tuple(
+                    Column(n, num, kind, mod, not_null, num in numbers, dims)
+                    for n, num, kind, mod, not_null, dims, *_ in there
+                    if n not in left
+                ),
+                defaults=frozenset(num for _, num, *_, has_default, _ in there if has_default),
+                toasted=frozenset(
+                    n for n, num, *_, is_long in there if is_long and num not in numbers
+                )
+                - left.keys()
+                - (frozenset(masks) if identity == "f" else frozenset()),
+                leaves={leaf: node or 0 for leaf, node in leaves[oid]},
+                full=identity == "f",
+                rows=count,
+                size_bytes=size,
+                masks={n: mask for n, mask in masks.items() if mask in (HASH, TEXT)},
+                left=left,
+            )
+        )
+    if refused:
+        raise InvalidInputError(
+            f"updates and deletes of these tables of {address} name no row, and published they"
+            f" would make the application's own fail: {', '.join(refused)}; give them a primary key"
+            " that is not deferrable, or a REPLICA IDENTITY USING INDEX; or leave them out"
+            " (--exclude), or take their inserts alone, as events (--events)"
+        )
+    if unknown:
+        raise InvalidInputError(f"--mask names columns that are not there: {sorted(unknown)}")
+    return made
+
+
+def _grouped(rows: Sequence[Any]) -> "defaultdict[int, list[Any]]":
+    made: defaultdict[int, list[Any]] = defaultdict(list)
+    for oid, *rest in rows:
+        made[oid].append(rest)
+    return made
+
+
+def _key_of(identity: str, indexes: Sequence[Any]) -> tuple[Sequence[int] | None, str]:
+    """Returns the numbers of the columns by which updates name their row; None, and why not."""
+    if identity == "n":
+        return None, "its REPLICA IDENTITY is NOTHING"
+    usable = [row for row in indexes if row[2] and row[3]]
+    primary = [row for row in usable if row[0]]
+    named = [row for row in usable if row[1]]
+    if identity == "i":
+        return (named[0][4], "") if named else (None, "the index of its REPLICA IDENTITY is gone")
+    if primary:
+        return primary[0][4], ""
+    if any(row[0] for row in indexes):
+        return None, "its primary key is deferrable"
+    if identity == "f":
+        return None, "REPLICA IDENTITY FULL without a primary key cannot tell equal rows apart"
+    return None, "it has no primary key"
+
+
+@dataclass(frozen=True, slots=True)
+class Publications:
+    """What is published.
+
+    Attributes:
+        names: of the publications that are read.
+        filters: by table, the condition of the rows that are sent, where it is not all.
+    """
+
+    names: tuple[str, ...]
+    filters: Mapping[str, str] = field(default_factory=dict)
+
+
+def publish(ask: Queries, name: str, tables: Sequence[SourceTable]) -> Publications:
+    """Makes our publications publish these tables, exactly; makes them where there are none."""
+    names = []
+    for events, own in ((False, name), (True, f"{name}_events")):
+        wanted = {t.sql: t.what for t in tables if (t.identity == EVENTS) == events}
+        found = ask.rows("select 1 from pg_publication where pubname = %s", [own])
+        if not wanted and (events or not found):
+            continue
+        names.append(own)
+        if not found:
+            kinds = "insert" if events else "insert, update, delete, truncate"
+            ask.run(
+                f"CREATE PUBLICATION {quoted(own)} FOR TABLE ONLY {', ONLY '.join(sorted(wanted))}"
+                f" WITH (publish = {literal(kinds)}, publish_via_partition_root = true)"
+            )
+            continue
+        there = {
+            f"{quoted(schema)}.{quoted(table)}"
+            for schema, table in ask.rows(
+                "select n.nspname::text, c.relname::text from pg_publication_rel r"
+                " join pg_publication p on p.oid = r.prpubid join pg_class c on c.oid = r.prrelid"
+                " join pg_namespace n on n.oid = c.relnamespace where p.pubname = %s",
+                [own],
+            )
+        }
+        if new := sorted(wanted.keys() - there):
+            ask.run(f"ALTER PUBLICATION {quoted(own)} ADD TABLE ONLY {', ONLY '.join(new)}")
+        if gone := sorted(there - wanted.keys()):
+            ask.run(f"ALTER PUBLICATION {quoted(own)} DROP TABLE ONLY {', ONLY '.join(gone)}")
+    return Publications(tuple(names))
+
+
+def published(
+    ask: Queries, source: Source, name: str, tables: Sequence[SourceTable]
+) -> tuple[Publications, list[SourceTable]]:
+    """Returns what somebody else's publication publishes of these tables, with its filters.
+
+    Raises:
+        NotFoundError: there is no such publication.
+        InvalidInputError: it leaves something out that a capture needs.
+    """
+    found = ask.rows(
+        "select pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot from pg_publication"
+        " where pubname = %s",
+        [name],
+    )
+    if not found:
+        raise NotFoundError(f"{source.address} has no publication {name}")
+    *kinds, via_root = found[0]
+    if not all(kinds):
+        raise InvalidInputError(f"publication {name} must publish insert, update, delete, truncate")
+    own = "t.rowfilter, t.attnames" if ask.connection.server_version >= 150_000 else "null, null"
+    listed = (
+        f"select t.schemaname::text, t.tablename::text, {own}::text[]"  # noqa: S608 - one of two
+        " from pg_publication_tables t where t.pubname = %s"
+    )
+    rows = {
+        f"{schema}.{table}": (where, kept)
+        for schema, table, where, kept in ask.rows(listed, [name])
+    }
+    made, filters = [], {}
+    for table in tables:
+        if table.what not in rows:
+            continue
+        if table.leaves and not via_root:
+            raise InvalidInputError(
+                f"publication {name} sends the partitions of {table.what} one by one: set"
+                " publish_via_partition_root = true"
+            )
+        where, names = rows[table.what]
+        kept = tuple(c for c in table.columns if names is None or c.name in names)
+        left = {c.name: f"publication {name} leaves it out" for c in table.columns if c not in kept}
+        made.append(replace(table, columns=kept, left={**table.left, **left}))
+        if where:
+            filters[table.what] = where
+    if not made:
+        raise NotFoundError(f"publication {name} of {source.address} has no table that is meant")
+    return Publications((name,), filters), made

@@ -1,0 +1,497 @@
+"""The logs of a captured database: one for each table, and the home, which names what they show.
+
+L1. *Taking up.* The id of captures is taken up in the home and in all tables' logs, before anything
+    is written: from then on a capture that ran before commits nothing more, in none of them.
+L2. *A group* of whole transactions of the source: each table's log takes its rows in a transaction
+    of its own, with the position, all logs at the same time.
+L3. *The cut*: one commit in the home, with its position, that names the version of each log.
+L4. Only then the source is told what it may forget.
+
+The source has decided what a transaction is, so nothing is ever aborted, and L2 needs no second
+phase. A crash in L2 leaves logs that are ahead of the others, each with a position that says how
+far: what comes again up to there is skipped. Until all are past that point there is no new cut.
+
+A table's position is under the name of the database and the table's oid: another table under the
+same name is not taken for it. What the table was like, a *binding*, is a record of the home.
+
+A first load is one commit of its log, too: nobody reads half of it. Until all tables are loaded,
+and the stream has passed the highest of their positions, the home's cut lacks members, which says
+so.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from clog.bridge.postgres.catalogue import HASH, Binding, SourceTable
+from clog.bridge.postgres.filling import Filler
+from clog.bridge.postgres.masking import masked
+from clog.bridge.postgres.source import Identity
+from clog.bridge.postgres.tables import Changes
+from clog.bridge.postgres.types import TablePlan
+from clog.storage import Log
+from clog.storage.append import partitions_of
+from clog.storage.commit.handle import Handle
+from clog.storage.env import Clock, Ids
+from clog.storage.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    NotFoundError,
+    SourceReplacedError,
+)
+from clog.storage.format.cuts import CutLog
+from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
+from clog.storage.numpy_arrays import to_arrow
+from clog.storage.store.contract import together
+from clog.storage.transactions.transaction import TIMEOUT_MS_MAX, Transaction
+from clog.storage.types.columns import arrow_schema
+
+if TYPE_CHECKING:
+    from clog.storage.read.table import Table
+
+ID: Final = "clog-capture"
+"""Of the transactions of every capture, and so the name of its cut."""
+ABOUT: Final = b"capture"
+"""The key of the home's record of what all tables are captured by; others are oids."""
+PRESENT: Final = "present"
+"""The value's only column, where all columns of a table are in its key."""
+FLUSH_BYTES: Final = 48 << 20
+"""So much waits for a commit in memory, of all tables; what is more is written, and waits there."""
+_COMMITS: Final = 5
+_VALUE_BYTES_MAX: Final = 2**31 - 1
+SEED: Final = 0x5EED
+_Ints = np.ndarray[Any, Any]
+_Flags = np.ndarray[Any, Any]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How logs are opened and made.
+
+    Attributes:
+        partitions: of a log that is made.
+        config: of a log that is made.
+        hash_key: of masks.
+    """
+
+    partitions: int
+    config: Mapping[str, str]
+    storage_options: Mapping[str, object] | None
+    single_writer: bool
+    hash_key: bytes
+    clock: Clock
+    ids: Ids
+
+    def opened(self, url: str) -> Log:
+        """Opens a log."""
+        return Log.open(
+            *(url, self.storage_options, self.clock),
+            ids=self.ids,
+            single_writer=self.single_writer,
+        )
+
+    def made(self, url: str, **creation: Any) -> Log:
+        """Opens a log, made where there is none."""
+        try:
+            return self.opened(url)
+        except NotFoundError:
+            return Log.create(
+                url,
+                storage_options=self.storage_options,
+                clock=self.clock,
+                exist_ok=True,
+                ids=self.ids,
+                single_writer=self.single_writer,
+                **{"partitions": self.partitions, **creation},
+            )
+
+
+def committed(t: Transaction) -> int:
+    """Commits; again where that is safe. Returns the version."""
+    for left in reversed(range(_COMMITS)):
+        try:
+            return t.commit().version
+        except (CommitConflictError, CommitStateUnknownError):
+            if not left:
+                raise
+    raise AssertionError
+
+
+def all_of(calls: Iterable[tuple[Handle, Callable[[], _T]]]) -> list[_T]:
+    """Returns what calls for different logs returned, made at the same time; raises the first of
+    their errors, once all have ended.
+    """
+    done = together([(handle.store, call) for handle, call in calls])
+    for one in done:
+        if isinstance(one, Exception):
+            raise one
+    return [one for one in done if not isinstance(one, Exception)]
+
+
+class TableLog:
+    """A table's log. Handed on from thread to thread, used by one at a time.
+
+    Attributes:
+        position: transactions of the source that committed below are in it; 0: it is not loaded.
+        pending_bytes: what waits for the commit in memory.
+        rows: taken in this run, tombstones too.
+    """
+
+    def __init__(
+        self,
+        table: SourceTable,
+        plan: TablePlan,
+        url: str,
+        identity: Identity,
+        settings: LogSettings,
+    ) -> None:
+        self.table = table
+        self.plan = plan
+        self.position = 0
+        self.pending_bytes = 0
+        self.rows = 0
+        self._identity = identity
+        self._settings = settings
+        self._source = f"{identity.name}/{table.oid}"
+        self._hashed = [name for name, mask in table.masks.items() if mask == HASH]
+        self._pending: list[pa.RecordBatch] = []
+        self._transaction: Transaction | None = None
+        self._stamp: int | None = None
+        self._shown: Table | None = None
+        self._filler = Filler(table.what, sorted(table.toasted), self._look_up)
+        self.log = settings.made(url, **self._creation())
+
+    @property
+    def handle(self) -> Handle:
+        return self.log.handle
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether something waits for the commit."""
+        return bool(self._pending) or self._transaction is not None
+
+    @property
+    def in_cut(self) -> CutLog:
+        """The log as it is in a cut now."""
+        tip = self.handle.tip
+        url = self.handle.standing.root.url
+        return CutLog(self.log.id, url, tip.version, tip.record.commit_id)
+
+    def _creation(self) -> dict[str, Any]:
+        """Returns how the log is made where there is none."""
+        columns = self._columns()
+        key = self.table.key
+        if not key:
+            value = pa.struct(list(columns))
+            schema = pa.schema([pa.field("key", pa.binary()), pa.field("value", value)])
+            config = {"cleanup.policy": "delete", "retention.ms": -1, **self._settings.config}
+            return {"schema": schema, "config": {"max.message.bytes": _VALUE_BYTES_MAX, **config}}
+        config = {"max.message.bytes": _VALUE_BYTES_MAX, **self._settings.config}
+        return {"schema": columns, "key": key, "config": config}
+
+    def _columns(self) -> pa.Schema:
+        """Returns the columns of the log that the table wants."""
+        columns = self.plan.schema
+        if self.table.key and all(name in self.table.key for name in columns.names):
+            return columns.append(pa.field(PRESENT, pa.bool_()))
+        return columns
+
+    def begin(self, *, is_taken_over: bool = False) -> None:
+        """Takes the id up (L1), and finds out what the log has; ``is_taken_over``: whatever it has
+        of another table goes with the next load.
+
+        Raises:
+            SourceReplacedError: the log has another table, or another database's.
+        """
+        with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
+            t.abort()
+        found = self.log.positions(ID, marks=True)
+        if not is_taken_over:
+            self._check_ours(found)
+        ((self.position, _),) = found.get(self._source, {0: (0, None)}).values()
+
+    def _check_ours(self, found: Mapping[str, object]) -> None:
+        if found and self._source not in found:
+            raise SourceReplacedError(
+                f"{self.log.url} has {', '.join(sorted(found))}, and {self.table.what} is"
+                f" {self._source} now: it was dropped and made again, or the address leads to"
+                " another database; capture into a new URL, leave the table out (--exclude"
+                f" {self.table.what}), or load it into the same log (--reload {self.table.what})"
+            )
+        if not found and any(self.log.end_offsets().values()):
+            raise InvalidInputError(
+                f"{self.log.url} has records of its own; capture into another URL"
+            )
+
+    def evolve(self) -> None:
+        """Gives the log the columns and types that the table has by now.
+
+        Raises:
+            InvalidInputError: a type cannot become what it is now.
+        """
+        there = self.log.schema
+        value = {field.name: field.type for field in there.field("value").type}
+        key = there.field("key").type
+        keys = {self.table.key[0]: ("key", key)} if len(self.table.key) == 1 else {}
+        if pa.types.is_struct(key):
+            keys = {field.name: (f"key.{field.name}", field.type) for field in key}
+        add, widen = {}, {}
+        for field in self._columns():
+            path, kind = keys.get(field.name, (f"value.{field.name}", value.get(field.name)))
+            if kind is None:
+                add[path] = field.type
+            elif kind != field.type:
+                widen[path] = field.type
+        if not (add or widen):
+            return
+        try:
+            self.log.evolve(add=add, widen=widen)
+        except InvalidInputError as e:
+            raise InvalidInputError(
+                f"{self.table.what} has columns of other types than {self.log.url}, which cannot"
+                f" follow: {e}; capture the table into a new URL, or as text from its beginning"
+                f" (--mask {self.table.what}.COLUMN=text)"
+            ) from e
+
+    def take(self, changes: Changes, times_us: _Ints, skip: int) -> None:
+        """Takes changes of the group, but for the first ``skip`` rows, which the log has."""
+        rows, deleted = changes.rows.slice(skip), changes.deleted[skip:]
+        if not rows.num_rows:
+            return
+        unchanged = {n: mask[skip:] for n, mask in changes.unchanged.items() if mask[skip:].any()}
+        moved = changes.moved_from
+        if moved is not None:
+            moved = np.where(moved[skip:] >= 0, moved[skip:] - skip, -1)
+        rows = masked(rows, self._hashed, self._settings.hash_key)
+        keys = self._keys(rows)
+        if self.table.key:
+            canonical = key_bytes(keys)
+            rows = self._filler.filled(canonical, rows, deleted, unchanged, moved)
+        self._add(rows, keys, deleted, times_us[changes.transactions[skip:]])
+
+    def take_rows(self, rows: pa.RecordBatch, time_us: int) -> pa.Array:
+        """Takes rows of a first load; returns their keys."""
+        rows = masked(rows, self._hashed, self._settings.hash_key)
+        keys = self._keys(rows)
+        count = rows.num_rows
+        self._add(rows, keys, np.zeros(count, bool), np.full(count, time_us))
+        return keys
+
+    def delete(self, keys: pa.Array, time_us: int) -> None:
+        """Takes tombstones."""
+        count = len(keys)
+        nulls = [pa.nulls(count, field.type) for field in self.plan.schema]
+        rows = pa.RecordBatch.from_arrays(nulls, names=self.plan.schema.names)
+        self._add(rows, keys, np.ones(count, bool), np.full(count, time_us))
+
+    def truncate(self, sequence: int, time_us: int) -> None:
+        """Takes a tombstone for each key that the log has. What the group had before goes: there is
+        no cut that would show it. Of events nothing goes: what happened has happened.
+        """
+        if not self.table.key:
+            return
+        self._forget()
+        for batch in self.log.table().to_batches(columns=["key"]):
+            self.delete(batch.column("key"), time_us)
+            if self.pending_bytes > FLUSH_BYTES:
+                self.flush(sequence)
+
+    def delete_others(self, loaded: list[Fingerprints], sequence: int, time_us: int) -> None:
+        """Takes a tombstone for each key that the log has, and that is none of those."""
+        words = np.concatenate(loaded) if loaded else np.empty((0, 2), np.uint64)
+        there = np.sort(_as_one(words))
+        for batch in self.log.table().to_batches(columns=["key"]):
+            keys = batch.column("key")
+            mine = _as_one(fingerprints_of(key_bytes(keys), seed=SEED))
+            at = np.minimum(np.searchsorted(there, mine), max(len(there) - 1, 0))
+            gone = there[at] != mine if len(there) else np.ones(len(mine), bool)
+            if gone.any():
+                self.delete(keys.filter(to_arrow(gone)), time_us)
+            if self.pending_bytes > FLUSH_BYTES:
+                self.flush(sequence)
+
+    def flush(self, sequence: int) -> None:
+        """Writes what waits, to be seen with the commit, which is to have this sequence."""
+        if self._transaction is None:
+            t = self.log.transaction(ID, TIMEOUT_MS_MAX, sequence=sequence)
+            self._transaction, self._stamp = t, None
+        if not self._pending:
+            return
+        writer = self.log.object_writer(stamp=self._stamp)
+        columns = writer.columns
+        for batch in self._pending:
+            parts = partitions_of(
+                pa.Table.from_batches([batch]), None, self.handle.tip.head, url=self.log.url
+            )
+            made = [
+                batch.column(field.name)
+                if field.name in batch.schema.names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in columns
+            ]
+            writer.add(pa.RecordBatch.from_arrays(made, schema=columns), parts)
+        objects = writer.finish()
+        self._transaction.append_objects(objects)
+        self._stamp = objects[0].stamp
+        self._pending, self.pending_bytes = [], 0
+
+    def commit(self, position: int) -> None:
+        """Commits the group (L2), up to this position of the source."""
+        self.flush(position)
+        t = self._transaction
+        assert t is not None, "it was begun just now"
+        if t.is_open:
+            t.positions(self._source, {0: (position, str(self._identity.timeline))})
+        committed(t)
+        self.position = position
+        self._transaction = self._shown = None
+        self._filler.end_group()
+
+    def _forget(self) -> None:
+        """Drops what waits."""
+        if self._transaction is not None:
+            self._transaction.abort()
+        self._transaction, self._pending, self.pending_bytes = None, [], 0
+        self._filler.end_group()
+
+    def _keys(self, rows: pa.RecordBatch) -> pa.Array:
+        key = self.table.key
+        if not key:
+            return pa.nulls(rows.num_rows, pa.binary())
+        if len(key) == 1:
+            return rows.column(key[0])
+        fields = [rows.schema.field(name) for name in key]
+        return pa.StructArray.from_arrays([rows.column(name) for name in key], fields=fields)
+
+    def _add(self, rows: pa.RecordBatch, keys: pa.Array, deleted: _Flags, times_us: _Ints) -> None:
+        """Has records wait for the commit."""
+        schema, count = self.log.handle.tip.head.log.schema, rows.num_rows
+        there = arrow_schema(schema)
+        kind = there.field("value").type
+        values = []
+        for field in kind:
+            if field.name in rows.schema.names:
+                values.append(rows.column(field.name).cast(field.type))
+            elif field.name == PRESENT and not self._others:
+                values.append(pa.array([True]).take(pa.array(np.zeros(count, np.int64))))
+            else:
+                values.append(pa.nulls(count, field.type))
+        mask = to_arrow(deleted) if deleted.any() else None
+        value = pa.StructArray.from_arrays(values, fields=list(kind), mask=mask)
+        now_us = self._settings.clock.now_us()
+        times = to_arrow(np.clip(times_us, 0, now_us), pa.timestamp("us", "UTC"))
+        batch = pa.RecordBatch.from_arrays(
+            [keys.cast(there.field("key").type), value, times], ["key", "value", "timestamp"]
+        )
+        self._pending.append(batch)
+        self.pending_bytes += batch.nbytes
+        self.rows += count
+
+    @property
+    def _others(self) -> bool:
+        """Whether the table has columns beside its key."""
+        return any(name not in self.table.key for name in self.plan.schema.names)
+
+    def _look_up(self, keys: pa.Array) -> tuple[pa.Array, pa.RecordBatch]:
+        """Returns the keys that the log has of these, and their rows."""
+        if self._shown is None:
+            self._shown = self.log.table()
+        found = self._shown.of_key_bytes(keys.to_pylist()).combine_chunks()
+        value = found.column("value").combine_chunks()
+        names = [field.name for field in value.type]
+        rows = pa.RecordBatch.from_arrays(value.flatten(), names)
+        return key_bytes(found.column("key").combine_chunks()), rows
+
+
+def _as_one(words: Fingerprints) -> np.ndarray[Any, Any]:
+    """Returns fingerprints that compare as one number each."""
+    return np.ascontiguousarray(words).view([("a", "<u8"), ("b", "<u8")]).reshape(-1)
+
+
+class Home:
+    """The home of a captured database.
+
+    Attributes:
+        position: of the source, up to which its newest cut goes; 0: there is none yet.
+        timeline: of the source then.
+        bindings: what each table was like, by its oid.
+        members: the ids of the logs that its cuts have.
+    """
+
+    def __init__(self, url: str, identity: Identity, settings: LogSettings) -> None:
+        self.position = 0
+        self.timeline: int | None = None
+        self.bindings: dict[int, Binding] = {}
+        self.members: frozenset[str] = frozenset()
+        self._kept: dict[bytes, bytes] = {}
+        self.log = settings.made(url, partitions=1, config={"cleanup.policy": "compact"})
+        self._identity = identity
+        self._source = identity.name
+
+    def begin(self) -> None:
+        """Takes the id up (L1), and reads what was captured.
+
+        Raises:
+            SourceReplacedError: it captures another database.
+            InvalidInputError: it is no home of a capture.
+        """
+        head = self.log.handle.refresh().head  # Before the id is taken up.
+        if not head.members and any(head.partitions.end):
+            raise InvalidInputError(
+                f"{self.log.url} is a log with records of its own; capture into another URL"
+            )
+        with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
+            t.abort()
+        found = self.log.positions(ID, marks=True)
+        mine = found.get(self._source)
+        if found and mine is None:
+            raise SourceReplacedError(
+                f"{self.log.url} captures {', '.join(sorted(found))}, and the address leads to"
+                f" {self._source}; capture into a new URL"
+            )
+        if mine:
+            self.position, mark = mine[0]
+            self.timeline = None if mark is None else int(mark)
+        self.members = frozenset(head.members)
+        self._kept = {row["key"]: row["value"] for row in self.log.table().to_arrow().to_pylist()}
+        bound = (Binding.read(text) for key, text in self._kept.items() if key != ABOUT)
+        self.bindings = {binding.oid: binding for binding in bound}
+
+    def keep(self, tables: Sequence[SourceTable], **about: object) -> None:
+        """Keeps what tables are like, and how they are captured; one commit, where it is new."""
+        records = {str(table.oid).encode(): table.binding() for table in tables}
+        if about:
+            records[ABOUT] = json.dumps(about, sort_keys=True).encode()
+        new = {key: text for key, text in records.items() if self._kept.get(key) != text}
+        if not new:
+            return
+        with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
+            t.append([{"key": key, "value": text} for key, text in new.items()])
+        self._kept |= new
+        self.bindings |= {int(key): Binding.read(text) for key, text in new.items() if key != ABOUT}
+
+    def mark_loading(self, logs: Sequence[TableLog]) -> None:
+        """Says which logs every cut is to have, and that there is none yet."""
+        t = self.log.transaction(ID, TIMEOUT_MS_MAX)
+        t.name_cut([], _members(logs))
+        committed(t)
+
+    def cut(self, position: int, logs: Sequence[TableLog]) -> None:
+        """Names what the logs show at a position of the source (L3)."""
+        t = self.log.transaction(ID, TIMEOUT_MS_MAX, sequence=position)
+        if t.is_open:
+            t.name_cut([one.in_cut for one in logs], _members(logs))
+            t.positions(self._source, {0: (position, str(self._identity.timeline))})
+        committed(t)
+        self.members = frozenset(one.log.id for one in logs)
+        self.position, self.timeline = position, self._identity.timeline
+
+
+def _members(logs: Sequence[TableLog]) -> dict[str, str]:
+    return {one.log.id: one.handle.standing.root.url for one in logs}

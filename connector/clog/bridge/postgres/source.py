@@ -1,0 +1,390 @@
+"""A database of PostgreSQL as a source: where it stands, what it is, and its replication slot.
+
+What a database *is*, is its system's identifier and its own oid: a copy of the system made by
+``initdb`` or a restore of another one has another name. Positions are *LSNs*, bytes of its
+write-ahead log; a *timeline* tells histories apart that have the same LSNs (FORMAT.md §11.4): after
+a failover the new primary may give LSNs again, to other changes.
+
+A position is the LSN up to which everything is known: a transaction is in it if its commit stands
+below. A slot is asked to begin there, as PostgreSQL itself counts.
+
+A *snapshot* comes with the creation of a slot: what it shows are the transactions that committed
+below the slot's own LSN, exactly. ``pg_current_wal_lsn()`` beside a snapshot would not do: a commit
+may stand in the log, and not be visible yet.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from clog.bridge.postgres.types import session_options
+from clog.storage.env import install_extra
+from clog.storage.errors import (
+    InvalidInputError,
+    SourceError,
+    SourcePurgedError,
+    SourceReplacedError,
+    SourceUnavailableError,
+)
+
+SCHEMES: Final = ("postgres://", "postgresql://")
+VERSION_MIN: Final = 140_000
+CONNECT_S: Final = 30
+PLUGIN: Final = "pgoutput"
+
+
+def client_library() -> Any:
+    """Returns the module of PostgreSQL's client, or raises and says what brings it."""
+    try:
+        import psycopg2
+        import psycopg2.extras
+    except ModuleNotFoundError as e:
+        if (e.name or "").partition(".")[0] != "psycopg2":
+            raise
+        raise InvalidInputError(f"PostgreSQL needs psycopg2: {install_extra('capture')}") from e
+    return psycopg2
+
+
+def lsn_of(text: str) -> int:
+    """Returns an LSN as a number.
+
+    >>> lsn_of("16/B374D848")
+    97500059720
+    """
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def lsn_text(lsn: int) -> str:
+    """Returns an LSN as PostgreSQL writes it."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def quoted(name: str) -> str:
+    """Returns an identifier for SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Returns a text for SQL where no parameters are taken."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a database is, and which history of its it has now."""
+
+    system: str
+    database: int
+    timeline: int
+    version: int
+    wal_lsn: int
+
+    @property
+    def name(self) -> str:
+        """What positions in it are committed under, but for what follows."""
+        return f"postgresql:{self.system}/{self.database}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A replication slot.
+
+    Attributes:
+        confirmed_lsn: what the source may forget, by what was confirmed.
+        restart_lsn: from where on it keeps its write-ahead log.
+        wal_status: ``lost`` where it does not any more.
+        active_pid: of the process that reads it, None: nobody does.
+    """
+
+    confirmed_lsn: int
+    restart_lsn: int
+    wal_status: str
+    active_pid: int | None
+    plugin: str
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A snapshot that others may take over while ``holder``, a connection, runs nothing else."""
+
+    snapshot: str
+    lsn: int
+    holder: Any
+
+    def close(self) -> None:
+        """Lets it go."""
+        self.holder.close()
+
+
+class Source:
+    """A database that is captured. Its connections are of one thread each.
+
+    Args:
+        dsn: ``postgres://USER@HOST:PORT/DATABASE?sslmode=…``, as libpq takes it; what it leaves
+            out, and the password, libpq takes from its environment and files.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        library = client_library()
+        if not dsn.startswith(SCHEMES):
+            shown = dsn.rpartition("@")[2]  # What stands before it may be a password.
+            raise InvalidInputError(
+                f"{shown!r:.120} is not the address of a database; give"
+                " postgres://USER@HOST:PORT/DATABASE, and the password in PGPASSWORD or a file that"
+                " PGPASSFILE names"
+            )
+        try:
+            self._parameters: dict[str, str] = library.extensions.parse_dsn(dsn)
+        except library.ProgrammingError:  # Its words repeat the address.
+            raise InvalidInputError(
+                "the address of the database is malformed (its text is not shown, as it may hold a"
+                " password); give postgres://USER@HOST:PORT/DATABASE?sslmode=…"
+            ) from None
+        self._library = library
+        parts = urlsplit(dsn)
+        host, port = self._parameters.get("host", ""), self._parameters.get("port", "5432")
+        self.address = f"postgres://{host}:{port}{parts.path}"
+
+    def __repr__(self) -> str:
+        return f"Source({self.address!r})"
+
+    def connect(self, *, replication: bool = False) -> Any:
+        """Returns a new connection, which commits each statement by itself."""
+        own = self._parameters.get("options", "")
+        given = {
+            "connect_timeout": str(CONNECT_S),
+            "application_name": "clog capture",
+            "keepalives_idle": "30",
+            **self._parameters,
+            "options": f"{own} {session_options()}".strip(),
+        }
+        kind = self._library.extras.LogicalReplicationConnection if replication else None
+        with self.talking():
+            connection = self._library.connect(connection_factory=kind, **given)
+            if not replication:  # Those commit by themselves.
+                connection.autocommit = True
+        return connection
+
+    @contextmanager
+    def talking(self) -> Iterator[None]:
+        """Makes errors of the client those of clog; they have no password, as libpq's have none."""
+        library = self._library
+        try:
+            yield
+        except (library.OperationalError, library.InterfaceError) as e:
+            why = " ".join(str(e).split()) or type(e).__name__
+            raise SourceUnavailableError(
+                f"{self.address} does not answer, or ended the connection: {why}"
+            ) from e
+        except library.Error as e:
+            why = " ".join(str(e).split())
+            raise SourceError(f"{self.address} refuses: {why}") from e
+
+    @contextmanager
+    def connected(self) -> Iterator["Queries"]:
+        """Yields questions on a connection that is closed at the end."""
+        connection = self.connect()
+        try:
+            yield Queries(self, connection)
+        finally:
+            connection.close()
+
+    def identity(self) -> Identity:
+        """Returns what it is now; raises where it cannot be captured."""
+        connection = self.connect(replication=True)
+        try:
+            with self.talking(), connection.cursor() as cursor:
+                cursor.execute("IDENTIFY_SYSTEM")
+                system, timeline, lsn, _ = cursor.fetchone()
+        finally:
+            connection.close()
+        with self.connected() as ask:
+            ((version, database, level, is_standby),) = ask.rows(
+                "select current_setting('server_version_num')::int, oid,"
+                " current_setting('wal_level'), pg_is_in_recovery()"
+                " from pg_database where datname = current_database()"
+            )
+        if version < VERSION_MIN:
+            raise InvalidInputError(
+                f"{self.address} is PostgreSQL {version // 10_000}; capture needs 14 or newer"
+            )
+        if is_standby:
+            raise InvalidInputError(f"{self.address} is a standby; capture its primary")
+        if level != "logical":
+            raise InvalidInputError(
+                f"{self.address} has wal_level={level}: set it to logical (ALTER SYSTEM SET"
+                " wal_level = logical) and restart the server"
+            )
+        return Identity(str(system), database, int(timeline), version, lsn_of(lsn))
+
+    def check_timeline(self, before: int, now: Identity, position: int) -> None:
+        """Raises if the history up to a position is not that of the timeline it has now."""
+        if before == now.timeline:
+            if position > now.wal_lsn:
+                raise SourceReplacedError(
+                    f"{self.address} ends at {lsn_text(now.wal_lsn)}, and the logs have it up to"
+                    f" {lsn_text(position)}: it lost its end, as after a restore or with fsync=off;"
+                    f" {RELOAD}"
+                )
+            return
+        connection = self.connect(replication=True)
+        try:
+            with self.talking(), connection.cursor() as cursor:
+                cursor.execute(f"TIMELINE_HISTORY {now.timeline}")
+                content = bytes(cursor.fetchone()[1]).decode()
+        finally:
+            connection.close()
+        for timeline, branch in re.findall(
+            r"^(\d+)\s+([0-9A-F]+/[0-9A-F]+)", content, re.MULTILINE
+        ):
+            if int(timeline) == before and position <= lsn_of(branch):
+                return
+        raise SourceReplacedError(
+            f"{self.address} is on timeline {now.timeline}, which does not have what the logs took"
+            f" from timeline {before} up to {lsn_text(position)}: after a failover its LSNs were"
+            f" given again, to other changes; {RELOAD}"
+        )
+
+    def make_slot(self, name: str, *, temporary: bool = False) -> Exported:
+        """Makes a slot and exports its snapshot. One that is temporary goes with the connection."""
+        connection = self.connect(replication=True)
+        kind = "TEMPORARY " if temporary else ""
+        try:
+            with self.talking(), connection.cursor() as cursor:
+                cursor.execute(
+                    f"CREATE_REPLICATION_SLOT {quoted(name)} {kind}LOGICAL {PLUGIN} EXPORT_SNAPSHOT"
+                )
+                _, lsn, snapshot, _ = cursor.fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return Exported(snapshot, lsn_of(lsn), connection)
+
+    def lost(self, name: str, why: str) -> SourcePurgedError:
+        """Returns the error of a slot that cannot be read on."""
+        return SourcePurgedError(
+            f"the replication slot {name} of {self.address} {why}, so changes since the last commit"
+            f" of the logs are gone; {RELOAD}"
+        )
+
+
+RELOAD: Final = (
+    "load all tables anew into the same logs with --reload (reload=True), which also deletes what"
+    " the source no longer has"
+)
+
+
+class Queries:
+    """Questions to the catalogue, on one connection."""
+
+    def __init__(self, source: Source, connection: Any) -> None:
+        self._source = source
+        self.connection = connection
+
+    def rows(self, statement: str, parameters: Sequence[object] | None = None) -> list[Any]:
+        """Returns what a query returns."""
+        with self._source.talking(), self.connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return list(cursor.fetchall())
+
+    def run(self, *statements: str) -> None:
+        """Runs statements, in their order."""
+        with self._source.talking(), self.connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def wal_lsn(self) -> int:
+        """Returns up to where the write-ahead log is written."""
+        ((text,),) = self.rows("select pg_current_wal_lsn()::text")
+        return lsn_of(text)
+
+    def slot(self, name: str) -> Slot | None:
+        """Returns a slot, if there is one."""
+        found = self.rows(
+            "select confirmed_flush_lsn::text, restart_lsn::text, wal_status, active_pid, plugin,"
+            " database from pg_replication_slots where slot_name = %s",
+            [name],
+        )
+        for confirmed, restart, status, pid, plugin, database in found:
+            return Slot(
+                lsn_of(confirmed or "0/0"),
+                lsn_of(restart or "0/0"),
+                *(status or "lost", pid, plugin, database),
+            )
+        return None
+
+    def drop_slot(self, name: str) -> None:
+        """Drops a slot, and ends who reads it."""
+        self.rows(
+            "select pg_terminate_backend(active_pid) from pg_replication_slots"
+            " where slot_name = %s and active_pid is not null",
+            [name],
+        )
+        self.rows(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+            " where slot_name = %s",
+            [name],
+        )
+
+
+class Stream:
+    """The messages of a slot, from a position on; of one thread.
+
+    Attributes:
+        reached: up to where everything has come, unless a message of a transaction waits.
+    """
+
+    def __init__(
+        self, source: Source, slot: str, position: int, options: Mapping[str, str]
+    ) -> None:
+        self._source = source
+        self._connection = source.connect(replication=True)
+        self._cursor = self._connection.cursor()
+        try:
+            with source.talking():
+                self._cursor.start_replication(
+                    slot_name=slot,
+                    decode=False,
+                    start_lsn=position,
+                    options=dict(options),
+                    status_interval=10,
+                )
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @property
+    def reached(self) -> int:
+        return int(self._cursor.wal_end)
+
+    def fileno(self) -> int:
+        """Returns what to wait on for more."""
+        return int(self._connection.fileno())
+
+    def take(self, most_bytes: int) -> list[bytes]:
+        """Returns the messages that are here, up to about so many bytes; at once."""
+        read, messages, size = self._cursor.read_message, [], 0
+        with self._source.talking():
+            while size < most_bytes and (message := read()) is not None:
+                messages.append(message.payload)
+                size += len(message.payload)
+        return messages
+
+    def confirm(self, lsn: int | None = None, *, ask: bool = False) -> None:
+        """Tells the source what it may forget, or that we live; ``ask``: it shall answer."""
+        with self._source.talking():
+            if lsn is None:
+                self._cursor.send_feedback(reply=ask, force=ask)
+            else:
+                self._cursor.send_feedback(
+                    write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=ask, force=True
+                )
+
+    def close(self) -> None:
+        """Ends it."""
+        self._connection.close()

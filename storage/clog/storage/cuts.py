@@ -291,7 +291,9 @@ def name_cut(
     if name is not None:
         _check_free(head, name, home.clock.now_ms(), url=home.store.url)
     _check_members(head, without, url=home.store.url)
-    for _ in range(TRIES_MAX):
+    for tries in range(TRIES_MAX):
+        if tries:
+            home.refresh()
         time_ms = home.clock.now_ms()
         until_ms = NONE if keep_ms is None else time_ms + keep_ms
         found = _named_by_writer(home, without) or _consistent_logs(home, without)
@@ -681,7 +683,7 @@ def _named_by_writer(home: Handle, without: Collection[str]) -> Found | None:
     The versions that it names may have expired where it wrote nothing since: of a log that it has
     not written since then the newest version shows the same.
     """
-    tip = home.refresh()
+    tip = home.tip
     named = [(name, cut) for name, cut in tip.head.cuts.items() if cut.cut_id is None]
     if not named:
         return None

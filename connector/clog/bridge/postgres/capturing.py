@@ -56,6 +56,7 @@ from clog.storage.keys.hashing import fingerprints_of, key_bytes
 INTERVAL_MS: Final = 250
 """How long changes wait for others at most, while nothing else is committed."""
 LOADERS: Final = 4
+"""So many tables are loaded at a time."""
 _LOOK_MS: Final = 5000
 """How often the catalogue is read, and how far the source is."""
 _TAKE_BYTES: Final = 4 << 20
@@ -143,7 +144,6 @@ def capture(  # noqa: PLR0913 - one for each option
     reload: bool | Sequence[str] = False,
     partitions: int = 1,
     config: Mapping[str, str] | None = None,
-    loaders: int = LOADERS,
     slot_bytes_max: int | None = None,
     storage_options: Mapping[str, object] | None = None,
     single_writer: bool = False,
@@ -172,7 +172,6 @@ def capture(  # noqa: PLR0913 - one for each option
         reload: load these tables anew, True: all, and with a new slot.
         partitions: of logs that are made.
         config: of logs that are made.
-        loaders: how many tables are loaded at a time.
         slot_bytes_max: give the slot up when it makes the source keep more than that.
         storage_options: of the logs' filesystem.
         single_writer: as of `Log.create`.
@@ -205,7 +204,6 @@ def capture(  # noqa: PLR0913 - one for each option
         once=once,
         publication=publication,
         reload=reload if isinstance(reload, bool) else tuple(reload),
-        loaders=loaders,
         slot_bytes_max=slot_bytes_max,
         interval_ms=interval_ms,
         on_progress=on_progress or (lambda _: None),
@@ -247,7 +245,6 @@ class _Run:
         once: bool,
         publication: str | None,
         reload: bool | Sequence[str],
-        loaders: int,
         slot_bytes_max: int | None,
         interval_ms: int,
         on_progress: Callable[[Captured], None],
@@ -261,7 +258,6 @@ class _Run:
         self.once = once
         self._publication = publication
         self._reload = reload
-        self._loaders = loaders
         self._slot_bytes_max = slot_bytes_max
         self.interval_ms = interval_ms
         self.on_progress = on_progress
@@ -456,8 +452,8 @@ class _Run:
         for one in sorted(due, key=lambda one: -one.table.size_bytes):
             queue.put(one)
         self._loading = {one.table.oid for one in due}
-        with closing(exported), ThreadPoolExecutor(self._loaders, "clog-capture-load") as pool:
-            count = min(self._loaders, len(due))
+        with closing(exported), ThreadPoolExecutor(LOADERS, "clog-capture-load") as pool:
+            count = min(LOADERS, len(due))
             futures = [pool.submit(self._load_some, queue, exported) for _ in range(count)]
             while not all(future.done() for future in futures):
                 self.clock.sleep_ms(_ASK_MS)
@@ -496,7 +492,7 @@ class _Run:
             keys = one.take_rows(rows, time_us)
             if is_again:
                 known.append(fingerprints_of(key_bytes(keys), seed=SEED))
-            if one.pending_bytes > FLUSH_BYTES // self._loaders:
+            if one.pending_bytes > FLUSH_BYTES // LOADERS:
                 one.flush(lsn)
             self._loaded[oid] += rows.num_rows
 

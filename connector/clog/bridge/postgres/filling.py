@@ -146,7 +146,7 @@ class Filler:
             self._earlier.append(batch)
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="clog-capture-")  # noqa: SIM115 - the group's
+            self._file = tempfile.TemporaryFile(prefix="clog-")  # noqa: SIM115 - until the end
         self._file.seek(0, 2)
         self._earlier.append(self._file.tell())
         with pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema) as writer:

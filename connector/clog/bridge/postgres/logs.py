@@ -44,7 +44,6 @@ from clog.storage.errors import (
     NotFoundError,
     SourceReplacedError,
 )
-from clog.storage.format.cuts import CutLog
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
 from clog.storage.numpy_arrays import to_arrow
 from clog.storage.store.contract import together
@@ -175,13 +174,6 @@ class TableLog:
     def is_begun(self) -> bool:
         """Whether something waits for the commit."""
         return bool(self._pending) or self._transaction is not None
-
-    @property
-    def in_cut(self) -> CutLog:
-        """The log as it is in a cut now."""
-        tip = self.handle.tip
-        url = self.handle.standing.root.url
-        return CutLog(self.log.id, url, tip.version, tip.record.commit_id)
 
     def _creation(self) -> dict[str, Any]:
         """Returns how the log is made where there is none."""
@@ -479,19 +471,15 @@ class Home:
     def mark_loading(self, logs: Sequence[TableLog]) -> None:
         """Says which logs every cut is to have, and that there is none yet."""
         t = self.log.transaction(ID, TIMEOUT_MS_MAX)
-        t.name_cut([], _members(logs))
+        t.name_cut([], logs)
         committed(t)
 
     def cut(self, position: int, logs: Sequence[TableLog]) -> None:
         """Names what the logs show at a position of the source (L3)."""
         t = self.log.transaction(ID, TIMEOUT_MS_MAX, sequence=position)
         if t.is_open:
-            t.name_cut([one.in_cut for one in logs], _members(logs))
+            t.name_cut(logs, logs)
             t.positions(self._source, {0: (position, str(self._identity.timeline))})
         committed(t)
         self.members = frozenset(one.log.id for one in logs)
         self.position, self.timeline = position, self._identity.timeline
-
-
-def _members(logs: Sequence[TableLog]) -> dict[str, str]:
-    return {one.log.id: one.handle.standing.root.url for one in logs}

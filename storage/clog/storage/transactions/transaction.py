@@ -402,13 +402,20 @@ class Transaction:
         held = self._work if is_home else self._work.several.part(handle_of(log))
         held.objects.extend(objects)
 
-    def name_cut(self, logs: Sequence[CutLog], members: Mapping[str, str]) -> None:
-        """Names, with the commit, the versions of other logs that belong together from then on, in
-        place of those that the id named before; ``members`` are the URLs of all that have a place
-        in such a cut, by log id. For who copies what another system has decided, not for users.
+    def name_cut(self, logs: Sequence[Source], members: Sequence[Source]) -> None:
+        """Names, with the commit, the newest versions of other logs that are known here as those
+        that belong together from then on, in place of those that the id named before; a log of
+        ``members`` that is none of them has yet to come. For connectors, not for users.
         """
         self._check_open(and_untried=True)
-        self._work.cut = OwnCut(tuple(logs), dict(members))
+        tips = [(handle_of(log).standing, handle_of(log).tip) for log in logs]
+        self._work.cut = OwnCut(
+            tuple(
+                CutLog(at.log_id, at.root.url, tip.version, tip.record.commit_id)
+                for at, tip in tips
+            ),
+            {at.log_id: at.root.url for at in (handle_of(log).standing for log in members)},
+        )
 
     def note_content(self, content: str) -> None:
         """Has the log keep ``content``, a hash of all rows (hex); for connectors, not for users."""

@@ -310,7 +310,7 @@ def plan_for(*oids, text=(), key=0, ndims=0, typmod=NUMERIC):
 
 
 def by_stream(plan, texts):
-    return plan.column(0, pa.array(texts))
+    return plan.column(0, pa.array(texts, pa.string()))
 
 
 def by_load(plan, texts):
@@ -355,6 +355,16 @@ def test_recorded_texts(way, oid):
         assert plain(found) == [*(kept for _, kept in recorded), None]
     else:
         assert found.flatten().view(pa.int64()).to_pylist() == [MOST]
+
+
+@pytest.mark.parametrize("way", [by_stream, by_load])
+@pytest.mark.parametrize("oid", types())
+def test_columns_without_a_value(way, oid):
+    """A column may have nulls alone, or, by the stream, no row."""
+    plan = plan_for(oid)
+    assert way(plan, [None, None]).to_pylist() == [None, None]
+    assert len(plan.column(0, pa.nulls(0, pa.string()))) == 0
+    assert plan.column(0, pa.nulls(2, pa.string())).null_count == 2
 
 
 @pytest.mark.parametrize("way", [by_stream, by_load])

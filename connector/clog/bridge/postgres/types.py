@@ -399,7 +399,7 @@ def _lists(element: Form, dimensions: int) -> Form:
 
 def _split(texts: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Array]:
     """Returns lengths and elements of arrays without quotes."""
-    if not pc.all(pc.match_substring_regex(texts, r"^\{[^{}]*\}$")).as_py():
+    if not pc.all(pc.match_substring_regex(texts, r"^\{[^{}]*\}$"), min_count=0).as_py():
         raise UnfitError("what is no array")
     inner = pc.utf8_trim(texts, "{}")
     split = pc.split_pattern(pc.coalesce(inner, ""), ",")

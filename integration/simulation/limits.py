@@ -91,8 +91,8 @@ def _encoded(rows, _compression, _key_seed):
     return sink.getvalue().to_pybytes(), 0, 0
 
 
-def _open_ranges(store, obj, ranges, *, columns, schema=None):
-    assert schema is None, "simulated logs have no schema"
+def _open_ranges(store, obj, ranges, *, columns, schema=None, choose=None):
+    assert schema is None and choose is None, "simulated logs have no schema, and no filter"
     data = store.get(obj.path, 0, obj.size_bytes)
     assert len(data) == obj.size_bytes, obj.path
     batch = _decoded(data, tuple(columns))
@@ -100,14 +100,14 @@ def _open_ranges(store, obj, ranges, *, columns, schema=None):
     def slices(_batch_rows):
         for i, (first, rows) in enumerate(ranges):
             if rows:
-                yield i, batch.slice(first, rows)
+                yield i, 0, batch.slice(first, rows)
 
     return slices
 
 
 def _read_rows(store, obj, first_row, rows, *, columns, schema=None):
     slices = _open_ranges(store, obj, [(first_row, rows)], columns=columns, schema=schema)
-    return [batch for _, batch in slices(rows)]
+    return [batch for _, _, batch in slices(rows)]
 
 
 _decode = clog.storage.format.documents.decode

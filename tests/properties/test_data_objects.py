@@ -114,7 +114,7 @@ def test_records_come_back(calls, object_bytes, compression):
     found = {p: [] for p in range(PARTITIONS)}
     for obj in writer.finish():
         runs = [[] for _ in obj.chunks]
-        for i, batch in open_ranges(store, obj.ref, chunk_runs(obj), columns=COLUMNS)(5):
+        for i, _, batch in open_ranges(store, obj.ref, chunk_runs(obj), columns=COLUMNS)(5):
             runs[i] += as_rows(batch)
         for chunk, rows in zip(obj.chunks, runs, strict=True):
             check_chunk(chunk, rows)
@@ -169,7 +169,7 @@ def test_rewritten_records_come_back(rows, object_bytes, data):
         bounds = sorted(data.draw(st.lists(st.integers(0, obj.rows), min_size=4, max_size=4)))
         runs = [(bounds[0], bounds[1] - bounds[0]), (bounds[2], bounds[3] - bounds[2])]
         found = [[], []]
-        for i, batch in open_ranges(store, obj.ref, runs, columns=COLUMNS)(7):
+        for i, _, batch in open_ranges(store, obj.ref, runs, columns=COLUMNS)(7):
             found[i] += as_rows(batch)
         for i, (first, count) in enumerate(runs):
             wanted = expected[first : first + count]

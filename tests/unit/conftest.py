@@ -49,9 +49,9 @@ def make_log(store, clock):
 
     seeds = iter(range(1000, 2000))
 
-    def make(partitions=1, config=None, *, on=None, features=()):
+    def make(partitions=1, config=None, *, on=None, **given):
         ids = SeededIds(next(seeds))
-        return Log.create(on or store, partitions, config, clock=clock, features=features, ids=ids)
+        return Log.create(on or store, partitions, config, clock=clock, ids=ids, **given)
 
     return make
 

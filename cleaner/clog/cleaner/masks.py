@@ -144,7 +144,7 @@ def offsets_of(store: Store, chunk: Chunk, schema: LogSchema | None) -> Offsets:
     read = open_ranges(
         store, chunk.object, [(chunk.first_row, chunk.rows)], columns=("offset",), schema=schema
     )
-    return np.concatenate([to_numpy(batch.column(0)) for _, batch in read(BATCH_ROWS)])
+    return np.concatenate([to_numpy(batch.column(0)) for _, _, batch in read(BATCH_ROWS)])
 
 
 def _covered(r: Replacement, now: Manifest) -> Iterator[tuple[Chunk, tuple[Chunk, ...]]]:
@@ -220,11 +220,10 @@ def superseded_in(
             ranges = [(part.first_row, part.rows) for part in parts]
             rows = np.zeros(chunk.rows, np.bool_)
             read = open_ranges(indexes, chunk.object, ranges, columns=("key",), schema=schema)
-            at = [first - chunk.first_row for first, _ in ranges]
-            for i, batch in read(BATCH_ROWS):
+            for i, at, batch in read(BATCH_ROWS):
                 found = pc.is_in(key_bytes(batch.column(0)), value_set=wanted)
-                rows[at[i] : at[i] + batch.num_rows] = to_numpy(found)
-                at[i] += batch.num_rows
+                first = ranges[i][0] - chunk.first_row + at
+                rows[first : first + batch.num_rows] = to_numpy(found)
             if rows.any():
                 yield chunk, rows
 
@@ -233,7 +232,7 @@ def _column(store: Store, chunk: Chunk, name: str, schema: LogSchema | None) -> 
     """Returns a column of all rows of a chunk, in parts."""
     ranges = [(chunk.first_row, chunk.rows)]
     read = open_ranges(store, chunk.object, ranges, columns=(name,), schema=schema)
-    return [batch.column(0) for _, batch in read(BATCH_ROWS)]
+    return [batch.column(0) for _, _, batch in read(BATCH_ROWS)]
 
 
 STEP_ROWS = 1 << 20

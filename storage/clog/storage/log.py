@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from clog.storage import administration, append
 from clog.storage.administration import PARTITIONS_DEFAULT, FeatureState, new_log
@@ -36,6 +37,7 @@ from clog.storage.objects.records import Appendable
 from clog.storage.objects.writer import DataObject, ObjectWriter
 from clog.storage.publications.publish import Publications, PublishResult, WithdrawResult
 from clog.storage.read import scan
+from clog.storage.read.filters import RowFilter
 from clog.storage.read.table import Table, Tables
 from clog.storage.readers import (
     COMMIT_INTERVAL_MS,
@@ -295,6 +297,7 @@ class Log:
         end: int | Mapping[int, int] | None = None,
         isolation: str = "read_committed",
         *,
+        filter: pc.Expression | list[Any] | None = None,  # noqa: A002
         columns: Sequence[str] | None = None,
     ) -> Records:
         """Returns the records with ``start <= offset < end``, partition by partition: an iterator
@@ -308,6 +311,10 @@ class Log:
             end: an offset, or one by partition; None: the end at the time of the call.
             isolation: ``read_committed``: up to the last stable offset; ``read_uncommitted``: also
                 records of transactions that have not ended.
+            filter: which records: an expression of ``pyarrow.compute`` over these columns
+                (``pc.field("timestamp") > t``, ``pc.field("value", "price") > 3``), or a list of
+                tuples, as ``pyarrow.parquet`` takes. What cannot fit is not read, as far as
+                statistics tell.
             columns: those that are read, of structs also fields (``value.price``); None: all.
 
         Raises:
@@ -322,9 +329,15 @@ class Log:
         manifest = handle.manifest()
         head, url = manifest.head, handle.store.url
         ranges = scan.ranges(head, partition, start, end, url=url, isolation=shown)
-        asked = scan.columns_asked(head.log.schema, columns)
-        batches = scan.read_records(handle.store, manifest, ranges, columns=asked, isolation=shown)
-        return Records(scan.read_schema(head.log.schema, asked), batches, repr(url))
+        asked, where = scan.columns_asked(head.log.schema, columns), None
+        schema = scan.read_schema(head.log.schema, asked)
+        own: dict[str, Any] = {"columns": asked, "isolation": shown}
+        if filter is not None:
+            where = RowFilter.of(filter, head.log.schema)
+            own |= {"columns": where.with_paths(asked), "pruning": where.wanted}
+        batches = scan.read_records(handle.store, manifest, ranges, **own)
+        wanted = batches if where is None else where.of_batches(batches, schema)
+        return Records(schema, wanted, repr(url))
 
     def table(
         self,
@@ -332,18 +345,32 @@ class Log:
         at: int | Cut | None = None,
         *,
         at_time_ms: int | None = None,
+        filter: pc.Expression | list[Any] | None = None,  # noqa: A002
+        columns: Sequence[str] | None = None,
     ) -> Table:
         """Returns the latest value of each key at a version. Deleted keys are absent, and so is
         what `delete_records` or retention has removed since.
+
+        >>> rows = [{"id": 1, "city": "Riga", "fare": 31}, {"id": 2, "city": "Oslo", "fare": 2}]
+        >>> trips = Log.create("memory://help-of-table", key="id", like=rows)
+        >>> trips.append(rows).version
+        1
+        >>> trips.table(filter=[("fare", ">", 30)], columns=["id", "city"]).to_pylist()
+        [{'id': 1, 'city': 'Riga'}]
 
         Args:
             partition: one, or None for all.
             at: the version, or a named cut (`snapshot`) that has one of this log; None: the newest.
             at_time_ms: instead of ``at``: the newest version committed by then, in ms since 1970.
+            filter: which rows: an expression of ``pyarrow.compute`` over the table's columns, or a
+                list of tuples, as ``pyarrow.parquet`` takes. A row counts as it is at the version,
+                and what cannot fit is not read, as far as statistics tell.
+            columns: those that the table has; None: all.
 
         Raises:
             VersionExpiredError: the version is below the oldest readable one, or above the newest;
                 the cut was dropped, or its time is up.
+            InvalidInputError: a partition or a column that does not exist, or what is no filter.
         """
         handle = self._handle
         tip = handle.refresh()
@@ -355,13 +382,15 @@ class Log:
         if KEY_COLUMNS in head.config:
             names = LogConfig.from_overrides(head.config).table_key_columns
             rows = rows_of(head.log.schema, names)
-        return self._part(_tables_of).at(
+        table = self._part(_tables_of).at(
             manifest,
             parts,
             tip.head.partitions.start,
             rows=rows,
             origin=partial(self.table, partition),
         )
+        whole = filter is None and columns is None
+        return table if whole else table.narrowed(filter, columns)
 
     def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
         """Returns the latest record of each key changed since a position, tombstones included: it

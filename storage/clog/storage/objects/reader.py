@@ -27,10 +27,10 @@ F4. Each row group has one chunk for each leaf of the tree, of its type and unde
     file, with as many values as rows, unless they repeat. Its bytes lie before the key index.
 F5. The row groups' rows add up to those of the object.
 
-Logical types, statistics and pages are not looked at: of the first Arrow makes an error, nobody
-asks for the second. It takes a tenth of a millisecond for each row group of seven columns, a
-hundredth of what decoding them takes; what was read is remembered by its bytes, for look-ups that
-come back.
+Logical types, statistics and pages are not looked at: of the first Arrow makes an error, the
+second are Arrow's to decode where a filter asks for them. It takes a tenth of a millisecond for
+each row group of seven columns, a hundredth of what decoding them takes; what was read is
+remembered by its bytes, for look-ups that come back.
 
 *Thrift.* A value comes with its *kind*, the number that stands for its type in the bytes: so what
 was read can be written again (`written`), unknown fields too, as Parquet's own writers do. A struct
@@ -41,7 +41,7 @@ proportion to what it was given, and it ends. Nesting is bounded.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -108,6 +108,8 @@ _COLUMN_LISTS: Final = {2: I32, 3: BINARY, 8: STRUCT, 13: STRUCT}
 _SIZE_LISTS: Final = {2: I64, 3: I64}
 _GEOMETRY_LISTS: Final = {2: I32}
 """By field the kind of the elements, of all lists that Parquet defines."""
+Choose: TypeAlias = Callable[[Any, Sequence[int]], Collection[int]]
+"""Returns which of some row groups are wanted, by Arrow's metadata of the object."""
 
 
 def read_rows(
@@ -123,7 +125,7 @@ def read_rows(
     """Yields the rows ``[first_row, first_row + rows)``, as `open_ranges` reads them."""
     ranges = [(first_row, rows)]
     batches = open_ranges(store, obj, ranges, columns=columns, schema=schema)
-    for _, batch in batches(batch_rows):
+    for _, _, batch in batches(batch_rows):
         yield batch
 
 
@@ -134,9 +136,11 @@ def open_ranges(
     *,
     columns: Sequence[str],
     schema: LogSchema | None = None,
-) -> Callable[[int], Iterator[tuple[int, pa.RecordBatch]]]:
+    choose: Choose | None = None,
+) -> Callable[[int], Iterator[tuple[int, int, pa.RecordBatch]]]:
     """Fetches several runs of rows, each ``(first row, rows)``; returns what yields them, as (index
-    of the run, batch of at most so many rows) in row order, and makes no request.
+    of the run, row of it, batch of at most so many rows from there on) in row order, and makes no
+    request. ``choose``: which row groups are wanted.
 
     The runs must be in the order of their rows and must not overlap. Batches have the ``columns``
     (of `ColumnTypes.rewritten` of the log's ``schema``; of structs, also fields by their paths), in
@@ -144,6 +148,7 @@ def open_ranges(
     """
     wanted = _wanted(store, obj, ranges)
     source = _Source(store, obj, columns, schema)
+    source.choose = choose
     return partial(_decoded, source, source.open(wanted) if wanted else [], wanted)
 
 
@@ -152,7 +157,7 @@ def _decoded(
     groups: Sequence["_Group"],
     wanted: Sequence[tuple[int, int, int]],
     batch_rows: int,
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+) -> Iterator[tuple[int, int, pa.RecordBatch]]:
     for group in groups:
         runs = [run for run in wanted if run[1] < group.end and run[2] > group.start]
         at = group.start
@@ -160,7 +165,7 @@ def _decoded(
             for i, start, end in runs:
                 low, high = max(start, at), min(end, at + batch.num_rows)
                 if low < high:
-                    yield i, batch.slice(low - at, high - low)
+                    yield i, low - start, batch.slice(low - at, high - low)
             at += batch.num_rows
             if at >= runs[-1][2]:
                 break
@@ -286,6 +291,7 @@ class _Source:
     ) -> None:
         self._store = store
         self._obj = obj
+        self.choose: Choose | None = None
         self._is_typed = schema is not None
         self._all = column_types(schema).rewritten
         self._schema = projected(self._all, columns)
@@ -332,12 +338,16 @@ class _Source:
             if any(first < end and until > start for _, first, until in wanted):
                 needed.append(_Group(number, start, end, group.pages))
             start = end
+        if self.choose is not None:
+            with self._decoding("its statistics"):
+                chosen = self.choose(metadata, [group.number for group in needed])
+            needed = [group for group in needed if group.number in chosen]
         return found, needed, metadata
 
     def is_fetched_whole(self, wanted: Sequence[tuple[int, int, int]]) -> bool:
         rows = sum(end - start for _, start, end in wanted)
         # Without keys, too: they are seldom many bytes beside the values, and a request is spared.
-        everything = rows == self._obj.rows and "value" in self._schema.names
+        everything = rows == self._obj.rows and "value" in self._schema.names and not self.choose
         everything = everything and self._schema.field("value") == self._all.field("value")
         return everything or self._obj.size_bytes <= WHOLE_BYTES
 
@@ -386,13 +396,11 @@ class _Source:
         return footer
 
     def _fetch(self, places: Sequence[tuple[int, int]]) -> FetchedParts:
-        parts = self._store.get_ranges(self._obj.path, places)
+        parts, size = self._store.get_ranges(self._obj.path, places), self._obj.size_bytes
         for (start, end), part in zip(places, parts, strict=True):
             if len(part) != end - start:
-                raise self._damaged(
-                    f"it has {start + len(part)} bytes, expected {self._obj.size_bytes}"
-                )
-        return FetchedParts(places, parts, self._obj.size_bytes)
+                raise self._damaged(f"it has {start + len(part)} bytes, expected {size}")
+        return FetchedParts(places, parts, size)
 
     def places(self, groups: Sequence[_Group]) -> list[tuple[int, int]]:
         """Returns where the columns of the groups lie that are read, as half-open ranges of

@@ -147,4 +147,4 @@ def _stored_offsets(store: Store, piece: ReadPiece) -> Offsets:
     """Returns the offsets of all rows of a piece, dead ones too."""
     ranges = [(piece.first_row, piece.rows)]
     read = open_ranges(store, piece.object, ranges, columns=("offset",), schema=piece.schema)
-    return np.concatenate([to_numpy(batch.column(0)) for _, batch in read(BATCH_ROWS)])
+    return np.concatenate([to_numpy(batch.column(0)) for _, _, batch in read(BATCH_ROWS)])

@@ -31,7 +31,7 @@ from enum import Enum, StrEnum, auto
 from functools import lru_cache, partial
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -71,6 +71,7 @@ from clog.storage.objects.orders import Ordering
 from clog.storage.objects.reader import (
     BATCH_ROWS,
     WHOLE_BYTES,
+    Choose,
     Footprint,
     footprint,
     open_ranges,
@@ -192,6 +193,14 @@ class ReadPiece:
     is_masked: bool = False
 
 
+class Pruning(Protocol):
+    """What is left out before it is read: pieces, and row groups of their object (`filters`)."""
+
+    def pieces(self, pieces: Sequence[ReadPiece]) -> Sequence[ReadPiece]: ...
+
+    def chosen_of(self, run: Sequence[ReadPiece]) -> Choose | None: ...
+
+
 class Isolation(StrEnum):
     """What a reader sees of transactions that have not ended (S40, S55): nothing beyond the first
     record of one, or all that was not aborted.
@@ -220,8 +229,8 @@ def plan_range(
 ) -> list[ReadPiece]:
     """Returns the pieces of offsets ``[start, end)`` of a partition, in offset order; the range is
     cut to what the isolation shows, and empty where it ends before it begins. ``whole`` may know
-    those of a segment that lies in the range. ``hidden``: which rows are
-    left out. Aborted records are in none.
+    those of a segment that lies in the range. ``hidden``: which rows are left out. Aborted records
+    are in none.
     """
     start = max(start, manifest.head.partitions.start[partition])
     end = max(start, min(end, end_offset(manifest.head, partition, isolation)))
@@ -324,10 +333,14 @@ def missed_deletes(
 
 
 def read_pieces(
-    store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str] = COLUMNS
+    store: Store,
+    pieces: Sequence[ReadPiece],
+    *,
+    columns: Sequence[str] = COLUMNS,
+    pruning: Pruning | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of the pieces, in their order, as batches of `read_schema`: of all its
-    columns, or of these.
+    columns, or of these; not all of those that ``pruning`` says cannot be wanted.
 
     Neighbouring pieces of one object are read together, with at most 2 requests, and one for each
     bitmap of dead rows that is not inline.
@@ -336,44 +349,50 @@ def read_pieces(
         FileNotFoundError: an object is gone; what was yielded so far is right.
         CorruptionError: bytes contradict the manifest.
     """
+    if pruning is not None:
+        pieces = pruning.pieces(pieces)
     calls = (
-        (partial(open_run, store, run, columns), _fetched_bytes(run)) for run in runs_of(pieces)
+        (partial(open_run, store, run, columns, pruning), _fetched_bytes(run))
+        for run in runs_of(pieces)
     )
     for batches in ahead(store, calls):
         yield from batches
 
 
 def open_run(
-    store: Store, run: Sequence[ReadPiece], columns: Sequence[str]
+    store: Store, run: Sequence[ReadPiece], columns: Sequence[str], pruning: Pruning | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Makes all requests for neighbouring pieces of an object, all of which have rows: for their
     offsets none, where it is dense. Returns what yields their records as `read_pieces` does.
     """
     ref, wanted = run[0].object, stored_columns(run, columns)
-    dead, at = dead_rows_of(store, run), [0] * len(run)
-    ranges, schema = [(piece.first_row, piece.rows) for piece in run], run[0].schema
+    dead, schema = dead_rows_of(store, run), run[0].schema
+    ranges = [(piece.first_row, piece.rows) for piece in run]
+    choose = None if pruning is None else pruning.chosen_of(run)
     batches = (
-        open_ranges(store, ref, ranges, columns=wanted, schema=schema)
+        open_ranges(store, ref, ranges, columns=wanted, schema=schema, choose=choose)
         if wanted
         else partial(_counted, run)
     )
 
     def decoded() -> Iterator[pa.RecordBatch]:
         schema = read_schema(run[0].schema, tuple(columns))
-        for i, batch in batches(BATCH_ROWS):
-            made = _records(run[i], batch, at[i], schema, dead[i])
-            at[i] += batch.num_rows
+        for i, at, batch in batches(BATCH_ROWS):
+            made = _records(run[i], batch, at, schema, dead[i])
             if made.num_rows:
                 yield made
 
     return decoded()
 
 
-def _counted(run: Sequence[ReadPiece], batch_rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _counted(
+    run: Sequence[ReadPiece], batch_rows: int
+) -> Iterator[tuple[int, int, pa.RecordBatch]]:
     """Yields batches of as many rows as the pieces have, of no column of theirs."""
     for i, piece in enumerate(run):
         for at in range(0, piece.rows, batch_rows):
-            yield i, pa.RecordBatch.from_arrays([pa.nulls(min(batch_rows, piece.rows - at))], [""])
+            rows = pa.nulls(min(batch_rows, piece.rows - at))
+            yield i, at, pa.RecordBatch.from_arrays([rows], [""])
 
 
 def _fetched_bytes(run: Sequence[ReadPiece]) -> int:
@@ -448,6 +467,7 @@ def read_records(
     *,
     columns: Sequence[str],
     isolation: Isolation = Isolation.COMMITTED,
+    pruning: Pruning | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of half-open offset ranges, partition by partition."""
     # Never planned anew: a value that was cleaned since would be missing, and the newer one lies
@@ -458,7 +478,7 @@ def read_records(
             for p, (start, end) in ranges.items()
             for piece in plan_range(manifest, p, start, end, isolation=isolation)
         ]
-        yield from read_pieces(store, pieces, columns=columns)
+        yield from read_pieces(store, pieces, columns=columns, pruning=pruning)
 
 
 def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:

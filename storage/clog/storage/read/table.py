@@ -47,14 +47,15 @@ supersedes comes before it in N2.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter, is_
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from clog.storage.commit.versions import reading
 from clog.storage.errors import InvalidInputError
@@ -65,12 +66,9 @@ from clog.storage.keys.hashing import ROW_BYTES, Fingerprints, LatestKeys, finge
 from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
 from clog.storage.objects.orders import Ordering
 from clog.storage.objects.reader import WHOLE_BYTES
-from clog.storage.read.lookup import (
-    answered,
-    answered_key,
-    asked_keys,
-    latest_of_keys,
-)
+from clog.storage.read.filters import Pruned, RowFilter
+from clog.storage.read.lazily import lazy_frame
+from clog.storage.read.lookup import answered, answered_key, asked_keys, latest_of_keys
 from clog.storage.read.ordered import best_of, best_of_keys, ordered_batches
 from clog.storage.read.scan import (
     COLUMNS,
@@ -89,8 +87,11 @@ from clog.storage.read.scan import (
     read_schema,
 )
 from clog.storage.store.contract import Store
-from clog.storage.types.columns import SHOWN_ROWS, Frame, arrow_schema, html, shaped
+from clog.storage.types.columns import SHOWN_ROWS, Frame, arrow_schema, html, package, shaped
 from clog.storage.types.rows import Shown, TableColumns
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ class TablePlan:
 
     ``seed`` is the log's own, so that keys which collide cannot be prepared (S19). ``tombstones``:
     they stay. ``later``: dirty pieces after the slice. ``order``: what wins, where it is not the
-    last record (`ordered`); then ``later`` are all other pieces of the partition.
+    last record (`ordered`); then ``later`` are all other pieces of the partition. ``where``: the
+    rows that are wanted of the view; the dirty part is mapped without what its keys rule out.
     """
 
     partition: int
@@ -112,6 +114,17 @@ class TablePlan:
     tombstones: bool = False
     later: tuple[ReadPiece, ...] = ()
     order: Ordering | None = None
+    where: RowFilter | None = None
+
+    @property
+    def by_key(self) -> Pruned | None:
+        """What needs not be mapped."""
+        return None if self.where is None else self.where.by_key
+
+    @property
+    def wanted(self) -> Pruned | None:
+        """What needs not be delivered."""
+        return None if self.where is None else self.where.wanted
 
 
 _Known = tuple[LogSchema | None, tuple[Chunk, ...], list[ReadPiece]]
@@ -247,20 +260,22 @@ def table_batches(
             ``file.delete.delay.ms``.
         CorruptionError: an object is damaged, or gone though the log needs it.
     """
-    schema = read_schema(plan.schema, tuple(columns))
+    schema, where = read_schema(plan.schema, tuple(columns)), plan.where
+    needed = columns if where is None else where.with_paths(columns)
     with reading(store, plan.version):
         rows = sum(piece.rows for piece in (*plan.dirty, *plan.later))
         latest = LatestKeys.within(map_bytes, rows=rows)
         kept = KeptRows(map_bytes - rows * ROW_BYTES)
         if plan.order is not None:
-            batches = ordered_batches(store, plan, _at, columns, map_bytes=map_bytes)
-        elif _map_all(store, plan, latest, columns, kept):
-            batches = _of_one_map(store, plan, latest, columns, kept)
+            batches = ordered_batches(store, plan, _at, needed, map_bytes=map_bytes)
+        elif _map_all(store, plan, latest, needed, kept):
+            batches = _of_one_map(store, plan, latest, needed, kept)
         else:
-            batches = _of_many_maps(store, plan, latest, columns)
+            batches = _of_many_maps(store, plan, latest, needed)
         for batch in batches:
-            if batch.num_rows:
-                yield shaped(batch, schema)
+            rows = batch if where is None else where.kept(batch)
+            if rows.num_rows:
+                yield shaped(rows, schema)
 
 
 def _map_all(
@@ -272,9 +287,9 @@ def _map_all(
     for is_whole, pieces in groupby(plan.dirty, _is_fetched_whole):
         keep = _needed(plan, columns) if is_whole else {"key"}.intersection(columns)
         kept.columns = _in_order(keep)
-        if _map(store, list(pieces), latest, plan.seed, kept) is not None:
+        if _map(store, plan, list(pieces), latest, kept) is not None:
             return False
-    return _map(store, plan.later, latest, plan.seed) is None
+    return _map(store, plan, plan.later, latest) is None
 
 
 def _is_fetched_whole(piece: ReadPiece) -> bool:
@@ -283,15 +298,15 @@ def _is_fetched_whole(piece: ReadPiece) -> bool:
 
 def _map(
     store: Store,
+    plan: TablePlan,
     pieces: Sequence[ReadPiece],
     latest: LatestKeys,
-    seed: int,
     kept: KeptRows | None = None,
 ) -> int | None:
     """Maps the keys of the pieces, until the map is full; the first offset that has no room any
     more, None where all have.
     """
-    for fingerprints, offsets in _fingerprinted(store, pieces, seed, kept):
+    for fingerprints, offsets in _fingerprinted(store, plan, pieces, kept):
         taken = latest.put(fingerprints, offsets)
         if taken < len(offsets):
             return int(offsets[taken])
@@ -299,15 +314,15 @@ def _map(
 
 
 def _fingerprinted(
-    store: Store, pieces: Sequence[ReadPiece], seed: int, kept: KeptRows | None = None
+    store: Store, plan: TablePlan, pieces: Sequence[ReadPiece], kept: KeptRows | None = None
 ) -> Iterator[tuple[Fingerprints, Offsets]]:
     """Yields the words of the keys there are in the pieces, and their offsets."""
     columns = {"offset", "key", *(kept.columns if kept is not None else ())}
-    for batch in read_pieces(store, pieces, columns=_in_order(columns)):
+    for batch in read_pieces(store, pieces, columns=_in_order(columns), pruning=plan.by_key):
         if kept is not None:
             kept.keep(batch)
         rows = present(batch.select(["offset", "key"]), "key")
-        yield fingerprints_of(rows.column("key"), seed=seed), to_numpy(rows.column("offset"))
+        yield fingerprints_of(rows.column("key"), seed=plan.seed), to_numpy(rows.column("offset"))
 
 
 def _of_one_map(
@@ -328,11 +343,11 @@ def _of_many_maps(
     rest = [piece for piece in (*plan.clean, *plan.dirty) if piece.rows]
     while rest:
         latest.clear()
-        full_at = _map(store, rest, latest, plan.seed)
+        full_at = _map(store, plan, rest, latest)
         last = latest.last_offsets()
         alive = np.ones(len(last), np.bool_)
         after = pieces_from(dirty, latest.latest_offset + 1)
-        for fingerprints, _ in _fingerprinted(store, after, plan.seed):
+        for fingerprints, _ in _fingerprinted(store, plan, after):
             superseded = latest.get(fingerprints)
             alive[np.searchsorted(last, superseded[superseded >= 0])] = False
         yield from _at(store, plan, rest, last[alive], columns)
@@ -350,7 +365,8 @@ def _unknown(
         needed = {*columns, "key"} if is_dirty or not is_masked else {*columns}
         if not is_masked:
             needed.add(presence_column("value", plan.schema, columns))
-        for batch in read_pieces(store, list(pieces), columns=_in_order(needed)):
+        read = list(pieces)
+        for batch in read_pieces(store, read, columns=_in_order(needed), pruning=plan.wanted):
             rows = batch if is_masked else present(present(batch, "key"), "value")
             if not is_dirty:
                 yield rows
@@ -382,7 +398,7 @@ def _at(
     low, high = np.searchsorted(last, ends).T
     read = [piece for piece, some in zip(pieces, low < high, strict=True) if some]
     for is_whole, run in groupby(read, _is_fetched_whole):
-        for batch in _batches_at(store, list(run), _needed(plan, columns), kept, is_whole=is_whole):
+        for batch in _batches_at(store, plan, list(run), columns, kept, is_whole=is_whole):
             offsets = to_numpy(batch.column("offset"))
             first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
             for rows in _rows_of(batch, _places_of(offsets, last[first:end])):
@@ -391,20 +407,23 @@ def _at(
 
 def _batches_at(
     store: Store,
+    plan: TablePlan,
     pieces: Sequence[ReadPiece],
-    needed: set[str],
+    columns: Sequence[str],
     kept: KeptRows | None,
     *,
     is_whole: bool,
 ) -> Iterator[pa.RecordBatch]:
     """Yields what is needed of the pieces' rows, kept or read."""
+    needed = _needed(plan, columns)
     if kept is not None and is_whole:
         for piece in pieces:
             yield from kept.take(piece.start, piece.end)
     elif kept is None or "key" not in needed:
-        yield from read_pieces(store, pieces, columns=_in_order(needed))
+        yield from read_pieces(store, pieces, columns=_in_order(needed), pruning=plan.wanted)
     else:
-        for batch in read_pieces(store, pieces, columns=_in_order(needed - {"key"})):
+        others = _in_order(needed - {"key"})
+        for batch in read_pieces(store, pieces, columns=others, pruning=plan.wanted):
             first = batch.column("offset")[0].as_py()
             (keys,) = kept.take(first, first + 1)
             schema = batch.schema.append(keys.schema.field("key"))
@@ -477,10 +496,11 @@ class Table(Frame):
         schema: LogSchema | None,
         rows: TableColumns | None = None,
         origin: "Callable[..., Table] | None" = None,
+        columns: Sequence[str] | None = None,
     ) -> None:
         """Shows what the plans say, read by way of the log's ``indexes``; ``ends`` are its
         offsets, ``schema`` the log's at the version, ``rows`` its plain columns, if it is to show
-        them; ``origin`` makes it of the log, ``at`` its version.
+        them; ``origin`` makes it of the log, ``at`` its version; ``columns``: those it has.
         """
         self._indexes = indexes
         self._plans = plans
@@ -489,7 +509,20 @@ class Table(Frame):
         self._rows = rows
         self._origin = origin
         self._ends = ends
+        self._columns = columns
         self.version = version
+
+    def narrowed(
+        self, where: pc.Expression | list[Any] | None, columns: Sequence[str] | None
+    ) -> "Table":
+        """Returns the rows of it that ``where`` wants, with these ``columns`` (`Log.table`)."""
+        of = RowFilter.joined(self._plans[0].where, where, self._typed, self._rows)
+        plans = [replace(plan, where=of) for plan in self._plans]
+        origin = self._origin and partial(self._origin, filter=where, columns=columns)
+        own: dict[str, Any] = {"rows": self._rows, "origin": origin, "columns": columns}
+        table = Table(self._indexes, self.version, plans, self._ends, schema=self._typed, **own)
+        table._shown(None)  # Raises if a column does not exist.
+        return table
 
     def __repr__(self) -> str:
         return f"Table({self._indexes.url!r}, version={self.version})"
@@ -554,7 +587,8 @@ class Table(Frame):
                     found = latest_of_keys(self._indexes, runs, wanted)
                 else:
                     found = best_of_keys(self._indexes, runs, wanted, plan)
-                batches += (b if plan.tombstones else present(b, "value") for b in found)
+                shown = (b if plan.tombstones else present(b, "value") for b in found)
+                batches += map(plan.where.kept, shown) if plan.where else shown
         return pa.Table.from_batches(batches, read_schema(self._typed))
 
     @property
@@ -582,10 +616,33 @@ class Table(Frame):
             batches = table_batches(self._indexes, plan, columns=shown.paths)
             yield from batches if shown.rows is None else map(shown.of, batches)
 
+    @overload
+    def to_polars(
+        self, *, columns: Sequence[str] | None = None, lazy: Literal[False] = False
+    ) -> "pl.DataFrame": ...
+
+    @overload
+    def to_polars(
+        self, *, columns: Sequence[str] | None = None, lazy: Literal[True]
+    ) -> "pl.LazyFrame": ...
+
+    def to_polars(
+        self, *, columns: Sequence[str] | None = None, lazy: bool = False
+    ) -> "pl.DataFrame | pl.LazyFrame":
+        """Returns a ``polars.DataFrame``, of all ``columns`` or of these; needs polars. A ``lazy``
+        one is read when it is collected: columns, and rows by their statistics, as its query asks.
+        """
+        if not lazy:
+            return super().to_polars(columns=columns)
+        package("polars", "Table.to_polars()")
+        schema = self._schema_of(columns)
+        return lazy_frame(schema, lambda w, names: self.narrowed(w, names or columns).to_batches())
+
     def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
         return self._shown(columns).schema
 
     def _shown(self, columns: Sequence[str] | None) -> Shown:
+        columns = self._columns if columns is None else columns
         if self._rows is not None:
             of_rows = self._rows.shown(arrow_schema(self._typed), columns)
             if of_rows is not None:

@@ -606,13 +606,13 @@ class Frame:
 
     def to_pandas(self, *, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """Returns a ``pandas.DataFrame``, of all ``columns`` or of these; needs pandas."""
-        _package("pandas", f"{type(self).__name__}.to_pandas()")
+        package("pandas", f"{type(self).__name__}.to_pandas()")
         frame: pd.DataFrame = self.to_arrow(columns=columns).to_pandas()
         return frame
 
     def to_polars(self, *, columns: Sequence[str] | None = None) -> "pl.DataFrame":
         """Returns a ``polars.DataFrame``, of all ``columns`` or of these; needs polars."""
-        polars = _package("polars", f"{type(self).__name__}.to_polars()")
+        polars = package("polars", f"{type(self).__name__}.to_polars()")
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow(columns=columns))
         return frame
 
@@ -624,7 +624,7 @@ class Frame:
         needs duckdb.
         """
         method = f"{type(self).__name__}.to_duckdb()"
-        engine = _package("duckdb", method) if connection is None else connection
+        engine = package("duckdb", method) if connection is None else connection
         relation: duckdb.DuckDBPyRelation = engine.from_arrow(self.to_arrow(columns=columns))
         return relation
 
@@ -697,7 +697,8 @@ def _cell(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def _package(name: str, method: str) -> Any:
+def package(name: str, method: str) -> Any:
+    """Returns a package of Python's that a method needs, and says what to install."""
     try:
         return import_module(name)
     except ModuleNotFoundError as e:

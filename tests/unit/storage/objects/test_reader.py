@@ -88,7 +88,7 @@ def test_many_runs_in_one_call(store, ranged):
     runs = [(0, 3), (3, 0), (3, 20), (30, 1), (33, 7)]
     found = {}
     order = []
-    for i, batch in open_ranges(store, ref, runs, columns=ALL)(BATCH_ROWS):
+    for i, _, batch in open_ranges(store, ref, runs, columns=ALL)(BATCH_ROWS):
         order.append(i)
         found.setdefault(i, []).append(batch)
     assert order == sorted(order)

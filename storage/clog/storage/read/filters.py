@@ -1,0 +1,356 @@
+"""Filters of reads: which rows are wanted, and what need not be read to find them.
+
+A filter is an expression of pyarrow's over the columns that a read shows, or a list of tuples as
+``pyarrow.parquet`` takes. It is asked of rows that are there: of a table after it is known which
+record of a key is the latest, so that an older one that fits does not come back. What is read for
+it can be left out earlier, as far as it cannot be wanted whatever else holds:
+
+- Row groups whose statistics contradict the filter, of what is delivered. What is compared by keys
+  alone (the map of a table's dirty part) leaves out only those that the keys' own statistics
+  contradict: no row of such a key is wanted, whichever is the latest.
+- Pieces whose partition, offsets or time of append do.
+
+What holds for a row group or a piece is a *guarantee*, an expression, and Arrow says whether a
+filter can be true under it. Statistics of floats tell nothing of NaN: they count for a column only
+where the filter cannot be true of a row that has NaN there.
+
+pyarrow.dataset is imported where it is needed: it takes long, and few reads have a filter.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import and_
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.storage.errors import InvalidInputError
+from clog.storage.format.documents import NONE
+from clog.storage.format.log_info import LogSchema
+from clog.storage.numpy_arrays import scalar
+from clog.storage.objects.reader import Choose
+from clog.storage.read.scan import ReadPiece, read_schema
+from clog.storage.types.columns import arrow_schema, lone_leaves, projected, shaped
+from clog.storage.types.rows import RECORD_COLUMNS, Shown, TableColumns
+
+_OF_PIECES: Final = frozenset(("partition", "offset", "timestamp"))
+"""Columns that pieces tell something of."""
+_NESTED: Final = re.compile(r"FieldRef\.Nested\((?:FieldRef\.Name\([^()]*\) ?)+\)")
+_types = pa.types
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column, or a field of one, that a filter names: its name there, where it is stored, and its
+    type.
+    """
+
+    name: str
+    path: str
+    type: pa.DataType
+
+    @property
+    def top(self) -> str:
+        return self.path.partition(".")[0]
+
+    @property
+    def field(self) -> Any:
+        return pc.field(*self.name.split("."))
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """An expression over ``shown``; ``read`` are the columns of records that are read for it."""
+
+    expression: Any
+    shown: Shown
+    read: pa.Schema
+    by_key: "Pruned"
+    wanted: "Pruned"
+
+    @classmethod
+    def of(
+        cls, given: object, schema: LogSchema | None, rows: TableColumns | None = None
+    ) -> "RowFilter":
+        """Returns the filter that a user gives, over the plain columns of ``rows`` or else over
+        those of records.
+
+        Raises:
+            InvalidInputError: it is no filter, or names what is no column.
+        """
+        records = read_schema(schema)
+        plain = rows and rows.shown(arrow_schema(schema), None)
+        whole = plain.schema if plain else records
+        expression = _expression(given, (whole, records))
+        names = _names_in(expression, whole)
+        if names is None and plain:
+            names, plain = _names_in(expression, records), None
+        if names is None:
+            raise InvalidInputError(
+                f"the filter does not fit the columns: {_problem(expression, whole)};"
+                f" they are {', '.join(whole.names)}"
+            )
+        shown = rows.shown(arrow_schema(schema), names) if rows and plain else None
+        shown = shown or Shown(read_schema(schema, names), names)
+        pairs = zip(names, shown.paths, strict=True)
+        leaves = [leaf for name, path in pairs for leaf in _leaves(name, path, shown.schema)]
+        leaves = [leaf for leaf in leaves if _tells_all(expression, shown.schema, leaf)]
+        by_key, wanted = (
+            Pruned(expression, shown.schema, tuple(leaf for leaf in leaves if leaf.top in tops))
+            for tops in (("key",), RECORD_COLUMNS)
+        )
+        return cls(expression, shown, read_schema(schema, shown.paths), by_key, wanted)
+
+    def with_paths(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """Returns what is read for the filter and for these columns of records."""
+        both = dict.fromkeys((*paths, *self.shown.paths))
+        return tuple(p for p in both if not any(p.startswith(f"{other}.") for other in both))
+
+    @classmethod
+    def joined(
+        cls,
+        former: "RowFilter | None",
+        given: object,
+        schema: LogSchema | None,
+        rows: TableColumns | None,
+    ) -> "RowFilter | None":
+        """Returns the filter that wants what both want; None: all."""
+        if given is None or former is None:
+            return former if given is None else cls.of(given, schema, rows)
+        return cls.of(former.expression & given, schema, rows)
+
+    def of_batches(
+        self, batches: Iterable[pa.RecordBatch], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields what is wanted of batches, as batches of these columns."""
+        for batch in batches:
+            rows = self.kept(batch)
+            if rows.num_rows:
+                yield shaped(rows, schema)
+
+    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows that are wanted of records that have the columns ``read``."""
+        rows = self.shown.of(shaped(batch, self.read))
+        try:
+            return batch.filter(_evaluated(self.expression, rows))
+        except pa.ArrowException as e:
+            raise InvalidInputError(f"the filter fails: {e}") from e
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a filter leaves out of a read before it is read (`scan.Pruning`), by what is known of
+    some of its ``leaves``.
+    """
+
+    expression: Any
+    schema: pa.Schema
+    leaves: tuple[Leaf, ...]
+
+    def pieces(self, pieces: Sequence[ReadPiece]) -> Sequence[ReadPiece]:
+        """Returns those that may hold what is wanted."""
+        if not pieces or _OF_PIECES.isdisjoint(leaf.path for leaf in self.leaves):
+            return pieces
+        there = _possible(self.expression, self.schema, map(self._of_piece, pieces))
+        return [pieces[i] for i in there]
+
+    def chosen_of(self, run: Sequence[ReadPiece]) -> Choose | None:
+        """Returns what chooses row groups of neighbouring pieces' object; None: all."""
+        has_times = all(piece.append_time_ms == NONE for piece in run)
+        places = _OF_PIECES if not has_times else _OF_PIECES - {"timestamp"}
+        leaves = [leaf for leaf in self.leaves if leaf.path not in places]
+        return partial(self._chosen, leaves) if leaves else None
+
+    def _of_piece(self, piece: ReadPiece) -> Any:
+        offset = pc.field("offset")
+        known = {
+            "partition": pc.field("partition") == pa.scalar(piece.partition, pa.int32()),
+            "offset": (offset >= piece.start) & (offset < piece.end),
+        }
+        if piece.append_time_ms != NONE:
+            time = scalar(piece.append_time_ms * 1000, pa.timestamp("us", "UTC"))
+            known["timestamp"] = pc.field("timestamp") == time
+        return _all_of(known.get(leaf.path) for leaf in self.leaves)
+
+    def _chosen(
+        self, leaves: Sequence[Leaf], metadata: Any, numbers: Sequence[int]
+    ) -> Collection[int]:
+        places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+        stored = metadata.schema.to_arrow_schema()
+        found = [
+            (leaf, places[leaf.path], _type_at(stored, leaf.path))
+            for leaf in leaves
+            if leaf.path in places
+        ]
+
+        def guarantee(number: int) -> Any:
+            group = metadata.row_group(number)
+            rows = group.num_rows
+            return _all_of(
+                _within(leaf, group.column(i).statistics, kind, rows) for leaf, i, kind in found
+            )
+
+        there = _possible(self.expression, self.schema, map(guarantee, numbers))
+        return {numbers[i] for i in there}
+
+
+def _expression(given: object, schemas: Sequence[pa.Schema]) -> Any:
+    """Returns what is given as an expression."""
+    if isinstance(given, pc.Expression):
+        if "FieldPath(" in str(given):
+            raise InvalidInputError("the filter counts columns; name them")
+        return given
+    import pyarrow.parquet as pq
+
+    names = {name for schema in schemas for name in schema.names}
+
+    def named(column: str, operator: str, value: Any) -> tuple[Any, ...]:
+        is_path = column not in names and "." in column
+        return tuple(column.split(".")) if is_path else column, operator, value
+
+    try:
+        if not isinstance(given, list) or not given:
+            raise TypeError("it is no such list")
+        either = [given] if isinstance(given[0], tuple) else given
+        return pq.filters_to_expression([[named(*some) for some in all_of] for all_of in either])
+    except (TypeError, ValueError) as e:
+        raise InvalidInputError(
+            "a filter is an expression of pyarrow.compute, as pc.field('price') > 3, or a list of"
+            f" tuples, as [('price', '>', 3)]: {e}"
+        ) from e
+
+
+def _names_in(expression: Any, schema: pa.Schema) -> tuple[str, ...] | None:
+    """Returns which columns, of structs fields, the expression names, at least one; None where it
+    does not fit the schema.
+    """
+    text = str(expression)
+    whole = _NESTED.sub("", text)  # What is left may name a struct itself.
+    named: list[str] = []
+    for field in schema:
+        is_whole = not _types.is_struct(field.type) or field.name in whole
+        inner = [field.name] if is_whole else lone_leaves(field)
+        named += [path for path in inner if all(name in text for name in path.split("."))]
+    for some in (named, schema.names):
+        if some and _problem(expression, projected(schema, some)) is None:
+            break
+    else:
+        return None
+    for name in some if len(some) > 1 else ():
+        fewer = [other for other in some if other != name]
+        if fewer and _problem(expression, projected(schema, fewer)) is None:
+            some = fewer
+    return tuple(some)
+
+
+def _problem(expression: Any, schema: pa.Schema) -> str | None:
+    """Returns why rows of the schema cannot be asked; None where they can."""
+    empty = pa.RecordBatch.from_pylist([], schema)
+    try:
+        kind = _evaluated(expression, empty).type
+    except (pa.ArrowException, TypeError) as e:
+        return str(e).partition("\n")[0]
+    return None if _types.is_boolean(kind) else f"it is of type {kind}, not bool"
+
+
+def _tells_all(expression: Any, schema: pa.Schema, leaf: Leaf) -> bool:
+    """Tells whether statistics say all that matters of a column's values."""
+    if not _types.is_floating(leaf.type):
+        return True
+    with_nan = leaf.field == pa.scalar(float("nan"), leaf.type)
+    return not _possible(expression, schema, [with_nan])
+
+
+def _evaluated(expression: Any, batch: pa.RecordBatch) -> pa.Array:
+    """Returns the expression's value of each row."""
+    from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
+
+    source = TableSourceNodeOptions(pa.Table.from_batches([batch]))
+    steps = [
+        Declaration("table_source", source),
+        Declaration("project", ProjectNodeOptions([expression], ["wanted"])),
+    ]
+    column = Declaration.from_sequence(steps).to_table(use_threads=False).column(0)
+    return column.combine_chunks()
+
+
+def _possible(expression: Any, schema: pa.Schema, guarantees: Iterable[Any]) -> list[int]:
+    """Returns the numbers of those guarantees under which the expression may be true."""
+    import pyarrow.dataset as ds
+    from pyarrow.fs import LocalFileSystem
+
+    kind, nowhere = ds.ParquetFileFormat(), LocalFileSystem()
+    named = [
+        kind.make_fragment(str(i), nowhere, partition_expression=guarantee)
+        for i, guarantee in enumerate(guarantees)
+    ]
+    try:
+        possible = ds.FileSystemDataset(named, schema, kind).get_fragments(filter=expression)
+        return [int(fragment.path) for fragment in possible]
+    except pa.ArrowException:
+        return [*range(len(named))]  # What it fails at may be in no row that is asked.
+
+
+def _within(leaf: Leaf, statistics: Any, stored: pa.DataType, rows: int) -> Any:
+    """Returns what statistics say of a column of a row group, None for nothing."""
+    if statistics is None:
+        return None
+    nulls = statistics.null_count if statistics.has_null_count else None
+    if nulls == rows:
+        return leaf.field.is_null()
+    bounds = [_scalar(statistics, end, stored, leaf.type) for end in ("min", "max")]
+    if None in bounds:
+        return None
+    low, high = bounds
+    between = (leaf.field >= low) & (leaf.field <= high)
+    if low.equals(high) and not _types.is_floating(leaf.type):
+        between = leaf.field == low
+    return between if nulls == 0 else between | leaf.field.is_null()
+
+
+def _scalar(statistics: Any, end: str, stored: pa.DataType, kind: pa.DataType) -> Any:
+    """Returns a bound as a value of the column; None where it cannot be had."""
+    if not statistics.has_min_max:
+        return None
+    raw = getattr(statistics, f"{end}_raw")
+    if _types.is_decimal(stored):
+        made = pa.scalar(getattr(statistics, end), stored)
+    elif _types.is_string(stored):
+        made = pa.scalar(raw.decode(), stored)
+    elif _types.is_unsigned_integer(stored):
+        made = pa.scalar(raw % (1 << stored.bit_width), stored)
+    elif _types.is_integer(stored) or _types.is_temporal(stored):
+        made = pa.scalar(raw, pa.int32() if stored.bit_width <= 32 else pa.int64()).cast(stored)
+    elif _is_plain(stored):
+        made = pa.scalar(raw, stored)
+    else:
+        return None
+    return made.cast(kind) if kind != stored else made
+
+
+def _is_plain(stored: pa.DataType) -> bool:
+    """Tells whether Parquet's own value is the column's."""
+    plain = (_types.is_boolean, _types.is_binary, _types.is_fixed_size_binary)
+    return any(of(stored) for of in plain) or stored in (pa.float32(), pa.float64())
+
+
+def _type_at(schema: pa.Schema, path: str) -> pa.DataType:
+    top, *below = path.split(".")
+    kind = schema.field(top).type
+    for name in below:
+        kind = kind.field(name).type
+    return kind
+
+
+def _leaves(name: str, path: str, shown: pa.Schema) -> Iterator[Leaf]:
+    """Yields the leaves of a column that a filter names, which is stored at the path."""
+    for inner in lone_leaves(pa.field("", _type_at(shown, name))):
+        yield Leaf(name + inner, path + inner, _type_at(shown, name + inner))
+
+
+def _all_of(expressions: Iterable[Any]) -> Any:
+    known = [expression for expression in expressions if expression is not None]
+    return reduce(and_, known) if known else pc.scalar(True)  # noqa: FBT003

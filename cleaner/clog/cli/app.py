@@ -31,6 +31,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "copy": "copy",
         "convert": "copy",
         "mirror": "mirror",
+        "capture": "capture",
         "delete": "logs",
     },
     "Records": {

@@ -1,6 +1,5 @@
 """`clog mirror`: topics of Kafka, mirrored into logs with the same offsets."""
 
-import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ from clog.cli.options import (
     option,
     pairs,
     partition_count,
+    until_stopped,
     usage_errors,
 )
 from clog.cli.output import (
@@ -140,7 +140,7 @@ def mirror(  # noqa: PLR0913 - one for each option
         raise typer.BadParameter("--force needs --end")
     if verify:
         return _verify(source, url, options, given)
-    with _until_stopped() as should_stop, _shown(given, once=once or end) as on_progress:
+    with until_stopped() as should_stop, _shown(given, once=once or end) as on_progress:
         done = run(
             source,
             url,
@@ -198,7 +198,7 @@ def _send(
 
     from clog.bridge import send
 
-    with _until_stopped() as should_stop, progress(hidden=given.json) as bars:
+    with until_stopped() as should_stop, progress(hidden=given.json) as bars:
         bar = bars.add_task("sending", total=None)
 
         def on_progress(done: "Sent") -> None:
@@ -222,25 +222,6 @@ def _send(
         f" {counted(done.lag, 'offset')} behind",
     )
     return Code.INTERRUPTED if should_stop() else None
-
-
-@contextmanager
-def _until_stopped() -> "Iterator[Callable[[], bool]]":
-    """Yields what tells whether a signal has come that ends processes; a second one ends it at
-    once.
-    """
-    came: list[int] = []
-
-    def note(number: int, _: object) -> None:
-        came.append(number)
-        signal.signal(number, before[number])
-
-    before = {int(s): signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

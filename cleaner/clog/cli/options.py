@@ -5,6 +5,7 @@ how their text is read, and `command`, which gives a function the options that n
 import inspect
 import json
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -257,6 +258,25 @@ def usage_errors() -> Iterator[None]:
         yield
     except InvalidInputError as e:
         raise typer.BadParameter(str(e)) from None
+
+
+@contextmanager
+def until_stopped() -> "Iterator[Callable[[], bool]]":
+    """Yields what tells whether a signal has come that ends processes; a second one ends it at
+    once.
+    """
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        signal.signal(number, before[number])
+
+    before = {int(s): signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

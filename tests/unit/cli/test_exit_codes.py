@@ -20,8 +20,10 @@ NEEDED = {
     "mirror": ["kafka://localhost:1/topic"],
 }
 """What a command needs besides the URL of a log, so that its command line is right."""
-WITHOUT_A_LOG = ("create", "verify-store", "ui")
-"""Commands that may be given a URL where there is none; a page waits for one."""
+WITHOUT_A_LOG = ("create", "verify-store", "ui", "capture")
+"""Commands that may be given a URL where there is none; a page waits for one, and a database comes
+before it.
+"""
 NUMBERS = ("N", "MS", "MIB", "VERSION", "PORT", "TIME", "INTERVAL", "WHERE", "[HOST:]PORT")
 """What stands in the help for a value that is read."""
 

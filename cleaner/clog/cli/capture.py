@@ -1,0 +1,210 @@
+"""`clog capture`: a database of PostgreSQL, captured into logs, one a table."""
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from clog.cli.options import (
+    CONFIGS,
+    Code,
+    Given,
+    argument,
+    command,
+    configs,
+    flag,
+    integer,
+    option,
+    pairs,
+    partition_count,
+    until_stopped,
+    usage_errors,
+)
+from clog.cli.output import (
+    count,
+    counted,
+    duration,
+    print_json_line,
+    print_note,
+    progress,
+    say,
+    size,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clog.bridge import Captured, CapturedTable
+
+_TOLD_MS: Final = 60_000
+"""How often it is told how far it is, where no bar shows that."""
+
+_TABLES = option(
+    "--tables PATTERN",
+    "Tables, schema.table, or table alone in public; * stands for anything. Repeat it for more."
+    " Default: all.",
+)
+_EXCLUDE = option("--exclude PATTERN", "Tables that are left out, likewise.")
+_MASKS = option(
+    "--mask COLUMN=HOW",
+    "schema.table.column=drop leaves the column out; =hash keeps a hash of it, keyed with"
+    " $CLOG_CAPTURE_HASH_KEY; =text keeps its text, whatever its type.",
+)
+_EVENTS = flag(
+    "--events",
+    "Take the inserts of tables without a usable key, as events. Default: such tables are an"
+    " error, unless --exclude leaves them out.",
+)
+_PUBLICATION = option(
+    "--publication NAME",
+    "Read a publication that somebody else made, with its filters. Default: make one.",
+)
+_RELOAD = option(
+    "--reload TABLE",
+    "Load this table anew, or all of them with --reload all, which also makes a new slot.",
+)
+_SLOT_BYTES = option(
+    "--slot-max-mib MIB",
+    "Give the replication slot up, and end, when it makes the database keep more than this."
+    " Default: warn only.",
+    integer(1),
+)
+
+
+@command(writes=True)
+def capture(  # noqa: PLR0913 - one for each option
+    source: str = argument(
+        "SOURCE", "postgres://USER@HOST:PORT/DATABASE?sslmode=…; the password in $PGPASSWORD."
+    ),
+    url: str = argument("URL", "Where the logs stand: the folder of one for each table."),
+    *,
+    once: bool = flag("--once", "End at the end of now. Default: follow, until stopped."),
+    tables: list[str] | None = _TABLES,
+    exclude: list[str] | None = _EXCLUDE,
+    mask: list[str] | None = _MASKS,
+    events: bool = _EVENTS,
+    publication: str | None = _PUBLICATION,
+    reload: list[str] | None = _RELOAD,
+    partitions: int | None = option(
+        "--partitions N", "Number of partitions of logs that are made. Default: 1.", partition_count
+    ),
+    slot_max_mib: int | None = _SLOT_BYTES,
+    config: list[str] | None = CONFIGS,
+    given: Given,
+) -> Code | None:
+    r"""Capture a database of PostgreSQL into logs.
+
+    Each table becomes a typed log at URL/schema.table, keyed by its replica identity, and the log
+    at URL names which versions of them belong together: "clog snapshot" of URL has each
+    transaction of the database whole or not at all. What is there is loaded first, then the
+    database is followed. Killed and run again with the same arguments it goes on; a second one
+    takes over. PostgreSQL 14 or newer with wal_level=logical; nothing is installed there.
+
+    \b
+    clog capture postgres://clog@db:5432/shop s3://bucket/shop --once
+    clog capture postgres://clog@db/shop s3://bucket/shop --tables 'sales.*'
+    clog capture postgres://clog@db/shop s3://bucket/shop --mask public.users.email=hash
+    """
+    from clog.bridge import capture as run
+    from clog.bridge.postgres.catalogue import Choice
+    from clog.bridge.postgres.masking import hash_key
+    from clog.bridge.postgres.source import Source
+
+    masks = pairs(mask, what="--mask")
+    own = configs(config)
+    with usage_errors():
+        Source(source)
+        if "hash" in Choice(masks=masks).masks.values():
+            hash_key()
+    names = reload or []
+    with until_stopped() as should_stop, _shown(given, once=once) as on_progress:
+        done = run(
+            source,
+            url,
+            once=once,
+            tables=tables or (),
+            exclude=exclude or (),
+            masks=masks,
+            events=events,
+            publication=publication,
+            reload=True if "all" in names else names,
+            partitions=partitions or 1,
+            config=own,
+            slot_bytes_max=None if slot_max_mib is None else slot_max_mib << 20,
+            storage_options=given.storage,
+            single_writer=given.single_writer,
+            on_progress=on_progress,
+            should_stop=should_stop,
+        )
+    given.tell(_as_json(done), lambda: _say(done))
+    return Code.INTERRUPTED if should_stop() else None
+
+
+@contextmanager
+def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]":
+    """Yields what shows how far it is: bars, or lines where there is no terminal."""
+    from clog.storage.env import SystemClock
+
+    clock, told_ms = SystemClock(), [0]
+    bars_of: dict[str, Any] = {}
+    with progress(hidden=given.json) as bars:
+
+        def on_progress(done: "Captured") -> None:
+            for name, table in done.tables.items():
+                if table.is_loading or name in bars_of:
+                    bar = bars_of.setdefault(name, bars.add_task(f"loading {name}", total=None))
+                    most = max(table.expected, table.loaded)
+                    bars.update(
+                        bar,
+                        completed=table.loaded,
+                        total=most if table.is_loading else table.loaded,
+                    )
+            now_ms = clock.monotonic_ms()
+            is_loading = any(table.is_loading for table in done.tables.values())
+            if (once and not is_loading) or not bars.disable or told_ms[0] + _TOLD_MS > now_ms:
+                return
+            told_ms[0] = now_ms
+            if given.json:
+                print_json_line(_as_json(done))
+            else:
+                print_note(_pace(done))
+
+        yield on_progress
+
+
+def _pace(done: "Captured") -> str:
+    loading = [
+        f"{name} {count(table.loaded)} of about {count(table.expected)}"
+        for name, table in done.tables.items()
+        if table.is_loading
+    ]
+    if loading:
+        return f"loading {', '.join(loading)} rows"
+    return (
+        f"{counted(done.transactions, 'transaction')} taken; {size(done.lag_bytes)} and"
+        f" {duration(done.lag_ms)} behind; the slot keeps {size(done.slot_bytes)}"
+    )
+
+
+def _say(done: "Captured") -> None:
+    for name, table in done.tables.items():
+        loaded = f", {counted(table.loaded, 'row')} of it loaded" if table.loaded else ""
+        say(f"{name}: {counted(table.rows, 'change')}{loaded}; {table.url} version {table.version}")
+        for note in _notes(name, table):
+            print_note(note)
+    at = f"at one cut, {done.position}" if done.position else "without a cut yet"
+    taken, many = counted(done.transactions, "transaction"), counted(len(done.tables), "table")
+    say(f"{taken}; {many} {at}; {size(done.lag_bytes)} behind")
+    for name in done.events:
+        print_note(f"{name}: inserts alone, as events, since updates and deletes name no row")
+    for name, where in done.filters.items():
+        print_note(f"{name}: only rows that the publication's filter has: {where}")
+
+
+def _notes(name: str, table: "CapturedTable") -> "Iterator[str]":
+    for column, why in {**table.left, **table.notes}.items():
+        yield f"{name}.{column}: {why}"
+
+
+def _as_json(done: "Captured") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(done)

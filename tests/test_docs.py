@@ -34,8 +34,8 @@ def blocks(path):
     return BLOCK.findall((ROOT / path).read_text())
 
 
-ELSEWHERE = ("# spark", "# with Kafka")
-"""How a block begins that Spark's tests run, or that is shown beside ours and needs a broker."""
+ELSEWHERE = ("# spark", "# with Kafka", "# with PostgreSQL")
+"""How a block begins that Spark's tests run, or that needs a broker or a database."""
 PYTHON = [
     pytest.param(path, code, id=f"{path} {number}")
     for path in DOCUMENTS

@@ -188,6 +188,8 @@ class _Buffer:
         self.size_bytes = int(self.lengths.sum())
         self.data = b"".join([*messages, _PADDING])
         self.octets: Octets = np.frombuffer(self.data, np.uint8)
+        view = np.lib.stride_tricks.sliding_window_view
+        self._windows = {width: view(self.octets, width) for width in (2, 4, 8)}
         self.ends: Ints = np.cumsum(self.lengths)
         self.starts: Ints = self.ends - self.lengths
         if len(messages) and self.lengths.min() == 0:
@@ -203,9 +205,8 @@ class _Buffer:
 
     def numbers(self, at: Ints, width: int) -> Ints:
         """Returns the integers of so many bytes that begin there: with a sign those of 8."""
-        windows = np.lib.stride_tricks.sliding_window_view(self.octets, width)
         sign = "i" if width == 8 else "u"
-        return windows[at].view(f">{sign}{width}")[:, 0].astype(np.int64)
+        return self._windows[width][at].view(f">{sign}{width}")[:, 0].astype(np.int64)
 
     def texts(self, starts: Ints, ends: Ints, valid: Mask) -> pa.Array:
         """Returns an array of strings that lie there, null where they are not ``valid``."""
@@ -417,6 +418,8 @@ class _Found:
         """Returns kind, start and end of a column of the new rows, from the old one where the new
         one lacks what the old one has.
         """
+        if self.old is None:  # So none is a delete.
+            return self.new.kinds[i], self.new.starts[i], self.new.ends[i]
         count = len(self.is_delete)
         kind = np.full(count, _NULL, np.uint8)
         start, end = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -487,7 +490,7 @@ def _laid_out(buffer: _Buffer, found: _Found, transactions: Ints) -> Changes:
         if i in known.key and deleted.any():
             at = deleted if source is None else source[deleted]
             kind[deleted], start[deleted], end[deleted] = (p[at] for p in found.old_values(i))
-        elif i not in known.key:
+        elif i not in known.key and found.old is not None:
             kind[deleted] = _NULL
         lacks = kind == _UNCHANGED
         if lacks.any():

@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -62,19 +63,22 @@ class Postgres:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory):
-    """A server that runs."""
+def postgres_server():
+    """A server that runs, in a folder that its user can always enter: pytest shuts its own at each
+    start.
+    """
     if importlib.util.find_spec("psycopg2") is None:
         pytest.skip("psycopg2 is not installed")
     sys.path.append(str(BENCHMARKS))
     from peers.postgres import Server, UnavailableError
 
-    try:
-        server = Server(tmp_path_factory.mktemp("postgres"))
-    except UnavailableError as e:
-        pytest.skip(str(e))
-    with server:
-        yield server
+    with tempfile.TemporaryDirectory(prefix="clog-postgres-") as folder:
+        try:
+            server = Server(Path(folder) / "server")
+        except UnavailableError as e:
+            pytest.skip(str(e))
+        with server:
+            yield server
 
 
 @pytest.fixture

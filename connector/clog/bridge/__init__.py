@@ -2,7 +2,8 @@
 
 `mirror` makes a log of a topic, with the same partitions and offsets, and `verify` compares them
 while both have cleaners of their own; `send` is the way back. `capture` makes a log of each table
-of a database of PostgreSQL, and cuts that have its transactions whole. Without pyspark; Kafka's
+of a database of PostgreSQL, and cuts that have its transactions whole; `verify_capture` compares
+them with the database. Without pyspark; Kafka's
 client, confluent-kafka, and PostgreSQL's, psycopg2, are needed when a source is talked to.
 """
 
@@ -12,6 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clog.bridge.mirroring import Mirrored, MirroredTopic, mirror
     from clog.bridge.postgres.capturing import Captured, CapturedTable, capture
+    from clog.bridge.postgres.verifying import (
+        RowDifference,
+        VerifiedCapture,
+        VerifiedTable,
+        verify_capture,
+    )
     from clog.bridge.sending import Sent, send
     from clog.bridge.verifying import Difference, Verified, verify
 
@@ -21,12 +28,16 @@ __all__ = [
     "Difference",
     "Mirrored",
     "MirroredTopic",
+    "RowDifference",
     "Sent",
     "Verified",
+    "VerifiedCapture",
+    "VerifiedTable",
     "capture",
     "mirror",
     "send",
     "verify",
+    "verify_capture",
 ]
 
 _MODULES = {
@@ -35,12 +46,16 @@ _MODULES = {
     "Difference": "verifying",
     "Mirrored": "mirroring",
     "MirroredTopic": "mirroring",
+    "RowDifference": "postgres.verifying",
     "Sent": "sending",
     "Verified": "verifying",
+    "VerifiedCapture": "postgres.verifying",
+    "VerifiedTable": "postgres.verifying",
     "capture": "postgres.capturing",
     "mirror": "mirroring",
     "send": "sending",
     "verify": "verifying",
+    "verify_capture": "postgres.verifying",
 }
 
 

@@ -1,0 +1,536 @@
+"""Captured tables compared with their source, while both go on.
+
+V1. A slot of our own is begun, or, where no capture runs, its own slot is looked at: from there on
+    the source can tell what changes.
+V2. A snapshot of the source is taken, and held.
+V3. A capture that runs is waited for until it has all that the snapshot shows.
+V4. A cut of the logs is named, for as long as this takes.
+V5. The slot tells which keys changed from V1 to now. Their rows may be newer on either side, so
+    they are left out, and counted. All others must be equal.
+V6. Each table is read on both sides. Rows fall into `RANGES` by the hash of their key; kept are, of
+    each range, the number of rows and the sum of their hashes. Where those differ, the rows of the
+    first such ranges are read again, and those that differ are named.
+
+Nothing of the source is changed, and nothing of the logs but the cut, which goes at the end. Row
+filters and columns of the publication, and masks, hold for what is read of the source.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from clog.bridge.postgres import catalogue
+from clog.bridge.postgres.catalogue import EVENTS, HASH, Binding, Choice, SourceTable
+from clog.bridge.postgres.loading import load
+from clog.bridge.postgres.logs import ABOUT, ID
+from clog.bridge.postgres.masking import hash_key, masked
+from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
+from clog.bridge.postgres.source import Queries, Source, literal, lsn_of, lsn_text, quoted
+from clog.bridge.postgres.tables import Changes
+from clog.bridge.postgres.types import TablePlan, plan_of
+from clog.storage import Cut, Log, drop_snapshot, snapshot
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.errors import (
+    InvalidInputError,
+    SourceReplacedError,
+    SourceUnavailableError,
+)
+from clog.storage.keys.hashing import hash_keys, key_bytes
+from clog.storage.numpy_arrays import to_arrow, to_numpy
+from clog.storage.types.columns import BYTES
+
+RANGES: Final = 1 << 14
+SHOWN_MAX: Final = 10
+"""Of each table so many rows that differ are named."""
+_AGAIN_ROWS: Final = 100_000
+_KEEP_MS: Final = 86_400_000
+_PATIENCE_MS: Final = 60_000
+_LOOK_MS: Final = 100
+_FETCHED: Final = 10_000
+_SHIFT: Final = np.uint64(50)
+_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+_ONE: Final = np.uint64(1)
+
+Words = NDArray[np.uint64]
+Take = Callable[[pa.RecordBatch], None]
+Rows = Callable[[Take], object]
+"""Hands all rows of a table to a function, in batches; may be called again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """A row that differs.
+
+    Attributes:
+        key: as text.
+        why: what is wrong; it names columns, and no value.
+    """
+
+    key: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedTable:
+    """What the comparison of a table found.
+
+    Attributes:
+        table: its name in the source.
+        url: of its log.
+        rows: how many the source has, of those that were compared.
+        log_rows: how many the log has.
+        changed: how many keys changed meanwhile, and were left out.
+        ranges: how many of `RANGES` differ.
+        differences: the first rows that differ.
+    """
+
+    table: str
+    url: str
+    rows: int
+    log_rows: int
+    changed: int
+    ranges: int
+    differences: tuple[RowDifference, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all rows that were compared are equal."""
+        return not self.ranges
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedCapture:
+    """What a comparison found.
+
+    Attributes:
+        url: of the home.
+        position: the LSN of the snapshot of the source.
+        tables: those that were compared.
+        skipped: those that were not, and why.
+    """
+
+    url: str
+    position: str
+    tables: tuple[VerifiedTable, ...]
+    skipped: Mapping[str, str]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all tables that were compared are equal."""
+        return all(table.is_equal for table in self.tables)
+
+
+def verify_capture(
+    dsn: str,
+    url: str,
+    *,
+    tables: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    storage_options: Mapping[str, object] | None = None,
+    single_writer: bool = False,
+    on_progress: Callable[[str], None] = lambda _: None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> VerifiedCapture:
+    """Compares captured tables with their source, at one snapshot of it and one cut of the logs.
+    Reads all of both; a capture may run meanwhile, and the application write.
+
+    Args:
+        dsn: as of `capture`.
+        url: the home.
+        tables: patterns of ``schema.table``; none: all that are captured.
+        exclude: patterns of tables that are left out.
+        storage_options: of the logs' filesystem.
+        single_writer: as of `Log.create`.
+        on_progress: told the name of each table, before it is read.
+        clock: the source of times; None: the system's clock.
+        ids: the source of random ids; None: the operating system.
+
+    Raises:
+        InvalidInputError: there is no capture at the URL.
+        SourceReplacedError: it is of another database.
+        SourcePurgedError: the capture's slot is gone, so what changed since is not known.
+        SourceUnavailableError: the source does not answer, or the capture does not come on.
+        NotFoundError: no table is meant; or the logs have no cut yet.
+    """
+    reach: dict[str, Any] = {"storage_options": storage_options, "single_writer": single_writer}
+    clock, ids = clock or SystemClock(), ids or SystemIds()
+    home = _Home.read(Log.open(url, clock=clock, ids=ids, **reach))
+    source = Source(dsn)
+    home.check(source)
+    name = f"verify-{ids.new_id()}"
+    with source.connected() as ask, source.connected() as held:
+        slot, is_running = _slot(ask, source, home, name)  # V1
+        held.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        ((text,),) = held.rows("select pg_current_wal_insert_lsn()::text")  # V2
+        if is_running:
+            _await(ask, home, lsn_of(text), clock)  # V3
+        plans, skipped = _plans(
+            held, source, home, Choice(tuple(tables), tuple(exclude), events=True)
+        )
+        cut = snapshot(home.url, name, _KEEP_MS, clock=clock, ids=ids, **reach)  # V4
+        try:
+            changed = _changed(ask, slot, home, plans)  # V5
+            found = []
+            for one in plans:
+                if changed[one.table.oid] is None:
+                    skipped[one.table.what] = "it was emptied meanwhile"
+                    continue
+                on_progress(one.table.what)
+                log = Log.open(one.url, clock=clock, ids=ids, **reach)
+                found.append(one.verified(held, log, cut, changed[one.table.oid] or ()))
+        finally:
+            drop_snapshot(home.url, name, **reach)
+    return VerifiedCapture(home.url, lsn_text(lsn_of(text)), tuple(found), skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """What the home says of a capture; it is read, and no capture is disturbed."""
+
+    url: str
+    sources: frozenset[str]
+    slot: str
+    publications: tuple[str, ...]
+    own: bool
+    filters: Mapping[str, str]
+    bindings: Mapping[int, Binding]
+
+    @classmethod
+    def read(cls, log: Log) -> "_Home":
+        rows = log.table().to_arrow().to_pylist() if log.schema == BYTES else []
+        kept = {row["key"]: row["value"] for row in rows}
+        if ABOUT not in kept:
+            raise InvalidInputError(
+                f"{log.url} is no home of a capture, or nothing is captured there yet"
+            )
+        about = json.loads(kept.pop(ABOUT))
+        bindings = map(Binding.read, kept.values())
+        return cls(
+            log.url,
+            frozenset(log.positions(ID)),
+            about["slot"],
+            tuple(about["publications"]),
+            about["own"],
+            about["filters"],
+            {binding.oid: binding for binding in bindings},
+        )
+
+    def check(self, source: Source) -> None:
+        """Raises if the logs are those of another database."""
+        name = source.identity().name
+        if name not in self.sources:
+            raise SourceReplacedError(
+                f"{self.url} captures {', '.join(sorted(self.sources))}, and the address leads to"
+                f" {name}"
+            )
+
+
+def _slot(ask: Queries, source: Source, home: _Home, name: str) -> tuple[str, bool]:
+    """Does V1; returns the slot, and whether a capture runs. A slot of our own goes with the
+    connection.
+    """
+    found = ask.slot(home.slot)
+    if found is None:
+        raise source.lost(home.slot, "does not exist")
+    if found.active_pid is None:
+        return home.slot, False
+    own = name.replace("-", "_").lower()
+    ask.rows("select pg_create_logical_replication_slot(%s, 'pgoutput', true)", [own])
+    return own, True
+
+
+def _await(ask: Queries, home: _Home, lsn: int, clock: Clock) -> None:
+    """Does V3."""
+    end_ms = clock.monotonic_ms() + _PATIENCE_MS
+    while (found := ask.slot(home.slot)) is not None and found.active_pid is not None:
+        if found.confirmed_lsn >= lsn:
+            return
+        if clock.monotonic_ms() > end_ms:
+            raise SourceUnavailableError(
+                f"the capture into {home.url} is at {lsn_text(found.confirmed_lsn)}, and has not"
+                f" come to {lsn_text(lsn)} within a minute; compare when it follows more closely"
+            )
+        clock.sleep_ms(_LOOK_MS)
+    raise SourceUnavailableError(f"the capture into {home.url} ended meanwhile; compare again")
+
+
+def _plans(
+    ask: Queries, source: Source, home: _Home, choice: Choice
+) -> tuple[list["_Compared"], dict[str, str]]:
+    """Returns the tables that are compared, and why others are not."""
+    bound = {b.what: b for b in home.bindings.values()}
+    there = catalogue.read(ask, choice, address=source.address)
+    if not home.own:
+        (publication,) = home.publications
+        _, there = catalogue.published(ask, source, publication, there)
+    plans, skipped = [], {}
+    for table in there:
+        binding = home.bindings.get(table.oid)
+        if binding is None:
+            skipped[table.what] = "it is not captured"
+        elif binding.identity == EVENTS:
+            skipped[table.what] = "its log has events: what was inserted, whatever became of it"
+        else:
+            plans.append(_Compared.of(ask, table, binding, home))
+    names = {table.what for table in there}
+    for what in sorted(bound.keys() - names):
+        if choice.has(what):
+            skipped[what] = "the source has it no more"
+    return plans, skipped
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A table that is compared.
+
+    Attributes:
+        table: as the catalogue has it, with the columns that are captured.
+        plan: how they are kept.
+        url: of its log.
+        where: the condition of rows that are published; None: all are.
+        hashed: columns of which the log has hashes, with ``hash_key``.
+    """
+
+    table: SourceTable
+    plan: TablePlan
+    url: str
+    where: str | None
+    hashed: tuple[str, ...]
+    hash_key: bytes
+
+    @classmethod
+    def of(cls, ask: Queries, table: SourceTable, binding: Binding, home: _Home) -> "_Compared":
+        kept = {name for name, *_ in binding.columns}
+        table = replace(table, columns=tuple(c for c in table.columns if c.name in kept))
+        plan = plan_of(ask.connection, table.columns, what=table.what, text=binding.masks)
+        hashed = tuple(name for name, mask in binding.masks.items() if mask == HASH)
+        return cls(
+            *(table, plan, f"{home.url}/{binding.folder}", home.filters.get(table.what), hashed),
+            hash_key() if hashed else b"",
+        )
+
+    @property
+    def of_key(self) -> TablePlan:
+        """How the columns of the key are kept."""
+        own = [i for i, name in enumerate(self.plan.schema.names) if name in self.table.key]
+        fields = pa.schema([self.plan.schema.field(i) for i in own])
+        return TablePlan(self.table.what, fields, tuple(self.plan.forms[i] for i in own))
+
+    def keys(self, rows: pa.RecordBatch) -> list[bytes]:
+        """Returns the keys of rows as the log has them."""
+        own = [name for name in self.hashed if name in rows.schema.names]
+        found: list[bytes] = keys_of(masked(rows, own, self.hash_key), self.table.key).to_pylist()
+        return found
+
+    def verified(
+        self, held: Queries, log: Log, cut: Cut, changed: Collection[bytes]
+    ) -> VerifiedTable:
+        """Does V6."""
+        shown = log.table(at=cut)
+        there = set(shown.schema.names)
+        columns = pa.schema([field for field in self.plan.schema if field.name in there])
+        lacking = [
+            RowDifference("", f"the log has no column {name}")
+            for name in self.plan.schema.names
+            if name not in there
+        ]
+
+        def source(take: Take) -> None:
+            select = self.table.select(self.where)
+            load(
+                held.connection,
+                select,
+                self.plan,
+                lambda rows: take(masked(rows, self.hashed, self.hash_key)),
+            )
+
+        def rows_of_log(take: Take) -> None:
+            for batch in shown.to_batches(columns=columns.names):
+                take(batch)
+
+        rows, log_rows, ranges, differences = compared(
+            columns, self.table.key, source, rows_of_log, changed
+        )
+        return VerifiedTable(
+            *(self.table.what, log.url, rows, log_rows, len(changed)),
+            ranges=ranges,
+            differences=(*lacking, *differences)[:SHOWN_MAX],
+        )
+
+
+def _changed(
+    ask: Queries, slot: str, home: _Home, tables: Sequence[_Compared]
+) -> dict[int, set[bytes] | None]:
+    """Does V5; returns the keys by the tables' oids, None where a table was emptied."""
+    found: dict[int, set[bytes] | None] = {one.table.oid: set() for one in tables}
+    plans = {one.table.oid: (one, one.of_key) for one in tables}
+    decoder = Decoder(lambda relation: plans.get(relation.oid))
+    options = {**OPTIONS, "publication_names": ",".join(map(quoted, home.publications))}
+    given = ", ".join(literal(part) for pair in options.items() for part in pair)
+    peek = f"pg_logical_slot_peek_binary_changes({literal(slot)}, NULL, NULL, {given})"
+    ask.run("BEGIN", f"DECLARE changed NO SCROLL CURSOR FOR SELECT data FROM {peek}")  # noqa: S608
+    while messages := ask.rows(f"FETCH {_FETCHED} FROM changed"):
+        for step in decoder.decode([bytes(row[0]) for row in messages]).steps:
+            if isinstance(step, Changes):
+                keys = found[step.table.table.oid]
+                if keys is not None:
+                    keys.update(step.table.keys(step.rows))
+            else:
+                found.update((one.table.oid, None) for one in step.tables)
+    ask.run("COMMIT")
+    return found
+
+
+def compared(
+    columns: pa.Schema, key: list[str], source: Rows, log: Rows, changed: Collection[bytes]
+) -> tuple[int, int, int, tuple[RowDifference, ...]]:
+    """Returns the numbers of rows of both sides, how many ranges differ, and the first rows that
+    do.
+
+    Args:
+        columns: those that are compared; each side may have more.
+        key: those of the key.
+        source: reads one side.
+        log: reads the other.
+        changed: keys that are left out, as `keys_of` makes them.
+    """
+    without = np.sort(_words([pa.array(sorted(changed), pa.binary())], len(changed)))
+    sides = (_Side(columns, key, without), _Side(columns, key, without))
+    for side, rows in zip(sides, (source, log), strict=True):
+        rows(side.add)
+    one, other = sides
+    differ = np.flatnonzero((one.counts != other.counts) | (one.sums != other.sums))
+    differences: tuple[RowDifference, ...] = ()
+    if len(differ):
+        sizes = np.cumsum(one.counts[differ] + other.counts[differ])
+        first = differ[: max(1, int(np.searchsorted(sizes, _AGAIN_ROWS)))]
+        for side, rows in zip(sides, (source, log), strict=True):
+            side.wanted = first
+            rows(side.keep)
+        differences = _named(one.kept_rows(), other.kept_rows(), columns, key)
+    return int(one.counts.sum()), int(other.counts.sum()), len(differ), differences
+
+
+def keys_of(rows: pa.RecordBatch, key: list[str]) -> pa.Array:
+    """Returns the keys of rows as binary."""
+    if len(key) == 1:
+        return key_bytes(rows.column(key[0]))
+    fields = [rows.schema.field(name) for name in key]
+    return key_bytes(pa.StructArray.from_arrays([rows.column(n) for n in key], fields=fields))
+
+
+class _Side:
+    """One side's rows, by range: their number, and the sum of their hashes."""
+
+    def __init__(self, columns: pa.Schema, key: list[str], without: Words) -> None:
+        self.counts = np.zeros(RANGES, np.int64)
+        self.sums = np.zeros(RANGES, np.uint64)
+        self.wanted: NDArray[Any] = np.empty(0, np.int64)
+        self._columns = columns
+        self._key = key
+        self._without = without
+        self._kept: list[pa.RecordBatch] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Counts rows."""
+        rows, ranges = self._compared(batch)
+        words = _words(rows.columns, rows.num_rows)
+        self.counts += np.bincount(ranges, minlength=RANGES)
+        np.add.at(self.sums, ranges, words)
+
+    def keep(self, batch: pa.RecordBatch) -> None:
+        """Keeps rows of the ranges that are wanted."""
+        rows, ranges = self._compared(batch)
+        mask = np.isin(ranges, self.wanted)
+        if mask.any():
+            self._kept.append(rows.filter(to_arrow(mask)))
+
+    def kept_rows(self) -> pa.RecordBatch:
+        """Returns the rows that were kept."""
+        columns = [pa.nulls(0, field.type) for field in self._columns]
+        none = pa.RecordBatch.from_arrays(columns, schema=self._columns)
+        return pa.concat_batches([none, *self._kept])
+
+    def _compared(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[Any]]:
+        """Returns the columns that are compared of rows that are, and their ranges."""
+        columns = [batch.column(f.name).cast(f.type) for f in self._columns]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._columns)
+        words = _words([keys_of(rows, self._key)], rows.num_rows)
+        if len(self._without):
+            at = np.searchsorted(self._without, words)
+            mask = self._without[np.minimum(at, len(self._without) - 1)] != words
+            rows, words = rows.filter(to_arrow(mask)), words[mask]
+        return rows, (words >> _SHIFT).astype(np.int64)
+
+
+def _words(columns: Iterable[pa.Array], rows: int) -> Words:
+    """Returns a hash of each row."""
+    words = np.zeros(rows, np.uint64)
+    for i, column in enumerate(columns):
+        words = (words ^ _column_words(column, i)) * _ODD
+        words ^= words >> np.uint64(32)
+    return words
+
+
+def _column_words(column: pa.Array, seed: int) -> Words:
+    """Returns a hash of each value; of null it is 0."""
+    words = np.zeros(len(column), np.uint64)
+    valid = to_numpy(column.is_valid())
+    there = column if valid.all() else column.filter(to_arrow(valid))
+    kind = column.type
+    if pa.types.is_list(kind):
+        lengths = to_numpy(pc.list_value_length(there)).astype(np.int64)
+        ends = np.cumsum(lengths)
+        inner = _column_words(there.flatten(), seed)
+        places = np.arange(len(inner)) - np.repeat(ends - lengths, lengths)
+        sums = np.zeros(len(inner) + 1, np.uint64)
+        np.cumsum((inner + _ODD) * (2 * places + 1).astype(np.uint64), out=sums[1:])
+        words[valid] = (sums[ends] - sums[ends - lengths]) * _ODD + lengths.astype(np.uint64) + _ONE
+        return words
+    if pa.types.is_floating(kind):
+        there = there.view(pa.int32() if kind == pa.float32() else pa.int64())
+    if len(there):
+        words[valid] = hash_keys(key_bytes(there), seed=seed)[:, 0] | _ONE
+    return words
+
+
+def _named(
+    source: pa.RecordBatch, log: pa.RecordBatch, columns: pa.Schema, key: list[str]
+) -> tuple[RowDifference, ...]:
+    """Returns the first rows that differ, of some ranges whose rows are here."""
+    sides, keys = (source, log), (keys_of(source, key), keys_of(log, key))
+    found = []
+    for i, who in enumerate(("source", "log")):
+        alone = to_numpy(pc.invert(pc.is_in(keys[i], value_set=keys[1 - i])))
+        first = np.flatnonzero(alone)[:SHOWN_MAX].tolist()
+        found += [
+            RowDifference(_key_text(sides[i], key, j), f"the {who} alone has it") for j in first
+        ]
+    at = pc.index_in(keys[0], value_set=keys[1])
+    pair = source.filter(at.is_valid()), log.take(at.drop_null())
+    wrong: dict[int, list[str]] = {}
+    for i, name in enumerate(columns.names):
+        one, other = (_column_words(side.column(i), 0) for side in pair)
+        for j in np.flatnonzero(one != other)[:SHOWN_MAX].tolist():
+            wrong.setdefault(j, []).append(name)
+    for j, names in sorted(wrong.items()):
+        why = f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
+        found.append(RowDifference(_key_text(pair[0], key, j), why))
+    return tuple(found[:SHOWN_MAX])
+
+
+def _key_text(rows: pa.RecordBatch, key: list[str], i: int) -> str:
+    parts = []
+    for name in key:
+        (value,) = rows.column(name).slice(i, 1)
+        is_binary = pa.types.is_binary(value.type)
+        text = f"\\x{value.as_py().hex()}" if is_binary else str(value.cast(pa.string()))
+        parts.append(f"{name}={text}")
+    return ", ".join(parts)

@@ -1,6 +1,7 @@
 """`clog mirror`: topics of Kafka, mirrored into logs with the same offsets."""
 
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -17,6 +18,7 @@ from clog.cli.options import (
     option,
     pairs,
     partition_count,
+    schema_file,
     until_stopped,
     usage_errors,
 )
@@ -34,9 +36,10 @@ from clog.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from clog.bridge import Mirrored, MirroredTopic, Sent
+    from clog.bridge import Decoding, Mirrored, MirroredTopic, Sent
 
 _ENVIRONMENT = "CLOG_KAFKA_OPTIONS"
+_REGISTRY_ENVIRONMENT = "CLOG_REGISTRY_OPTIONS"
 _TOLD_MS: Final = 60_000
 """How often it is told how far it is, where no bar shows that."""
 
@@ -78,6 +81,40 @@ _KAFKA_OPTIONS = option(
     "An option of librdkafka, such as security.protocol=SASL_SSL. Keep secrets in"
     f" ${_ENVIRONMENT}, a JSON object. Values are never shown.",
 )
+_DECODE = option(
+    "--decode FORMAT",
+    "Make a typed log: values are json, avro, protobuf or connect-json, or Debezium's changes:"
+    " debezium-json, debezium-avro, debezium-protobuf. Default: keys and values stay bytes.",
+)
+_DECODE_KEY = option(
+    "--decode-key FORMAT",
+    "Keys are bytes, string, json, avro, protobuf or connect-json. Default: bytes; of Debezium as"
+    " its values.",
+)
+_SCHEMA = option(
+    "--schema FILE",
+    "A JSON file with the types of keys and values of a log that is made. Default: what the topic's"
+    " schemas say.",
+)
+_REGISTRY = option("--registry URL", "The schema registry, for Avro and Protobuf.")
+_REGISTRY_OPTIONS = option(
+    "--registry-option KEY=VALUE",
+    "An option of confluent-kafka's SchemaRegistryClient, such as ssl.ca.location=FILE. Keep"
+    f" secrets in ${_REGISTRY_ENVIRONMENT}, a JSON object. Values are never shown.",
+)
+_ENVELOPE = flag(
+    "--envelope", "Keep Debezium's whole change as the value. Default: the row after it."
+)
+_DEAD_LETTERS = option(
+    "--dead-letters URL",
+    "A log for records that cannot be decoded, made where there is none; of a pattern the folder of"
+    " these logs. Default: such a record is an error.",
+)
+_REPLAY = flag(
+    "--replay",
+    "Play dead letters again: SOURCE is their log, and what decodes by now is appended to URL, a"
+    " typed log that mirrors nothing, or no longer.",
+)
 
 
 @command(writes=True)
@@ -96,6 +133,14 @@ def mirror(  # noqa: PLR0913 - one for each option
     follow_start: bool = _FOLLOW_START,
     skip_purged: bool = _SKIP_PURGED,
     from_bound: bool = _FROM_BOUND,
+    decode: str | None = _DECODE,
+    decode_key: str | None = _DECODE_KEY,
+    schema: Path | None = _SCHEMA,
+    registry: str | None = _REGISTRY,
+    registry_option: list[str] | None = _REGISTRY_OPTIONS,
+    envelope: bool = _ENVELOPE,
+    dead_letters: str | None = _DEAD_LETTERS,
+    replay: bool = _REPLAY,
     config: list[str] | None = CONFIGS,
     kafka_option: list[str] | None = _KAFKA_OPTIONS,
     given: Given,
@@ -105,13 +150,16 @@ def mirror(  # noqa: PLR0913 - one for each option
     The log has the topic's partitions, offsets, keys, values, headers and timestamps, each record
     once, however often this is killed and run again. A log that is made takes over the topic's
     configs. Records of aborted transactions are left out. A topic that was deleted and made again,
-    cut short, or purged before it was read is an error that says how to go on. With a log first
-    and a topic second its records are sent there, each once, with their offsets in a header.
+    cut short, or purged before it was read is an error that says how to go on. With --decode the
+    log has columns, at the same offsets. With a log first and a topic second its records are sent
+    there, each once, with their offsets in a header.
 
     \b
     clog mirror kafka://broker:9092/orders s3://bucket/orders --once
     clog mirror 'kafka://broker:9092/orders-*' s3://bucket/mirror
     clog mirror kafka://broker:9092/orders s3://bucket/orders --verify
+    clog mirror kafka://broker:9092/db.public.users s3://bucket/users \
+        --decode debezium-avro --registry http://registry:8081 --dead-letters s3://bucket/dead
     clog mirror s3://bucket/orders kafka://broker:9092/orders-2
     """
     from clog.bridge import mirror as run
@@ -122,11 +170,17 @@ def mirror(  # noqa: PLR0913 - one for each option
         **environment_object(_ENVIRONMENT),
         **pairs(kafka_option, what="--kafka-option", is_secret=True),
     }
+    decoding = _decoding(decode, decode_key, schema, registry, registry_option, envelope=envelope)
+    if replay:
+        if decoding is None:
+            raise typer.BadParameter("--replay needs --decode, to say how letters are decoded")
+        _replay(source, url, decoding, given)
+        return None
     is_back = url.startswith(SCHEME) and not source.startswith(SCHEME)
     with usage_errors():
         address_of(url if is_back else source)
     if is_back:
-        if end or force or verify or follow_start or partitions or config:
+        if end or force or verify or follow_start or partitions or config or decoding:
             raise typer.BadParameter(
                 "to a topic a log is sent with --once, --skip-purged, --from-bound and"
                 " --kafka-option; omit the other options"
@@ -138,7 +192,11 @@ def mirror(  # noqa: PLR0913 - one for each option
         raise typer.BadParameter("--from-bound is for a log that is sent to a topic")
     if force and not end:
         raise typer.BadParameter("--force needs --end")
+    if dead_letters and decoding is None:
+        raise typer.BadParameter("--dead-letters needs --decode: bytes are never dead letters")
     if verify:
+        if decoding is not None:
+            raise typer.BadParameter("--verify compares bytes; omit --decode")
         return _verify(source, url, options, given)
     with until_stopped() as should_stop, _shown(given, once=once or end) as on_progress:
         done = run(
@@ -151,6 +209,8 @@ def mirror(  # noqa: PLR0913 - one for each option
             config=own,
             follow_start=follow_start,
             skip_purged=skip_purged,
+            decode=decoding,
+            dead_letters=dead_letters,
             storage_options=given.storage,
             kafka_options=options,
             single_writer=given.single_writer,
@@ -159,6 +219,57 @@ def mirror(  # noqa: PLR0913 - one for each option
         )
     given.tell({"topics": [_as_json(t) for t in done.topics.values()]}, lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
+
+
+def _decoding(
+    values: str | None,
+    keys: str | None,
+    schema: Path | None,
+    registry: str | None,
+    registry_option: list[str] | None,
+    *,
+    envelope: bool,
+) -> "Decoding | None":
+    """Returns how records are decoded, as the options say; None: they stay bytes."""
+    if values is None:
+        if keys or schema or registry or registry_option or envelope:
+            raise typer.BadParameter("--decode says how values are decoded; give it, too")
+        return None
+    from clog.bridge import Decoding
+    from clog.bridge.decoding import Decoder
+
+    own = pairs(registry_option, what="--registry-option", is_secret=True)
+    made = Decoding(
+        values=values,
+        keys=keys,
+        schema=schema_file(schema),
+        registry=registry,
+        registry_options={**environment_object(_REGISTRY_ENVIRONMENT), **own},
+        envelope=envelope,
+    )
+    with usage_errors():
+        Decoder(made, "")
+    return made
+
+
+def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> None:
+    """Plays dead letters again."""
+    from dataclasses import asdict
+
+    from clog.bridge import replay as run
+
+    with counting("playing", None) as more:
+        done = run(
+            *(source, url),
+            decode=decoding,
+            storage_options=given.storage,
+            single_writer=given.single_writer,
+            on_progress=more,
+        )
+    told = f"appended {counted(done.records, 'record')} of {source} to {done.url}"
+    if done.superseded:
+        told += f"; {count(done.superseded)} superseded by later records of their keys"
+    given.tell(asdict(done), f"{told}; {counted(done.dead_letters, 'dead letter')} left")
 
 
 def _verify(source: str, url: str, options: "Mapping[str, object]", given: Given) -> Code | None:
@@ -279,6 +390,8 @@ def _notes(topic: "MirroredTopic") -> "Iterator[str]":
             f"timestamps that a log cannot hold, moved to the nearest it can: {topic.clamped}; the"
             " header clog.mirror.timestamp has what they were"
         )
+    if topic.dead_letters:
+        yield f"among the dead letters, as they cannot be decoded: {topic.dead_letters}"
     for name, why in topic.configs_left.items():
         yield f"config {name} is not taken over: {why}"
 

@@ -2,8 +2,9 @@
 of bytes into a typed one.
 """
 
+from clog.bridge.values import Decode, UndecodableError, avro_values, json_values
 from clog.jobs.cleaning import clean_with_spark
-from clog.jobs.typing import Converted, Decode, UndecodableError, avro_values, convert, json_values
+from clog.jobs.typing import Converted, convert
 
 __all__ = [
     "Converted",

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clog.bridge.decoding import Decoding
     from clog.bridge.mirroring import Mirrored, MirroredTopic, mirror
     from clog.bridge.postgres.capturing import Captured, CapturedTable, capture
     from clog.bridge.postgres.verifying import (
@@ -19,15 +20,18 @@ if TYPE_CHECKING:
         VerifiedTable,
         verify_capture,
     )
+    from clog.bridge.replaying import Replayed, replay
     from clog.bridge.sending import Sent, send
     from clog.bridge.verifying import Difference, Verified, verify
 
 __all__ = [
     "Captured",
     "CapturedTable",
+    "Decoding",
     "Difference",
     "Mirrored",
     "MirroredTopic",
+    "Replayed",
     "RowDifference",
     "Sent",
     "Verified",
@@ -35,6 +39,7 @@ __all__ = [
     "VerifiedTable",
     "capture",
     "mirror",
+    "replay",
     "send",
     "verify",
     "verify_capture",
@@ -43,9 +48,11 @@ __all__ = [
 _MODULES = {
     "Captured": "postgres.capturing",
     "CapturedTable": "postgres.capturing",
+    "Decoding": "decoding",
     "Difference": "verifying",
     "Mirrored": "mirroring",
     "MirroredTopic": "mirroring",
+    "Replayed": "replaying",
     "RowDifference": "postgres.verifying",
     "Sent": "sending",
     "Verified": "verifying",
@@ -53,6 +60,7 @@ _MODULES = {
     "VerifiedTable": "postgres.verifying",
     "capture": "postgres.capturing",
     "mirror": "mirroring",
+    "replay": "replaying",
     "send": "sending",
     "verify": "verifying",
     "verify_capture": "postgres.verifying",

@@ -24,10 +24,11 @@ from functools import partial
 from typing import Any, Final
 
 from clog.bridge.configs import taken_over, users_own
+from clog.bridge.decoding import LETTERS_CONFIG, Decoder, Decoding, check_letters
 from clog.bridge.feed import PATIENCE_MS, At, Feed, Place, Taken
 from clog.bridge.records import Columns, columns_of, joined
-from clog.bridge.target import ID, Batch, LogSettings, Target, opened
-from clog.bridge.topic import Address, Cluster, Extent, address_of
+from clog.bridge.target import ID, Batch, LogSettings, Target, first_record, opened
+from clog.bridge.topic import Address, Cluster, Extent, Topic, address_of
 from clog.storage import Log
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
 from clog.storage.errors import (
@@ -73,6 +74,7 @@ class MirroredTopic:
         size_bytes: of them, about.
         keyless: how many were left out, since the log is compacted and they have no key.
         clamped: how many times were moved, as a log cannot hold them.
+        dead_letters: how many of the records could not be decoded, and went to the dead letters.
         configs_left: configs of the topic that a log made in this run could not take over, and why.
     """
 
@@ -88,6 +90,7 @@ class MirroredTopic:
     size_bytes: int = 0
     keyless: int = 0
     clamped: int = 0
+    dead_letters: int = 0
     configs_left: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -137,6 +140,8 @@ def mirror(  # noqa: PLR0913 - one for each option
     config: Mapping[str, object] | None = None,
     follow_start: bool = False,
     skip_purged: bool = False,
+    decode: Decoding | str | None = None,
+    dead_letters: str | None = None,
     storage_options: Mapping[str, object] | None = None,
     kafka_options: Mapping[str, object] | None = None,
     single_writer: bool = False,
@@ -160,6 +165,10 @@ def mirror(  # noqa: PLR0913 - one for each option
         config: configs of a log that is created, over those of the topic.
         follow_start: let the log start offset follow the source's: what was removed there goes.
         skip_purged: go on behind records that the source removed before they were mirrored.
+        decode: how records become those of a typed log: a `Decoding`, or the name of its values'
+            encoding; None: they stay bytes.
+        dead_letters: the URL of a log for records that do not decode, created where there is none;
+            of a pattern the folder of these logs. None: such a record is an error.
         storage_options: of the log's filesystem.
         kafka_options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
         single_writer: as of `Log.create`.
@@ -179,6 +188,8 @@ def mirror(  # noqa: PLR0913 - one for each option
     address = address_of(source)
     if force and not end:
         raise InvalidInputError("force is for the end of a mirror: give end=True")
+    if dead_letters is not None and decode is None:
+        raise InvalidInputError("dead letters are records that do not decode: say how (decode=…)")
     settings = LogSettings(
         partitions=partitions,
         config=users_own(config or {}),
@@ -186,6 +197,8 @@ def mirror(  # noqa: PLR0913 - one for each option
         single_writer=single_writer,
         follow_start=follow_start,
         skip_purged=skip_purged,
+        decoding=Decoding(values=decode) if isinstance(decode, str) else decode,
+        dead_letters=dead_letters,
         clock=clock or SystemClock(),
         ids=ids or SystemIds(),
     )
@@ -241,32 +254,70 @@ def _targets(
     """Returns the topics that an address means, with their logs; not those that are known."""
     if not address.is_pattern:
         return [_target(cluster, address, url, settings)]
+    letters = settings.dead_letters
     names = [name for name in cluster.matching(address) if name not in known]
     return [
-        _target(cluster, address.of(name), f"{url.rstrip('/')}/{name}", settings) for name in names
+        _target(
+            *(cluster, address.of(name), _within(url, name)),
+            replace(settings, dead_letters=letters and _within(letters, name)),
+        )
+        for name in names
     ]
+
+
+def _within(url: str, name: str) -> str:
+    return f"{url.rstrip('/')}/{name}"
 
 
 def _target(cluster: Cluster, address: Address, url: str, settings: LogSettings) -> Target:
     """Returns a topic with its log, which is created where there is none (I1)."""
     topic = cluster.topic(address.topic)
+    decoding = settings.decoding
+    decoder = None if decoding is None else Decoder(decoding, topic.topic)
     try:
-        return Target(opened(url, settings), topic, address, settings)
+        log = opened(url, settings)
     except NotFoundError:
         pass
+    else:
+        letters = _letters(topic, settings)
+        return Target(log, topic, address, settings, decoder=decoder, letters=letters)
     wanted = settings.partitions or topic.partitions
     if wanted < topic.partitions:
         raise InvalidInputError(
             f"{address} has {topic.partitions} partitions; {wanted} cannot mirror them"
         )
     taken = taken_over(cluster.configs(topic.topic), settings.config)
+    schema = None
+    if decoder is not None:
+        schema = decoder.schema(partial(first_record, cluster, topic, settings.clock))
     log = Log.create(
         *(url, wanted, taken.config, settings.storage_options, settings.clock),
+        schema=schema,
         features=[GIVEN_OFFSETS],
         ids=settings.ids,
         single_writer=settings.single_writer,
     )
-    return Target(log, topic, address, settings, left=taken.left)
+    letters = _letters(topic, settings)
+    return Target(
+        *(log, topic, address, settings), left=taken.left, decoder=decoder, letters=letters
+    )
+
+
+def _letters(topic: Topic, settings: LogSettings) -> Log | None:
+    """Returns the log of what does not decode, which is created where there is none."""
+    if settings.dead_letters is None:
+        return None
+    try:
+        log = opened(settings.dead_letters, settings)
+    except NotFoundError:
+        return Log.create(
+            *(settings.dead_letters, topic.partitions, LETTERS_CONFIG),
+            *(settings.storage_options, settings.clock),
+            ids=settings.ids,
+            single_writer=settings.single_writer,
+        )
+    check_letters(log)
+    return log
 
 
 class _Held:
@@ -311,10 +362,11 @@ class _Held:
         self.parts, self.handed = [], dict(self.positions)
         return made
 
-    def count(self, batch: Batch) -> None:
+    def count(self, batch: Batch, dead_letters: int) -> None:
         """Counts what was committed."""
         if batch.records is not None:
             self.counts += batch.records.counts
+            self.counts["dead_letters"] += dead_letters
 
     def told(self) -> MirroredTopic:
         """Returns how far it is committed."""
@@ -356,7 +408,7 @@ class _Run:
         self._interval_ms = max(interval_ms, _ONCE_INTERVAL_MS) if once else interval_ms
         self._held = {target.topic.topic: _Held(target) for target in targets}
         self._reached: set[Place] = set()
-        self._waiting: deque[tuple[_Held, Batch, Future[None]]] = deque()
+        self._waiting: deque[tuple[_Held, Batch, Future[int]]] = deque()
         self._paces: deque[tuple[int, int, int]] = deque()
         self._heard_ms = self._looked_ms = self._clock.monotonic_ms()
 
@@ -507,8 +559,7 @@ class _Run:
                 made.exception()
                 continue
             with self._stopping(held):
-                made.result()
-                held.count(batch)
+                held.count(batch, made.result())
                 any_was = True
         return any_was
 

@@ -5,7 +5,9 @@ begins takes the id up, and whoever had it before is fenced (S48). What a transa
 
 - records at their offsets, and in each partition an end that covers what has no record: markers of
   transactions, aborted records, what the source's cleaner removed;
-- the position in the topic, as `kafka:<cluster id>/<topic id>`, with the leader epoch as its mark.
+- the position in the topic, as `kafka:<cluster id>/<topic id>`, with the leader epoch as its mark;
+- of a log of columns, what does not decode, as it is, to the log of dead letters, which takes part
+  in the transaction: the mirrored log is its home, so that no marker takes an offset there.
 
 I1. The log is opened, or created with the topic's partitions and configs.
 I2. The id is taken up, and the positions are read. Where there are none, a first commit says what
@@ -27,6 +29,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from clog.bridge.decoding import (
+    OFFSET,
+    PARTITION,
+    SOURCE,
+    Decoder,
+    Decoding,
+    Typed,
+    letters_of,
+)
 from clog.bridge.feed import PATIENCE_MS, At, Feed
 from clog.bridge.records import Columns, columns_of
 from clog.bridge.topic import Address, Cluster, Topic
@@ -44,6 +55,7 @@ from clog.storage.errors import (
     SourcePurgedError,
     SourceReplacedError,
     SourceTruncatedError,
+    SourceUndecodableError,
 )
 from clog.storage.format.documents import NONE
 
@@ -63,6 +75,9 @@ class LogSettings:
         config: of a log that is made, over that of the topic.
         follow_start: whether the log start offset follows the source's.
         skip_purged: whether what the source removed is passed over.
+        decoding: how records become columns; None: they stay bytes.
+        dead_letters: the URL of the log for those that cannot, of several topics the folder of
+            these logs; None: they are an error.
     """
 
     partitions: int | None = None
@@ -71,6 +86,8 @@ class LogSettings:
     single_writer: bool = False
     follow_start: bool = False
     skip_purged: bool = False
+    decoding: Decoding | None = None
+    dead_letters: str | None = None
     clock: Clock
     ids: Ids
 
@@ -102,6 +119,7 @@ class Target:
     Attributes:
         positions: by partition, as they were committed last: that is where the next batch begins.
         left: configs of the topic that a log made just now could not take over, and why.
+        letters: the log of records that do not decode; None: they are an error.
     """
 
     def __init__(
@@ -112,12 +130,16 @@ class Target:
         settings: LogSettings,
         *,
         left: Mapping[str, str] = NO_DEFAULTS,
+        decoder: Decoder | None = None,
+        letters: Log | None = None,
     ) -> None:
         self.log = log
         self.topic = topic
         self.address = address
         self.left = left
+        self.letters = letters
         self.positions: dict[int, At] = {}
+        self._decoder = decoder
         self._settings = settings
         self._starts: dict[int, int] = {}
 
@@ -133,6 +155,14 @@ class Target:
             raise InvalidInputError(
                 f"{self.log.url} mirrors {self.address} no longer: that was ended in version"
                 f" {ended}, and others append to it since; mirror into a new log"
+            )
+        if (self._decoder is None) != (self.log.handle.tip.head.log.schema is None):
+            raise InvalidInputError(
+                f"{self.log.url} has columns: say how the records of {self.address} become these"
+                " (decode=…, --decode)"
+                if self._decoder is None
+                else f"{self.log.url} is a log of bytes, and takes the records of {self.address} as"
+                " they are; mirror into a new log to decode them"
             )
         with self.log.transaction(ID, _TIMEOUT_MS) as t:
             found = self.log.positions(ID, marks=True)
@@ -166,17 +196,37 @@ class Target:
             raise InvalidInputError(f"{self.log.url} mirrors nothing")
         self.positions = self._found(found)
 
-    def commit(self, cluster: Cluster, batch: Batch) -> None:
-        """Commits a batch (I5, I6), unless the topic is another one by now."""
+    def commit(self, cluster: Cluster, batch: Batch) -> int:
+        """Commits a batch (I5, I6), unless the topic is another one by now; returns how many of its
+        records became dead letters.
+        """
         assert batch.before == self.positions, "the batch before it was not committed"
         self.check(cluster)
         starts = {}
         if self._settings.follow_start:
             now = cluster.starts(self.topic.topic, batch.positions)
             starts = self.risen(now, batch.positions)
+        found = self._decoded(batch.records)
         t = self.log.transaction(ID, _TIMEOUT_MS)
-        self._commit(t, batch, starts)
+        self._commit(t, batch, starts, found)
         self.positions = dict(batch.positions)
+        return 0 if found is None else len(found.reasons)
+
+    def _decoded(self, records: Columns | None) -> Typed | None:
+        """Returns records as columns, where they become some; raises if one does not decode and no
+        log takes it.
+        """
+        if self._decoder is None or records is None or not records.rows.num_rows:
+            return None
+        found = self._decoder.decoded(records, self.log)
+        if found.reasons and self.letters is None:
+            at = min(found.reasons)
+            raise SourceUndecodableError(
+                f"offset {records.offsets[at]} of partition {records.partitions[at]} of"
+                f" {self.address} {found.reasons[at]}; it and what came with it was not taken; give"
+                " a log for such records (dead_letters=…, --dead-letters)"
+            )
+        return found
 
     def risen(self, starts: Mapping[int, int], at: Mapping[int, At]) -> dict[int, int]:
         """Returns the log start offsets that are to follow the source's; none beyond a position, as
@@ -312,7 +362,7 @@ class Target:
         every = {p: (last[p], last[p] + 1) if p in last else (0, 0) for p in last}
         for p, (first, end) in every.items():
             mine = [b for b in self.log.read(partition=p, start=first, end=end) if b.num_rows]
-            if mine and not _same(mine[0], theirs[p]):
+            if mine and not self._same(mine[0], theirs[p]):
                 raise SourceReplacedError(
                     f"offset {first} of partition {p} of {self.address} is another record than in"
                     f" {self.log.url}, though cluster and topic have the same ids: the cluster was"
@@ -320,10 +370,24 @@ class Target:
                     f" log, or, to keep this one, {_END}"
                 )
 
-    def _commit(self, t: Transaction, batch: Batch, starts: Mapping[int, int]) -> None:
+    def _same(self, mine: pa.RecordBatch, theirs: Columns) -> bool:
+        """Tells whether a record of the log is the source's; one that no longer decodes may be."""
+        rows = theirs.rows
+        if self._decoder is not None:
+            rows = self._decoder.decoded(theirs, self.log).rows
+        names = ["key", "value", "timestamp"]
+        return not rows.num_rows or bool(
+            mine.select(names).to_pylist() == rows.select(names).to_pylist()
+        )
+
+    def _commit(
+        self, t: Transaction, batch: Batch, starts: Mapping[int, int], found: Typed | None = None
+    ) -> None:
         t.cover({p: at.offset for p, at in batch.positions.items()}, start=starts)
         records = batch.records
-        if records is not None and records.rows.num_rows:
+        if found is not None and records is not None:
+            self._append(t, records, found)
+        elif records is not None and records.rows.num_rows:
             t.append(records.rows, records.partitions, offsets=records.offsets)
         marks = {
             p: (at.offset, None if at.epoch is None else str(at.epoch))
@@ -332,6 +396,25 @@ class Target:
         t.positions(self.topic.source, marks)
         _committed(t)
         self._starts |= starts
+
+    def _append(self, t: Transaction, records: Columns, found: Typed) -> None:
+        """Appends what decodes to the log, and the rest to that of dead letters."""
+        at = found.places
+        if found.rows.num_rows:
+            t.append(found.rows, records.partitions[at], offsets=records.offsets[at])
+        if not found.reasons or self.letters is None:
+            return
+        bad = sorted(found.reasons)
+        where = [
+            {
+                SOURCE: self.topic.source,
+                PARTITION: records.partitions[i],
+                OFFSET: records.offsets[i],
+            }
+            for i in bad
+        ]
+        partitions = records.partitions[bad] % self.letters.partitions
+        t.append(letters_of(records.rows, found.reasons, where), partitions, log=self.letters)
 
 
 _END: Final = (
@@ -379,7 +462,22 @@ def _last_records(
     return found
 
 
-def _same(mine: pa.RecordBatch, theirs: Columns) -> bool:
-    names = ["key", "value", "timestamp"]
-    row = theirs.rows.select(names).to_pylist()[0]
-    return bool(mine.select(names).to_pylist()[0] == row)
+def first_record(cluster: Cluster, topic: Topic, clock: Clock) -> Mapping[str, bytes | None]:
+    """Returns key and value of one of a topic's first records that has a value; empty where none
+    was found.
+    """
+    feed = Feed(cluster, group="clog-mirror-first")
+    starts = cluster.starts(topic.topic, range(topic.partitions))
+    waiting = {(topic.topic, p) for p in starts}
+    try:
+        feed.add({(topic.topic, p): At(start) for p, start in starts.items()})
+        end_ms = clock.monotonic_ms() + PATIENCE_MS
+        while waiting and clock.monotonic_ms() < end_ms:
+            taken = feed.take()
+            for m in taken.messages.get(topic.topic, ()):
+                if m.value() is not None:
+                    return {"key": m.key(), "value": m.value()}
+            waiting -= taken.ended.keys() | taken.lost | taken.gone | taken.damaged.keys()
+    finally:
+        feed.close()
+    return {}

@@ -30,6 +30,7 @@ from clog.storage import READ_SCHEMA, Log
 from clog.storage.env import SystemClock, SystemIds
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import to_arrow, to_numpy
+from clog.storage.types.columns import BYTES
 
 _PIECE_BYTES: Final = 64 << 20
 _SHOWN_MAX: Final = 10
@@ -107,7 +108,13 @@ def verify(
         config={}, storage_options=storage_options, clock=SystemClock(), ids=SystemIds()
     )
     cluster = Cluster(address.brokers, kafka_options or {})
-    target = Target(opened(url, settings), cluster.topic(address.topic), address, settings)
+    log = opened(url, settings)
+    if log.schema != BYTES:
+        raise InvalidInputError(
+            f"{log.url} has columns, and a topic bytes; to compare them, mirror the topic into a log"
+            " of bytes, too"
+        )
+    target = Target(log, cluster.topic(address.topic), address, settings)
     target.know()
     ends = {p: at.offset for p, at in target.positions.items()}
     found = [_Comparison(cluster, target, p, end).result(on_progress) for p, end in ends.items()]

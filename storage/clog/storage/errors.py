@@ -24,7 +24,8 @@
     │   ├── SourceTruncatedError            it lost its end, which the log has
     │   ├── SourcePurgedError               it removed what the log does not have yet
     │   ├── SourcePartitionsError           it has more partitions than before
-    │   └── SourceDamagedError              it cannot read its own files
+    │   ├── SourceDamagedError              it cannot read its own files
+    │   └── SourceUndecodableError          it has records, or a schema, that the log cannot take
     ├── SourceUnavailableError (OSError)    what a log is made from does not answer: retry later
     ├── UnsupportedFormatError              written by a newer clog: upgrade
     └── CorruptionError                     bytes contradict the format: keep the files, no retry
@@ -61,6 +62,7 @@ class ErrorKind(StrEnum):
     SOURCE_PURGED = "source_purged"
     SOURCE_PARTITIONS = "source_partitions"
     SOURCE_DAMAGED = "source_damaged"
+    SOURCE_UNDECODABLE = "source_undecodable"
     SOURCE_UNAVAILABLE = "source_unavailable"
     UNSUPPORTED_FILESYSTEM = "unsupported_filesystem"
     STORE_UNAVAILABLE = "store_unavailable"
@@ -229,6 +231,14 @@ class SourceDamagedError(SourceError):
     """The source cannot read records of its own: its files are damaged."""
 
     kind = ErrorKind.SOURCE_DAMAGED
+
+
+class SourceUndecodableError(SourceError):
+    """The source has a record that cannot be decoded, and there is no dead-letter log; or a schema
+    that the log cannot follow.
+    """
+
+    kind = ErrorKind.SOURCE_UNDECODABLE
 
 
 class SourceUnavailableError(ClogError, OSError):

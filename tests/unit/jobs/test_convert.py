@@ -8,7 +8,8 @@ from io import BytesIO
 import pyarrow as pa
 import pytest
 
-from clog.jobs import avro_values, convert, typing
+from clog.bridge import decoding
+from clog.jobs import avro_values, convert
 from clog.storage import InvalidInputError, Log, ManualClock
 from clog.storage.env import SeededIds
 from clog.storage.store.contract import Within
@@ -142,7 +143,7 @@ def test_many_that_do_not_fit_are_told_apart(source, target, letters):
 
 def test_without_dead_letters_a_record_that_does_not_fit_is_an_error(source, target, monkeypatch):
     """It is named; what came before its batch stays, and is not copied again (S62)."""
-    monkeypatch.setattr(typing, "BATCH_BYTES", 1)
+    monkeypatch.setattr(decoding, "BATCH_BYTES", 1)
     source.append(GOOD, partition=1)
     source.append([{"key": "9", "value": "secret"}], partition=1)
     for _ in range(2):

@@ -26,6 +26,7 @@ TREE = {
     "SourcePurgedError": ("SourceError", Exception, "source_purged"),
     "SourcePartitionsError": ("SourceError", Exception, "source_partitions"),
     "SourceDamagedError": ("SourceError", Exception, "source_damaged"),
+    "SourceUndecodableError": ("SourceError", Exception, "source_undecodable"),
     "SourceUnavailableError": ("ClogError", OSError, "source_unavailable"),
     "TransactionTimeoutError": ("ClogError", Exception, "transaction_timeout"),
     "UnsupportedFilesystemError": ("ClogError", Exception, "unsupported_filesystem"),

@@ -1,0 +1,625 @@
+"""Records of bytes as the columns of a typed log, and what cannot become some as dead letters.
+
+*Readings* decode the keys and the values of a topic. Where what they read was written with a schema
+of its own (`values.Written`), they tell it: the log then evolves to hold it, before the records are
+made columns. What is allowed is what `Log.evolve` allows: more fields, wider numbers, null where
+there was none. Fields that a later schema lacks stay, and are null. What cannot be followed is an
+error, and nothing is committed: whoever made the change decides.
+
+JSON is parsed a column at a time by Arrow where that is exact: for numbers, texts, truth values,
+structs and lists of them, in documents that fit. A column that has another document is halved, and
+what is left of it is decoded one by one, which also says what is wrong. So both ways agree on every
+document: Arrow's parser is as strict, and where it rounds (large whole numbers as floats, −0) its
+result is not taken.
+
+Changes of Debezium are *envelopes*: before, after, what happened. Flattened, the value is the row
+after the change; a delete is a tombstone, whatever `before` says. A truncate concerns all keys,
+which no record can say.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.bridge.records import Columns
+from clog.bridge.registry import AVRO, PROTOBUF, Registry, framed
+from clog.bridge.values import (
+    HEADER_BYTES,
+    Column,
+    Decode,
+    Fix,
+    UndecodableError,
+    Written,
+    connect_column,
+    json_document,
+    json_values,
+    plain_keys,
+    there,
+)
+from clog.storage import Log
+from clog.storage.config.log_config import LogConfig
+from clog.storage.errors import InvalidInputError, SourceUndecodableError
+from clog.storage.kinds import widens, word_of
+from clog.storage.numpy_arrays import to_arrow, to_numpy
+from clog.storage.objects.records import of_headers
+from clog.storage.objects.writer import record_sizes
+from clog.storage.types.columns import BYTES, arrow_schema
+from clog.storage.types.conform import (
+    UnfitError,
+    conformed,
+    fitting_python,
+    from_json,
+    type_problem,
+)
+from clog.storage.types.evolve import evolution_to
+
+DEBEZIUM: Final = "debezium-"
+FORMATS: Final = ("json", "avro", "protobuf", "connect-json")
+VALUES: Final = (*FORMATS, *(f"{DEBEZIUM}{one}" for one in FORMATS[:3]))
+KEYS: Final = ("bytes", "string", *FORMATS)
+"""Encodings of values, and of keys."""
+_REGISTERED: Final = MappingProxyType({"avro": AVRO, "protobuf": PROTOBUF})
+_PLACEHOLDERS: Final = ("__debezium_unavailable_value", b"__debezium_unavailable_value")
+BATCH_BYTES: Final = 16 << 20
+"""Records of so many bytes, or more by one batch of a log, are decoded together."""
+_SCHEMAS: Final = 16
+"""So many schemas beside values are remembered."""
+_FEW: Final = 64
+"""Documents that are decoded one by one where they cannot be parsed together."""
+REASON, LOG_ID, SOURCE, PARTITION, OFFSET = (
+    f"clog.dead-letter.{name}" for name in ("reason", "log-id", "source", "partition", "offset")
+)
+"""Headers of a dead letter, behind those that it had."""
+OF_LETTERS: Final = frozenset((REASON, LOG_ID, SOURCE, PARTITION, OFFSET))
+LETTERS_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "cleanup.policy": "",
+        "max.message.bytes": str((1 << 31) - 1),
+        "message.timestamp.after.max.ms": "unlimited",
+        "message.timestamp.before.max.ms": "unlimited",
+    }
+)
+"""Of a dead-letter log that is made: it takes any record, and keeps it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """How the records of a topic become columns.
+
+    Attributes:
+        values: their encoding: ``json``, ``avro``, ``protobuf``, ``connect-json``, or of Debezium
+            ``debezium-json``, ``debezium-avro``, ``debezium-protobuf``; or a function that takes
+            bytes and the wanted type, and returns a value.
+        keys: theirs: ``bytes``, ``string``, or as values; None: of Debezium as its values, else
+            ``bytes``.
+        schema: of a log that is created; None: as the topic's newest schemas say.
+        registry: the URL of the schema registry, for Avro and Protobuf.
+        registry_options: of confluent-kafka's ``SchemaRegistryClient``.
+        envelope: keep Debezium's whole change as the value, and not only the row after it.
+    """
+
+    values: str | Decode
+    keys: str | Decode | None = None
+    schema: Mapping[str, pa.DataType] | pa.Schema | None = None
+    registry: str | None = None
+    registry_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    envelope: bool = False
+
+
+Read = Callable[[bytes, pa.DataType], tuple[Column | None, Any]]
+"""Decodes, and returns what the schema that came with it says; None: none did."""
+
+
+class Reading:
+    """Decodes the keys, or the values, of a topic; of one thread."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._last: Column | None = None
+        self._news: dict[int, Column] = {}
+
+    def __call__(self, data: bytes, kind: pa.DataType) -> Any:
+        """Decodes one."""
+        column, value = self._read(data, kind)
+        if column is not None and column is not self._last:
+            self._last = self._news[id(column)] = column
+        return value
+
+    def news(self) -> list[Column]:
+        """Returns what values had become written with since the last time this was asked; some of
+        it may be known.
+        """
+        found, self._news = [*self._news.values()], {}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """Records as columns.
+
+    Attributes:
+        rows: those that fit.
+        places: which of the records these are.
+        reasons: why others do not, by their places.
+    """
+
+    rows: pa.Table
+    places: np.ndarray[Any, Any]
+    reasons: dict[int, str]
+
+
+def typed(
+    records: pa.Table,
+    decoders: Mapping[str, Decode],
+    field_of: Callable[[str], pa.Field],
+    config: LogConfig,
+) -> Typed:
+    """Returns records of bytes as those of a typed log.
+
+    Args:
+        records: their keys, values and timestamps, and headers, where some have any.
+        decoders: of ``key`` and ``value``.
+        field_of: tells the log's field; asked again once a column was decoded, as the log may have
+            evolved for it.
+        config: of the log.
+    """
+    if "headers" not in records.column_names:
+        records = records.append_column("headers", of_headers([None] * records.num_rows))
+    reasons: dict[int, str] = {}
+    left = np.arange(records.num_rows)
+    columns: list[pa.Array] = []
+    for name in ("key", "value"):
+        data = pa.concat_arrays(records.column(name).take(to_arrow(left)).chunks or [])
+        if name == "key" and config.compact and data.null_count:
+            why = "has a key that is missing, and the target is compacted"
+            missing = to_numpy(data.is_null())
+            reasons |= dict.fromkeys(left[missing].tolist(), why)
+            left, data = left[~missing], data.drop_null()
+        column, places, unfit = _decoded(data, name, decoders[name], field_of)
+        reasons |= {int(left[at]): why for at, why in unfit.items()}
+        columns = [one.take(to_arrow(places)) for one in columns]
+        columns.append(column)
+        left = left[places]
+    others = records.select(["headers", "timestamp"]).take(to_arrow(left))
+    names = ["key", "value", "headers", "timestamp"]
+    rows = pa.table([*columns, *others.columns], names=names)
+    most = config.max_message_bytes
+    sizes = record_sizes(rows)  # A number counts eight bytes, and has fewer digits in a text.
+    for at in np.flatnonzero(sizes > most).tolist():
+        reasons[int(left[at])] = (
+            f"has {sizes[at]} bytes in columns, more than max.message.bytes={most} of the target"
+        )
+    return Typed(rows.filter(to_arrow(sizes <= most)), left[sizes <= most], reasons)
+
+
+def _decoded(
+    data: pa.Array, name: str, decode: Decode, field_of: Callable[[str], pa.Field]
+) -> tuple[pa.Array, np.ndarray[Any, Any], dict[int, str]]:
+    """Returns a column of those that decode and fit, their places, and why others do not."""
+    kind = field_of(name).type
+    at_once = decode is json_values and _is_plain(kind)
+    parts: list[tuple[int, pa.Array, np.ndarray[Any, Any]]] = []
+    reasons: dict[int, str] = {}
+    waiting = [(0, len(data))]
+    while waiting:
+        low, high = waiting.pop()
+        piece = data.slice(low, high - low)
+        if at_once and (made := _parsed_together(piece, field_of(name))) is not None:
+            parts.append((low, made, np.arange(low, high)))
+        elif at_once and high - low > _FEW:
+            middle = (low + high) // 2
+            waiting += [(low, middle), (middle, high)]
+        else:
+            made, places, unfit = _one_by_one(piece, name, decode, field_of)
+            parts.append((low, made, places + low))
+            reasons |= {at + low: why for at, why in unfit.items()}
+    parts.sort(key=lambda part: part[0])
+    return (
+        pa.concat_arrays([made for _, made, _ in parts]),
+        np.concatenate([places for _, _, places in parts]),
+        reasons,
+    )
+
+
+def _one_by_one(
+    data: pa.Array, name: str, decode: Decode, field_of: Callable[[str], pa.Field]
+) -> tuple[pa.Array, np.ndarray[Any, Any], dict[int, str]]:
+    kind = field_of(name).type
+    found: list[Any] = []
+    fits: list[int] = []
+    reasons: dict[int, str] = {}
+    for i, one in enumerate(data.to_pylist()):
+        try:
+            found.append(None if one is None else decode(one, kind))
+            fits.append(i)
+        except UndecodableError as e:
+            reasons[i] = f"has a {name} that {e}"
+    column, unfit = fitting_python(found, field_of(name))
+    reasons |= {fits[at]: why for at, why in unfit.items()}
+    return column, np.array([i for at, i in enumerate(fits) if at not in unfit], np.int64), reasons
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Tells whether Arrow's parser makes the same values of JSON as ours."""
+    types = pa.types
+    if types.is_struct(kind) or types.is_list(kind):
+        return all(_is_plain(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(
+        types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_string(kind)
+        or types.is_float64(kind)
+    )
+
+
+def _parsed_together(data: pa.Array, field: pa.Field) -> pa.Array | None:
+    """Returns what JSON documents hold; None where one of them is not of this type, or would be
+    rounded.
+
+    Each stands as the only field of an object in a line. None of them makes nothing, so as many
+    objects as lines are one each: one that closes its object and opens another makes one too many.
+    """
+    from pyarrow import json as arrow_json
+
+    documents = data.drop_null()
+    if not len(documents):
+        return pa.nulls(len(data), field.type)
+    bare = pc.binary_replace_slice(documents, 0, HEADER_BYTES, b"")
+    documents = pc.if_else(pc.starts_with(documents, b"\0"), bare, documents)
+    lines = pc.binary_join_element_wise(b'{"v":', documents, b"}\n", b"")
+    text = b"".join(lines.to_pylist())
+    schema = pa.schema([pa.field("v", field.type)])
+    try:
+        text.decode()
+        found = arrow_json.read_json(
+            BytesIO(text),
+            arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+            arrow_json.ParseOptions(
+                explicit_schema=schema,
+                newlines_in_values=True,
+                unexpected_field_behavior="error",
+            ),
+        )
+        if found.num_rows != len(documents):
+            return None
+        made = pa.concat_arrays(found.column("v").chunks)
+        if made.null_count or not _is_exact(made):
+            return None
+        made = conformed(made, field)
+    except (UnicodeDecodeError, UnfitError, pa.ArrowException):
+        return None
+    if not data.null_count:
+        return made
+    places = np.full(len(data), -1)
+    there_at = to_numpy(data.is_valid())
+    places[there_at] = np.arange(len(documents))
+    return made.take(pa.array(places, mask=~there_at))
+
+
+def _is_exact(values: pa.Array) -> bool:
+    """Tells whether no float among values may have been another number in its text."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return all(map(_is_exact, values.flatten()))
+    if pa.types.is_list(kind):
+        return _is_exact(values.flatten())
+    if not pa.types.is_float64(kind):
+        return True
+    floats = to_numpy(values.drop_null())
+    whole = np.abs(floats) < 2.0**53  # False for infinite ones, and what is no number.
+    return bool(np.all(whole & ~((floats == 0) & np.signbit(floats))))
+
+
+def letters_of(
+    records: pa.Table, reasons: Mapping[int, str], where: Sequence[Mapping[str, object]]
+) -> pa.Table:
+    """Returns records as they were, with what is wrong with them in their headers; ``where`` are
+    headers that say where each stood.
+    """
+    at = sorted(reasons)
+    letters = records.take(to_arrow(np.array(at, np.int64)))
+    named = letters.column_names
+    headers = letters.column("headers").to_pylist() if "headers" in named else [None] * len(at)
+    made = []
+    for i, some, places in zip(at, headers, where, strict=True):
+        own = [(h["key"].encode(), h["value"]) for h in some or () if h["key"] not in OF_LETTERS]
+        told = {REASON: reasons[i], **places}
+        made.append([*own, *((name.encode(), str(told[name]).encode()) for name in told)])
+    columns = [letters.column(name) for name in ("key", "value", "timestamp")]
+    return pa.table([*columns, of_headers(made)], names=["key", "value", "timestamp", "headers"])
+
+
+def batches_of(
+    source: Log, p: int, start: int | None, end: int
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yields records of a partition, some `BATCH_BYTES` together, and the offset behind them."""
+    held: list[pa.RecordBatch] = []
+    for batch in source.read(partition=p, start=start, end=end):
+        held.append(batch)
+        if sum(one.nbytes for one in held) >= BATCH_BYTES:
+            whole = _joined(held)
+            held = []
+            yield whole, whole.column("offset")[-1].as_py() + 1
+    if held:
+        yield _joined(held), end
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
+
+
+def check_letters(log: Log) -> None:
+    """Raises if a log cannot take dead letters."""
+    if log.schema != BYTES or LogConfig.from_overrides(log.config).compact:
+        raise InvalidInputError(
+            f"{log.url} cannot take dead letters: it has to be a log of bytes whose"
+            ' cleanup.policy is "delete" or empty, so that those of one key stay apart'
+        )
+
+
+class Decoder:
+    """Makes columns of the records of one topic; of one thread at a time."""
+
+    def __init__(self, decoding: Decoding, topic: str) -> None:
+        self._decoding = decoding
+        self._topic = topic
+        values, keys = decoding.values, decoding.keys
+        is_change = isinstance(values, str) and values.startswith(DEBEZIUM)
+        if keys is None:
+            encoded = str(values).removeprefix(DEBEZIUM)
+            keys = {"json": "connect-json"}.get(encoded, encoded) if is_change else "bytes"
+        for name, given, known in (("values", values, VALUES), ("keys", keys, KEYS)):
+            if isinstance(given, str) and given not in known:
+                raise InvalidInputError(
+                    f"{name} cannot be decoded as {given!r:.80}; give one of {', '.join(known)}"
+                )
+        self._encodings = {"key": keys, "value": values}
+        used = [given for given in (keys, values) if isinstance(given, str)]
+        self._registry = None
+        if any(one.removeprefix(DEBEZIUM) in _REGISTERED for one in used):
+            if decoding.registry is None:
+                raise InvalidInputError(
+                    "Avro and Protobuf have their schemas in a registry: give its URL (registry=…,"
+                    " --registry)"
+                )
+            self._registry = Registry(decoding.registry, decoding.registry_options)
+        if decoding.envelope and not is_change:
+            raise InvalidInputError("only changes of Debezium have an envelope to keep")
+        self._decoders = {name: self._decoder(given) for name, given in self._encodings.items()}
+
+    def _decoder(self, given: str | Decode) -> Decode:
+        if not isinstance(given, str):
+            return given
+        if given in ("bytes", "string"):
+            return plain_keys
+        if given == "json":
+            return json_values
+        encoding = given.removeprefix(DEBEZIUM)
+        read = _connect_json() if encoding.endswith("json") else self._registered(encoding)
+        if given.startswith(DEBEZIUM):
+            return Reading(_changes(read, envelope=self._decoding.envelope))
+        return Reading(_as_values(read))
+
+    def _registered(self, encoding: str) -> Read:
+        registry, kind = self._registry, _REGISTERED[encoding]
+        assert registry is not None, "an encoding that needs none"
+
+        def read(data: bytes, _: pa.DataType) -> tuple[Column | None, Any]:
+            written, body = framed(registry, kind, data)
+            return written.column, _read(written, body)
+
+        return read
+
+    def schema(self, first: Callable[[], Mapping[str, bytes | None]]) -> pa.Schema:
+        """Returns the schema of a log that is created for the topic.
+
+        Args:
+            first: returns the key and the value of a record of the topic, as far as there is one.
+        """
+        given = self._decoding.schema
+        if given is not None:
+            return given if isinstance(given, pa.Schema) else pa.schema(dict(given))
+        return pa.schema([self._first_field(name, first) for name in ("key", "value")])
+
+    def _first_field(self, name: str, first: Callable[[], Mapping[str, bytes | None]]) -> pa.Field:
+        encoding = self._encodings[name]
+        if encoding in ("bytes", "string"):
+            return pa.field(name, pa.string() if encoding == "string" else pa.binary())
+        decoder = self._decoders[name]
+        if not isinstance(decoder, Reading):
+            raise InvalidInputError(
+                f"nothing says which columns the {name}s of topic {self._topic} have: give a schema"
+                " (schema=…, --schema FILE)"
+            )
+        data = first().get(name)
+        if data is not None:
+            try:
+                decoder(data, pa.binary())
+            except UndecodableError:
+                pass
+        if news := decoder.news():
+            return pa.field(name, news[0].kind)
+        encoded = str(encoding).removeprefix(DEBEZIUM)
+        if self._registry is not None and encoded in _REGISTERED:
+            subject = f"{self._topic}-{name}"
+            newest = self._registry.latest(subject, _REGISTERED[encoded])
+            if newest is not None:
+                column = newest.column
+                if str(encoding).startswith(DEBEZIUM) and not self._decoding.envelope:
+                    column = _after(column)
+                return pa.field(name, column.kind)
+        raise InvalidInputError(
+            f"nothing says yet which columns the {name}s of topic {self._topic} have: there is no"
+            " record with a schema, and none in the registry under the topic's name; give a schema"
+            " (schema=…, --schema FILE)"
+        )
+
+    def decoded(self, records: Columns, log: Log) -> Typed:
+        """Returns records as the log has them, which evolves for it where it must.
+
+        Raises:
+            SourceUndecodableError: a schema changed in a way that no log can follow.
+        """
+        config = LogConfig.from_overrides(log.handle.tip.head.config)
+        return typed(records.rows, self._decoders, lambda name: self._field(log, name), config)
+
+    def _field(self, log: Log, name: str) -> pa.Field:
+        schema = arrow_schema(log.handle.tip.head.log.schema)
+        decoder = self._decoders[name]
+        if not isinstance(decoder, Reading):
+            return schema.field(name)
+        for column in decoder.news():
+            try:
+                wanted = _united(schema.field(name), column, name)
+                fields = [wanted if one.name == name else one for one in schema]
+                changes = evolution_to(log.handle.tip.head.log.schema, pa.schema(fields))
+                if changes:
+                    schema = log.evolve(**changes)
+            except InvalidInputError as e:
+                raise SourceUndecodableError(
+                    f"{name}s of topic {self._topic} have a schema that {log.url} cannot follow:"
+                    f" {e}. Nothing of them was taken; mirror into a new log"
+                ) from e
+        return schema.field(name)
+
+
+def _united(now: pa.Field, column: Column, path: str) -> pa.Field:
+    """Returns the field that holds what it holds now, and what a column has."""
+    kind, types = column.kind, pa.types
+    nullable = now.nullable or column.nullable
+    if types.is_struct(now.type) and types.is_struct(kind):
+        theirs = {one.name: Column(one.type, nullable=one.nullable) for one in kind}
+        fields = [
+            _united(one, theirs[one.name], f"{path}.{one.name}")
+            if one.name in theirs
+            else one.with_nullable(True)  # noqa: FBT003 - Arrow's
+            for one in now.type
+        ]
+        mine = {one.name for one in now.type}
+        fields += [pa.field(name, one.kind) for name, one in theirs.items() if name not in mine]
+        return pa.field(now.name, pa.struct(fields), nullable=nullable)
+    if types.is_list(now.type) and types.is_list(kind):
+        element = Column(kind.value_type, nullable=kind.value_field.nullable)
+        inner = _united(now.type.value_field, element, f"{path}.element")
+        return pa.field(now.name, pa.list_(inner), nullable=nullable)
+    if types.is_map(now.type) and types.is_map(kind):
+        item = Column(kind.item_type, nullable=kind.item_field.nullable)
+        inner = _united(now.type.item_field, item, f"{path}.value")
+        return pa.field(now.name, pa.map_(now.type.key_field, inner), nullable=nullable)
+    before, after = word_of(now.type), word_of(kind)
+    if before is not None and after is not None and widens(before, after):
+        return pa.field(now.name, kind, nullable=nullable)
+    if problem := type_problem(kind, now.type, path):
+        raise InvalidInputError(problem)
+    return now.with_nullable(nullable)
+
+
+def _read(written: Written, body: bytes) -> Any:
+    """Returns the value in bytes, or says that they are not what their schema says."""
+    try:
+        return there(written.read(body))
+    except UndecodableError:
+        raise
+    except Exception as e:  # noqa: BLE001 - any bytes may come, and they raise anything
+        raise UndecodableError(f"is not of its own schema: {type(e).__name__}") from None
+
+
+def _guarded(fix: Fix | None, value: Any) -> Any:
+    if fix is None or value is None:
+        return value
+    try:
+        return fix(value)
+    except Exception as e:  # noqa: BLE001 - as above
+        raise UndecodableError(f"is not of its own schema: {type(e).__name__}") from None
+
+
+def _connect_json() -> Read:
+    """Returns what reads JSON of Kafka Connect; without a schema beside it what JSON has."""
+    known: deque[tuple[Any, Column]] = deque(maxlen=_SCHEMAS)
+
+    def read(data: bytes, kind: pa.DataType) -> tuple[Column | None, Any]:
+        document = json_document(data, kind)
+        if not (isinstance(document, dict) and document.keys() == {"schema", "payload"}):
+            return None, there(document)
+        schema, payload = document["schema"], document["payload"]
+        if schema is None:
+            return None, there(payload)
+        try:
+            column = next((one for same, one in known if same == schema), None)
+            if column is None:
+                column = connect_column(schema)
+                known.appendleft((schema, column))
+        except (InvalidInputError, RecursionError) as e:
+            raise UndecodableError(f"has a schema beside it that makes no columns: {e}") from None
+        return column, _guarded(column.fix, there(payload))
+
+    return read
+
+
+def _as_values(read: Read) -> Read:
+    """Returns what reads values; those without a schema are as the log's says."""
+
+    def typed_value(data: bytes, kind: pa.DataType) -> tuple[Column | None, Any]:
+        column, value = read(data, kind)
+        return column, from_json(value, kind) if column is None else value
+
+    return typed_value
+
+
+def _changes(read: Read, *, envelope: bool) -> Read:
+    """Returns what reads changes of Debezium: rows after them, or whole; deletes are None."""
+    known: deque[tuple[Column, Column]] = deque(maxlen=_SCHEMAS)
+
+    def change(data: bytes, kind: pa.DataType) -> tuple[Column | None, Any]:
+        column, value = read(data, kind)
+        found = _row_after(value)
+        if found is not None and envelope:
+            found = value
+        if column is None:
+            return None, from_json(found, kind)
+        made = next((one for same, one in known if same is column), None)
+        if made is None:
+            made = column if envelope else _after(column)
+            known.appendleft((column, made))
+        return made, found
+
+    return change
+
+
+def _row_after(value: Any) -> Any:
+    """Returns the row after a change; None: it was deleted."""
+    op = value.get("op") if isinstance(value, Mapping) else None
+    if op == "d":
+        return None
+    if op == "t":
+        raise UndecodableError(
+            "is a truncate of its table, which no record of a log can say; mirror into a new log,"
+            " or delete the keys that were there"
+        )
+    if op not in ("c", "u", "r"):
+        raise UndecodableError("is no change of a row by Debezium: its op is none of c, u, d, r")
+    row = value.get("after")
+    if not isinstance(row, Mapping):
+        raise UndecodableError("is a change without the row after it")
+    if any(one in _PLACEHOLDERS for one in row.values() if isinstance(one, str | bytes)):
+        raise UndecodableError(
+            "has Debezium's placeholder for a value that did not change, and was not read; set"
+            " REPLICA IDENTITY FULL for its table"
+        )
+    return row
+
+
+def _after(column: Column) -> Column:
+    """Returns the column of the rows within changes."""
+    types, kind = pa.types, column.kind
+    if not types.is_struct(kind) or (at := kind.get_field_index("after")) < 0:
+        raise UndecodableError("is no change of Debezium: its schema has no row after it")
+    return Column(kind.field(at).type)

@@ -1,0 +1,252 @@
+"""Dead letters, played again: what decodes by now goes to the log that it was meant for.
+
+A letter cannot go back to the offset that it had: a log is only appended to, and offsets behind its
+end are the source's, while it mirrors. So letters are played into a log that gives its offsets
+itself: that of a mirror that was ended, or another of the same columns. (While the mirror runs,
+`send` sends them to the topic, where they come to the mirror at new offsets.)
+
+L1. The id is taken up. Letters are read from where the log's positions of it say, and decoded.
+L2. In a compacted log that mirrored the letters' source, a letter is *superseded* if its key has a
+    record of a later offset there: the older value must not come back as the newer. What was played
+    again keeps in its headers where it stood, and counts as that offset.
+L3. The others are appended, what still does not decode goes to the end of the dead letters, and the
+    position is moved, in one transaction. Crash before: L1 again; after: the next batch.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.bridge.decoding import (
+    LOG_ID,
+    OF_LETTERS,
+    OFFSET,
+    PARTITION,
+    REASON,
+    SOURCE,
+    Decoder,
+    Decoding,
+    batches_of,
+    check_letters,
+    letters_of,
+)
+from clog.bridge.records import Columns
+from clog.bridge.target import ID, LogSettings, opened
+from clog.storage import Log
+from clog.storage.append import check_takes_offsets
+from clog.storage.config.log_config import LogConfig
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.errors import InvalidInputError
+from clog.storage.keys.hashing import key_bytes
+from clog.storage.numpy_arrays import to_arrow, to_numpy
+from clog.storage.objects.records import of_headers
+from clog.storage.types.columns import BYTES
+
+_TIMEOUT_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of dead letters.
+
+    Attributes:
+        url: of the log.
+        records: appended to it.
+        superseded: left out, as their keys have later records.
+        dead_letters: that still do not decode, and are at the end of the dead letters again.
+    """
+
+    url: str
+    records: int = 0
+    superseded: int = 0
+    dead_letters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a letter stood: in what, and at which offset."""
+
+    headers: Mapping[str, str]
+
+    @property
+    def source(self) -> str:
+        return self.headers.get(SOURCE) or self.headers.get(LOG_ID, "")
+
+    @property
+    def partition(self) -> int:
+        return int(self.headers[PARTITION])
+
+    @property
+    def offset(self) -> int:
+        return int(self.headers[OFFSET])
+
+
+def replay(
+    dead_letters: str,
+    url: str,
+    *,
+    decode: Decoding | str,
+    storage_options: Mapping[str, object] | None = None,
+    single_writer: bool = False,
+    on_progress: Callable[[int], None] = lambda _: None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> Replayed:
+    """Decodes dead letters again, and appends those that decode by now to a typed log, each once,
+    also after a crash; the others are dead letters again. Ends at the end of now.
+
+    Args:
+        dead_letters: the URL of their log.
+        url: a typed log that gives offsets: of a mirror that was ended, or any other.
+        decode: as of `mirror`.
+        storage_options: of the filesystem of both.
+        single_writer: as of `Log.create`.
+        on_progress: told how many more letters were read.
+        clock: the source of times; None: the system's clock.
+        ids: the source of random ids; None: the operating system.
+
+    Raises:
+        InvalidInputError: the log is one of bytes, or mirrors a topic; or something that is no
+            letter among the letters.
+        SourceUndecodableError: a schema of theirs that the log cannot follow.
+        TransactionFencedError: another process plays these letters into the log.
+    """
+    settings = LogSettings(
+        config={},
+        storage_options=storage_options,
+        single_writer=single_writer,
+        clock=clock or SystemClock(),
+        ids=ids or SystemIds(),
+    )
+    decoding = Decoding(values=decode) if isinstance(decode, str) else decode
+    return played(opened(dead_letters, settings), opened(url, settings), decoding, on_progress)
+
+
+def played(
+    letters: Log, log: Log, decoding: Decoding, on_progress: Callable[[int], None] = lambda _: None
+) -> Replayed:
+    """Plays the letters of one log into another; see `replay`."""
+    check_letters(letters)
+    if log.schema == BYTES:
+        raise InvalidInputError(f"{log.url} is a log of bytes, which has no columns for letters")
+    try:
+        check_takes_offsets(log.handle, given=False)
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"{log.url} mirrors a topic, whose offsets it has; send the letters to that topic (clog"
+            f" mirror {letters.url} kafka://…), end the mirror first (--end), or play them into"
+            " another log"
+        ) from None
+    player = _Player(letters, log, Decoder(decoding, letters.url))
+    return player.played(on_progress)
+
+
+class _Player:
+    """Plays letters of one log into another; a worker."""
+
+    def __init__(self, letters: Log, log: Log, decoder: Decoder) -> None:
+        self._letters = letters
+        self._log = log
+        self._decoder = decoder
+        self._id = f"clog-replay-{letters.id}"
+        self._mirrored = set(log.positions(ID))
+
+    def played(self, on_progress: Callable[[int], None]) -> Replayed:
+        """Plays all that there are."""
+        with self._log.transaction(self._id, _TIMEOUT_MS) as t:
+            t.abort()  # What a former one left is finished, and whoever plays them now is fenced.
+        positions = self._log.positions(self._id).get(self._letters.id, {})
+        counts = np.zeros(3, int)
+        for p, end in self._letters.stable_offsets().items():
+            start = positions.get(p)
+            if start is None or start < end:
+                for batch, position in batches_of(self._letters, p, start, end):
+                    counts += self._play(batch, p, position)
+                    on_progress(batch.num_rows)
+        return Replayed(self._log.url, *counts.tolist())
+
+    def _play(self, batch: pa.RecordBatch, p: int, position: int) -> tuple[int, int, int]:
+        """Plays a batch (L2, L3); returns how many went where."""
+        places, rows = self._told(pa.table(batch))
+        partitions = np.array([one.partition for one in places], np.int32)
+        offsets = np.array([one.offset for one in places], np.int64)
+        found = self._decoder.decoded(Columns(rows, partitions, offsets, 0, 0, 0), self._log)
+        mine = [places[i] for i in found.places]
+        old = self._superseded(found.rows.column("key").combine_chunks(), mine)
+        new, kept = found.rows.filter(to_arrow(~old)), partitions[found.places[~old]]
+        with self._log.transaction(self._id, _TIMEOUT_MS) as t:
+            if new.num_rows:
+                fits = not kept.size or int(kept.max()) < self._log.partitions
+                t.append(new, kept if fits else None)
+            if found.reasons:
+                where = [places[i].headers for i in sorted(found.reasons)]
+                t.append(letters_of(rows, found.reasons, where), p, log=self._letters)
+            t.positions(self._letters, {p: position})
+        return new.num_rows, int(old.sum()), len(found.reasons)
+
+    def _told(self, batch: pa.Table) -> tuple[list[_Place], pa.Table]:
+        """Returns where letters stood, and the records that they were, which keep that."""
+        places, headers = [], []
+        for some, offset in zip(
+            batch.column("headers").to_pylist(), batch.column("offset").to_pylist(), strict=True
+        ):
+            told = {h["key"]: h["value"] for h in some or () if h["key"] in OF_LETTERS}
+            try:
+                place = _Place({n: v.decode() for n, v in told.items() if n != REASON})
+                _ = place.partition, place.offset
+            except (AttributeError, KeyError, ValueError):
+                raise InvalidInputError(
+                    f"offset {offset} of {self._letters.url} is no dead letter: its headers do not"
+                    " say where it stood"
+                ) from None
+            places.append(place)
+            own = [(h["key"].encode(), h["value"]) for h in some or () if h["key"] not in told]
+            headers.append([*own, *((n.encode(), v.encode()) for n, v in place.headers.items())])
+        rows = batch.select(["key", "value", "timestamp"])
+        return places, rows.append_column("headers", of_headers(headers))
+
+    def _superseded(self, keys: pa.Array, places: list[_Place]) -> np.ndarray[Any, Any]:
+        """Tells which keys have later records in the log; only where it mirrored their source."""
+        old = np.zeros(len(places), bool)
+        if not LogConfig.from_overrides(self._log.config).compact:
+            return old
+        of_mirror = np.array([one.source in self._mirrored for one in places], bool)
+        partitions = np.array([one.partition for one in places], np.int64)
+        offsets = np.array([one.offset for one in places], np.int64)
+        for p in np.unique(partitions[of_mirror]).tolist():
+            mine = np.flatnonzero(of_mirror & (partitions == p))
+            wanted = key_bytes(keys.take(to_arrow(mine)))
+            last = self._last_offsets(p, pc.unique(wanted), int(offsets[mine].min()))
+            at = to_numpy(pc.index_in(wanted, value_set=pc.unique(wanted)))
+            old[mine] = last[at] > offsets[mine]
+        return old
+
+    def _last_offsets(
+        self, partition: int, wanted: pa.Array, after: int
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Returns the last offset of keys among the records of a partition behind an offset."""
+        last = np.full(len(wanted), -1, np.int64)
+        start = self._log.start_offsets()[partition]
+        columns = ["key", "offset", "headers"]
+        for batch in self._log.read(
+            partition=partition, start=max(start, after + 1), columns=columns
+        ):
+            at = pc.index_in(key_bytes(batch.column("key")), value_set=wanted)
+            hits = batch.filter(at.is_valid())
+            if hits.num_rows:
+                np.maximum.at(last, to_numpy(at.drop_null()), self._stood(hits))
+        return last
+
+    def _stood(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
+        """Returns the offsets of records; of letters that were played, those that they had."""
+        offsets = to_numpy(batch.column("offset")).copy()
+        if batch.column("headers").null_count < batch.num_rows:
+            for i, some in enumerate(batch.column("headers").to_pylist()):
+                told = {h["key"]: h["value"] for h in some or () if h["value"] is not None}
+                if told.get(SOURCE, b"").decode() in self._mirrored and OFFSET in told:
+                    offsets[i] = int(told[OFFSET])
+        return offsets

@@ -76,6 +76,10 @@ _VERIFY = flag(
     "Mirror nothing, but compare log and topic: every offset that both have, and the last value of"
     " each key. What cleaners may remove is no difference. Exit code 1 if there are some.",
 )
+_TO_A_TOPIC: Final = (
+    "to a topic a log is sent with --once, --skip-purged, --from-bound and --kafka-option; omit the"
+    " other options"
+)
 _KAFKA_OPTIONS = option(
     "--kafka-option KEY=VALUE",
     "An option of librdkafka, such as security.protocol=SASL_SSL. Keep secrets in"
@@ -149,76 +153,85 @@ def mirror(  # noqa: PLR0913 - one for each option
 
     The log has the topic's partitions, offsets, keys, values, headers and timestamps, each record
     once, however often this is killed and run again. A log that is made takes over the topic's
-    configs. Records of aborted transactions are left out. A topic that was deleted and made again,
-    cut short, or purged before it was read is an error that says how to go on. With --decode the
-    log has columns, at the same offsets. With a log first and a topic second its records are sent
-    there, each once, with their offsets in a header.
+    configs. A topic that was deleted and made again, cut short, or purged before it was read is an
+    error that says how to go on. With --decode the log has columns, at the same offsets. With a log
+    first and a topic second its records are sent there, each once, with their offsets in a header.
 
     \b
     clog mirror kafka://broker:9092/orders s3://bucket/orders --once
     clog mirror 'kafka://broker:9092/orders-*' s3://bucket/mirror
-    clog mirror kafka://broker:9092/orders s3://bucket/orders --verify
-    clog mirror kafka://broker:9092/db.public.users s3://bucket/users \
-        --decode debezium-avro --registry http://registry:8081 --dead-letters s3://bucket/dead
+    clog mirror kafka://broker:9092/users s3://bucket/users --decode json --schema users.json
     clog mirror s3://bucket/orders kafka://broker:9092/orders-2
     """
-    from clog.bridge import mirror as run
     from clog.bridge.topic import SCHEME, address_of
 
-    own = configs(config)
-    options = {
-        **environment_object(_ENVIRONMENT),
-        **pairs(kafka_option, what="--kafka-option", is_secret=True),
-    }
+    own, options = configs(config), _client_options(kafka_option)
     decoding = _decoding(decode, decode_key, schema, registry, registry_option, envelope=envelope)
-    if replay:
-        if decoding is None:
-            raise typer.BadParameter("--replay needs --decode, to say how letters are decoded")
-        _replay(source, url, decoding, given)
-        return None
     is_back = url.startswith(SCHEME) and not source.startswith(SCHEME)
+    _refuse(
+        {
+            "--replay needs --decode, to say how letters are decoded": replay and not decoding,
+            _TO_A_TOPIC: is_back
+            and any((end, force, verify, follow_start, partitions, config, decoding)),
+            "--from-bound is for a log that is sent to a topic": from_bound and not is_back,
+            "--force needs --end": force and not end,
+            "--dead-letters needs --decode: bytes are never any": dead_letters and not decoding,
+            "--verify compares bytes; omit --decode": verify and decoding,
+        }
+    )
+    if replay and decoding:
+        return _replay(source, url, decoding, given)
     with usage_errors():
         address_of(url if is_back else source)
     if is_back:
-        if end or force or verify or follow_start or partitions or config or decoding:
-            raise typer.BadParameter(
-                "to a topic a log is sent with --once, --skip-purged, --from-bound and"
-                " --kafka-option; omit the other options"
-            )
         return _send(
             given, source, url, options, once=once, skip_purged=skip_purged, from_bound=from_bound
         )
-    if from_bound:
-        raise typer.BadParameter("--from-bound is for a log that is sent to a topic")
-    if force and not end:
-        raise typer.BadParameter("--force needs --end")
-    if dead_letters and decoding is None:
-        raise typer.BadParameter("--dead-letters needs --decode: bytes are never dead letters")
     if verify:
-        if decoding is not None:
-            raise typer.BadParameter("--verify compares bytes; omit --decode")
         return _verify(source, url, options, given)
-    with until_stopped() as should_stop, _shown(given, once=once or end) as on_progress:
+    return _followed(
+        *(given, source, url),
+        decode=decoding,
+        once=once,
+        end=end,
+        force=force,
+        partitions=partitions,
+        config=own,
+        follow_start=follow_start,
+        skip_purged=skip_purged,
+        dead_letters=dead_letters,
+        kafka_options=options,
+    )
+
+
+def _followed(given: Given, source: str, url: str, **settings: Any) -> Code | None:
+    """Mirrors, and says what it did."""
+    from clog.bridge import mirror as run
+
+    ends = settings["once"] or settings["end"]
+    with until_stopped() as should_stop, _shown(given, once=ends) as on_progress:
         done = run(
-            source,
-            url,
-            once=once,
-            end=end,
-            force=force,
-            partitions=partitions,
-            config=own,
-            follow_start=follow_start,
-            skip_purged=skip_purged,
-            decode=decoding,
-            dead_letters=dead_letters,
+            *(source, url),
+            **settings,
             storage_options=given.storage,
-            kafka_options=options,
             single_writer=given.single_writer,
             on_progress=on_progress,
             should_stop=should_stop,
         )
     given.tell({"topics": [_as_json(t) for t in done.topics.values()]}, lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
+
+
+def _refuse(wrong: "Mapping[str, object]") -> None:
+    """Raises what is wrong with the command line, if something is."""
+    for message, is_so in wrong.items():
+        if is_so:
+            raise typer.BadParameter(message)
+
+
+def _client_options(given: list[str] | None) -> dict[str, object]:
+    own = pairs(given, what="--kafka-option", is_secret=True)
+    return {**environment_object(_ENVIRONMENT), **own}
 
 
 def _decoding(
@@ -252,7 +265,7 @@ def _decoding(
     return made
 
 
-def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> None:
+def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> Code | None:
     """Plays dead letters again."""
     from dataclasses import asdict
 
@@ -270,6 +283,7 @@ def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> None:
     if done.superseded:
         told += f"; {count(done.superseded)} superseded by later records of their keys"
     given.tell(asdict(done), f"{told}; {counted(done.dead_letters, 'dead letter')} left")
+    return None
 
 
 def _verify(source: str, url: str, options: "Mapping[str, object]", given: Given) -> Code | None:

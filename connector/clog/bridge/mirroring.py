@@ -165,8 +165,7 @@ def mirror(  # noqa: PLR0913 - one for each option
         config: configs of a log that is created, over those of the topic.
         follow_start: let the log start offset follow the source's: what was removed there goes.
         skip_purged: go on behind records that the source removed before they were mirrored.
-        decode: how records become those of a typed log: a `Decoding`, or the name of its values'
-            encoding; None: they stay bytes.
+        decode: makes a typed log: a `Decoding`, or its values' encoding; None: a log of bytes.
         dead_letters: the URL of a log for records that do not decode, created where there is none;
             of a pattern the folder of these logs. None: such a record is an error.
         storage_options: of the log's filesystem.
@@ -186,10 +185,6 @@ def mirror(  # noqa: PLR0913 - one for each option
         NotFoundError: there is no such topic.
     """
     address = address_of(source)
-    if force and not end:
-        raise InvalidInputError("force is for the end of a mirror: give end=True")
-    if dead_letters is not None and decode is None:
-        raise InvalidInputError("dead letters are records that do not decode: say how (decode=…)")
     settings = LogSettings(
         partitions=partitions,
         config=users_own(config or {}),
@@ -203,16 +198,12 @@ def mirror(  # noqa: PLR0913 - one for each option
         ids=ids or SystemIds(),
     )
     if force:
-        return _forced_end(address, url, settings)
+        return _forced_end(address, url, settings, end=end)
     cluster = Cluster(address.brokers, kafka_options or {})
-    targets = _targets(cluster, address, url, settings)
-    follows = address.is_pattern and not (once or end)
-    run = _Run(
-        *(cluster, targets, settings),
-        once=once or end,
-        interval_ms=interval_ms,
-        discover=partial(_targets, cluster, address, url, settings) if follows else None,
-    )
+    find = partial(_targets, cluster, address, url, settings)
+    targets, ends = find(), once or end
+    discover = find if address.is_pattern and not ends else None
+    run = _Run(cluster, targets, settings, once=ends, interval_ms=interval_ms, discover=discover)
     run.to_the_end(on_progress or (lambda _: None), should_stop)
     if end and not should_stop():
         _end(cluster, targets, settings.clock)
@@ -228,8 +219,10 @@ def _end(cluster: Cluster, targets: Sequence[Target], clock: Clock) -> None:
         target.log.give_offsets()
 
 
-def _forced_end(address: Address, url: str, settings: LogSettings) -> Mirrored:
+def _forced_end(address: Address, url: str, settings: LogSettings, *, end: bool) -> Mirrored:
     """Ends the mirror of a topic that may be gone."""
+    if not end:
+        raise InvalidInputError("force is for the end of a mirror: give end=True")
     if address.is_pattern:
         raise InvalidInputError("force ends one mirror at a time: name its topic")
     log = opened(url, settings)
@@ -307,6 +300,8 @@ def _letters(topic: Topic, settings: LogSettings) -> Log | None:
     """Returns the log of what does not decode, which is created where there is none."""
     if settings.dead_letters is None:
         return None
+    if settings.decoding is None:
+        raise InvalidInputError("dead letters are records that do not decode: say how (decode=…)")
     try:
         log = opened(settings.dead_letters, settings)
     except NotFoundError:

@@ -8,7 +8,7 @@ itself: that of a mirror that was ended, or another of the same columns. (While 
 L1. The id is taken up. Letters are read from where the log's positions of it say, and decoded.
 L2. In a compacted log that mirrored the letters' source, a letter is *superseded* if its key has a
     record of a later offset there: the older value must not come back as the newer. What was played
-    again keeps in its headers where it stood, and counts as that offset.
+    again, or sent, keeps in its headers where it stood, and counts as that offset.
 L3. The others are appended, what still does not decode goes to the end of the dead letters, and the
     position is moved, in one transaction. Crash before: L1 again; after: the next batch.
 """
@@ -222,7 +222,7 @@ class _Player:
             wanted = key_bytes(keys.take(to_arrow(mine)))
             last = self._last_offsets(p, pc.unique(wanted), int(offsets[mine].min()))
             at = to_numpy(pc.index_in(wanted, value_set=pc.unique(wanted)))
-            old[mine] = last[at] > offsets[mine]
+            old[mine] = last[at] >= offsets[mine]
         return old
 
     def _last_offsets(
@@ -232,9 +232,7 @@ class _Player:
         last = np.full(len(wanted), -1, np.int64)
         start = self._log.start_offsets()[partition]
         columns = ["key", "offset", "headers"]
-        for batch in self._log.read(
-            partition=partition, start=max(start, after + 1), columns=columns
-        ):
+        for batch in self._log.read(partition=partition, start=max(start, after), columns=columns):
             at = pc.index_in(key_bytes(batch.column("key")), value_set=wanted)
             hits = batch.filter(at.is_valid())
             if hits.num_rows:

@@ -111,8 +111,8 @@ def verify(
     log = opened(url, settings)
     if log.schema != BYTES:
         raise InvalidInputError(
-            f"{log.url} has columns, and a topic bytes; to compare them, mirror the topic into a log"
-            " of bytes, too"
+            f"{log.url} has columns, and a topic bytes; to compare them, mirror the topic into a"
+            " log of bytes, too"
         )
     target = Target(log, cluster.topic(address.topic), address, settings)
     target.know()

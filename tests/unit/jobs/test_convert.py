@@ -189,7 +189,7 @@ def test_a_copy_that_is_killed_goes_on(monkeypatch):
     """At each of its requests: every record is in the target or among the dead letters, once, and
     in order.
     """
-    monkeypatch.setattr(typing, "BATCH_BYTES", 1)
+    monkeypatch.setattr(decoding, "BATCH_BYTES", 1)
 
     def act(store, seed=10):
         source, target, letters = opened(store, seed)

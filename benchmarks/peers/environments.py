@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ ROOT = BENCHMARKS.parent
 FOLDER = BENCHMARKS / ".environments"
 
 VERSIONS = {"spark": "4.2.0", "kafka": "4.3.1", "delta": "4.4.0", "paimon": "0.9.0"}
+APICURIO = "3.3.3"
 JARS = {
     "kafka": (),  # all
     "spark": (
@@ -98,6 +100,25 @@ def jars(name: str) -> Path:
         *(f"-DoutputDirectory={partial}", f"-DincludeArtifactIds={','.join(JARS[name])}"),
     ]
     _run(command, f"Maven for {name}")
+    partial.rename(folder)
+    return folder
+
+
+def apicurio() -> Path:
+    """The folder of Apicurio Registry, which Maven copies when it is missing."""
+    folder = FOLDER / f"apicurio-{APICURIO}"
+    if folder.exists():
+        return folder
+    if shutil.which("mvn") is None:
+        raise UnavailableError("Apicurio Registry needs Maven, which is not installed")
+    partial = folder.with_suffix(".partial")
+    artifact = f"io.apicurio:apicurio-registry-app:{APICURIO}:tar.gz:all"
+    command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}"]
+    _run([*command, f"-DoutputDirectory={partial}"], "Maven for Apicurio Registry")
+    (archive,) = partial.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(partial, filter="data")
+    archive.unlink()
     partial.rename(folder)
     return folder
 

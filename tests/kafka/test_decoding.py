@@ -113,6 +113,31 @@ def test_avro_of_a_registry(kafka, url, server):
     assert [place[:2] for place in letters(f"{url}-dead")] == [(0, 2)]
 
 
+def test_avro_with_apicurio_registry(kafka, url, registry):
+    """Written by Confluent's own serialiser; the schema grows, and the log with it."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.avro import AvroSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    topic = kafka.topic(cleanup_policy="compact")
+    client = SchemaRegistryClient({"url": registry})
+    fields = [{"name": "a", "type": "int"}]
+    schemas = [fields, [*fields, {"name": "b", "type": ["null", "string"], "default": None}]]
+
+    def sent(i, value):
+        named = {"type": "record", "name": "Row", "fields": schemas[i]}
+        serialize = AvroSerializer(client, json.dumps(named))
+        data = serialize(value, SerializationContext(topic, MessageField.VALUE))
+        kafka.produce(topic, [{"key": f"k{i}", "value": data}])
+
+    decoding = Decoding(values="avro", keys="string", registry=registry)
+    sent(0, {"a": 1})
+    mirror(kafka.url(topic), url, once=True, decode=decoding)
+    sent(1, {"a": 2, "b": "x"})
+    mirror(kafka.url(topic), url, once=True, decode=decoding)
+    assert typed_rows(url) == [(0, "k0", {"a": 1, "b": None}), (1, "k1", {"a": 2, "b": "x"})]
+
+
 def test_another_record_before_the_position_is_told_in_columns_too(kafka, url, monkeypatch):
     """I3: clusters that were restored have the same ids, and other records."""
     topic = kafka.topic()

@@ -33,6 +33,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from typing import Protocol
 
 from clog.storage.commit.committer import (
@@ -73,6 +74,7 @@ from clog.storage.format.log_info import PROPOSALS as FEATURE
 from clog.storage.store.contract import (
     ObjectExistsError,
     Store,
+    StoredObject,
     StoreRefusedError,
     ahead,
 )
@@ -95,6 +97,8 @@ clock has taken them ahead.
 """
 COMBINED_CHUNKS_MAX = 4096
 """Chunks that a commit takes along."""
+_READ_BYTES_MAX = 1 << 20
+"""Bytes of proposals that are read for one commit: of those of one small object some 1,500."""
 _STAMPS = 100
 """Proposals are listed by so many stamps: all but the last two digits."""
 _REPOST_AFTER = _STAMPS // 2
@@ -347,7 +351,8 @@ class Combiner:
         """
 
         def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-            found = [p for p in self._listed(tip, own=False, whole=True) if p.is_of(keys)]
+            listed, _ = self._listed(tip, own=False, whole=True)
+            found = [p for p in listed if p.is_of(keys)]
             ended = [Answered(p.author, p.number, is_applied=False) for p in found]
             ended += self._owed(tip.head.combined)
             return Edit(combined=Combining(0, tuple(ended))) if ended else NothingToCommit()
@@ -585,7 +590,7 @@ class Combiner:
         """Returns the proposals that go along with an edit, each with its own; and the lowest stamp
         of those that were left for want of room. ``answering``: how many the edit answers.
         """
-        version, least = tip.version + 1, tip.version
+        version = tip.version + 1
         head = advance(tip.head, edit, version=version, time_ms=time_ms)
         known = {
             answer.author: answer.version > version - ANSWERED_VERSIONS
@@ -595,7 +600,9 @@ class Combiner:
         objects, chunks = paths_of(edit), 0
         ended = set() if edit.combined is None else {one.author for one in edit.combined.authors}
         taken: list[tuple[Proposal, Edit]] = []
-        for proposal in self._eligible(tip, head, time_ms, own=self._waits and ended != set()):
+        own = self._waits and ended != set()
+        eligible, least = self._eligible(tip, head, time_ms, own=own)
+        for proposal in eligible:
             if proposal.author in ended:
                 continue
             more = sum(one.chunks for one in proposal.appends)
@@ -612,13 +619,16 @@ class Combiner:
             taken.append((proposal, made))
         return taken, least
 
-    def _eligible(self, tip: Commit, head: Head, time_ms: int, *, own: bool) -> Iterable[Proposal]:
+    def _eligible(
+        self, tip: Commit, head: Head, time_ms: int, *, own: bool
+    ) -> tuple[list[Proposal], int]:
         """Returns the proposals that a commit upon the tip may take along, in turn: those that wait
-        longest first, and of these the authors who were answered longest ago.
+        longest first, and of these the authors who were answered longest ago; and a stamp as
+        `_listed`.
         """
         combined = tip.head.combined or Combined()
         answered = {answer.author: answer.version for answer in combined.authors}
-        listed = self._listed(tip, own=own)
+        listed, least = self._listed(tip, own=own)
         turns = {p.path for p in listed if p.kind == TURN and time_ms <= p.until_ms}
         if own and turns - self._honoured:
             self._honoured = turns
@@ -631,51 +641,57 @@ class Combiner:
             and time_ms <= p.until_ms <= time_ms + ELIGIBLE_MS + CLOCKS_MS
             and all(obj.stamp >= head.orphan_floor for one in p.appends for obj in one.objects)
         ]
-        return sorted(found, key=lambda p: (p.since, answered.get(p.author, -1), p.author))
+        return sorted(found, key=lambda p: (p.since, answered.get(p.author, -1), p.author)), least
 
-    def _listed(self, tip: Commit, *, own: bool, whole: bool = False) -> list[Proposal]:
+    def _listed(self, tip: Commit, *, own: bool, whole: bool = False) -> tuple[list[Proposal], int]:
         """Returns the newest proposal of each other author that is not answered, as far as a LIST
-        shows them; one or two LISTs, and a GET for each that is new here. ``own``: with an
-        operation of this author, who gives way where another commit came first meanwhile.
-        ``whole``: raises where the store fails; else what it does not show now is left out.
+        shows them, and the lowest stamp of those that are too many bytes to be read now; one or two
+        LISTs, and a GET for each that is new here. ``own``: with an operation of this author, who
+        gives way where another commit came first meanwhile. ``whole``: all of them, or raises where
+        the store fails; else what it does not show now is left out.
         """
         combined = tip.head.combined or Combined()
         answered = {answer.author: answer.number for answer in combined.authors}
         mine = None if self._author is None else self._author.id
-        newest: dict[str, tuple[tuple[int, int], str]] = {}
+        newest: dict[str, tuple[tuple[int, int], StoredObject]] = {}
+        stamps: dict[str, int] = {}
         try:
-            for path in self._names(tip.version):
-                if (parts := proposal_of(path)) is None:
+            for found in self._near(tip.version):
+                if (parts := proposal_of(found.path)) is None:
                     continue
                 stamp, author, *which = parts
                 place = (which[0], which[1])
                 if author == mine or stamp < combined.first:
                     continue
                 if place[0] > answered.get(author, 0) and place > newest.get(author, ((0, 0),))[0]:
-                    newest[author] = (place, path)
+                    newest[author], stamps[found.path] = (place, found), stamp
         except StoreUnavailableError:
             if whole:
                 raise  # Else: who may not list commits what is his own.
-        paths = [path for _, path in newest.values()]
-        known = {path: self._known[path] for path in paths if path in self._known}
-        fresh = [path for path in paths if path not in known]
+        there = sorted((found for _, found in newest.values()), key=lambda found: found.path)
+        known = {one.path: self._known[one.path] for one in there if one.path in self._known}
+        fresh = [one for one in there if one.path not in known]
+        sizes = accumulate(one.size_bytes for one in fresh)
+        fits = [one for one, size in zip(fresh, sizes, strict=True) if size <= _READ_BYTES_MAX]
+        now = fresh if whole else fits or fresh[:1]
         if own and len(fresh) > _FEW and try_read(self._store, tip.version + 1):
             raise LostRaceError("another commit came first while proposals were listed")
-        reads = [(partial(self._read, path, tip.head.log.partitions), 4096) for path in fresh]
-        for path, found in zip(fresh, ahead(self._store, reads, calls_max=_CALLS_MAX), strict=True):
-            if not isinstance(found, StoreUnavailableError):
-                known[path] = found
+        partitions = tip.head.log.partitions
+        reads = ((partial(self._read, one.path, partitions), one.size_bytes) for one in now)
+        for one, read in zip(now, ahead(self._store, reads, calls_max=_CALLS_MAX), strict=True):
+            if not isinstance(read, StoreUnavailableError):
+                known[one.path] = read
             elif whole:
-                raise found
+                raise read
         self._known = known
-        return [p for p in known.values() if p is not None]
+        left = [stamps[one.path] for one in fresh[len(now) :]]
+        return [p for p in known.values() if p is not None], min([tip.version, *left])
 
-    def _names(self, version: int) -> Iterable[str]:
-        """Yields the names of the proposals with stamps near a version."""
+    def _near(self, version: int) -> Iterable[StoredObject]:
+        """Yields the files of the proposals with stamps near a version."""
         near = {max(0, version - _REPOST_AFTER) // _STAMPS, version // _STAMPS}
         for hundred in sorted(near):
-            for found in self._store.list(f"{PROPOSALS}{hundred:018d}"):
-                yield found.path
+            yield from self._store.list(f"{PROPOSALS}{hundred:018d}")
 
     def _read(self, path: str, partitions: int) -> Proposal | StoreUnavailableError | None:
         try:

@@ -50,7 +50,7 @@ BODY_BYTES_MAX = {
     "block": 128 << 10,
     "log": 4 << 10,
     "reader": 16 << 20,
-    "proposal": 16 << 20,
+    "proposal": 1 << 20,
 }
 """By kind the most bytes of a body before compression. Part of the format."""
 RATIOS = ((4 << 20, 100), (256 << 20, 20))

@@ -17,6 +17,7 @@ from clog.storage import (
     StoreUnavailableError,
     TransactionFencedError,
 )
+from clog.storage.commit import combining as combining_module
 from clog.storage.commit.combining import (
     ANSWERED_VERSIONS,
     ANSWERS_MAX,
@@ -896,6 +897,53 @@ def test_a_full_head_of_answers_is_not_larger_than_it_may_be():
 
     size = len(documents.body_json(COMBINED.write(Combined(999_999_999, some))))
     assert size <= 64 << 10
+
+
+class Sizes(WrappingStore):
+    """A store that knows the bytes of the proposals that were read."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.read = []
+
+    def get(self, path, start=None, end=None):
+        data = self.inner.get(path, start, end)
+        if documents.PROPOSALS in path:
+            self.read.append(len(data))
+        return data
+
+
+def test_who_combines_reads_no_more_than_it_has_room_for(crowd, monkeypatch):
+    """Of 30 proposals of 20 KB it reads some, the lowest stamps first, and the next commits the
+    rest; nothing that was left so is forgotten meanwhile.
+    """
+    monkeypatch.setattr(combining_module, "_READ_BYTES_MAX", 100_000)
+    handle, filler = crowd.log.handle, "".join(SeededIds(5).new_id() for _ in range(1_200))
+    for n in range(30):
+        proposal = Proposal(author=f"{n:016x}", number=1, stamp=n % 2, since=0, until_ms=1 << 50)
+        body = documents.decode("proposal", encode_proposal(proposal), where="made")
+        data = documents.encode("proposal", body | {"later": filler})
+        handle.store.create(proposal.path, data)
+    reading = Sizes(crowd.store)
+    c = crowd.author(reading)
+    for n in range(9):
+        crowd.author().append(one(f"race{n}"))
+        before = len(reading.read)
+        c.append(one(f"c{n}"))
+        assert sum(reading.read[before:]) <= 100_000
+        c.handle.clock.advance(11_000)
+    assert len(reading.read) == 30
+    assert crowd.values().count(b"c8") == 1
+
+
+def test_one_that_is_larger_than_what_is_read_at_once_is_read_alone(crowd, monkeypatch):
+    """Else it would never be taken along."""
+    monkeypatch.setattr(combining_module, "_READ_BYTES_MAX", 10)
+    left_waiting(crowd)
+    left_waiting(crowd, "b")
+    for n in range(2):
+        combining(crowd, f"c{n}")
+    assert {b"a", b"b"} <= set(crowd.values())
 
 
 @pytest.mark.parametrize("before", [0, 250])

@@ -29,7 +29,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from clog.cleaner.duties.layout import Room
@@ -49,6 +49,7 @@ from clog.cleaner.threads import (
 from clog.storage import Log
 from clog.storage.env import Clock, SystemClock, enough_memory
 from clog.storage.errors import InvalidInputError, NotFoundError
+from clog.storage.values import dataclass
 
 logger = logging.getLogger(__name__)
 

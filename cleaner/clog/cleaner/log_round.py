@@ -26,7 +26,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -120,6 +120,7 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.read.scan import KeyIndexCache
 from clog.storage.readers import NO_HOLDS, Holds, read_holds
 from clog.storage.transactions.several import finish_all
+from clog.storage.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ all masks of the partition go, and are made again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import attrgetter
 from typing import Literal
 
@@ -80,6 +80,7 @@ from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.reader import BATCH_ROWS, open_ranges
 from clog.storage.read.scan import KeyIndexCache, piece_of, presence_column
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 _Kind = Literal["superseded", "tombstones"]
 

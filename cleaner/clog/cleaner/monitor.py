@@ -6,7 +6,7 @@ The cleaner writes, from all its threads; anybody may read, at any time.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 
 from clog.cleaner.passes.run_pass import PassProgress
 from clog.cleaner.selection import Candidate, PassResult, overdue_ms
@@ -16,6 +16,7 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.publications.publish import Kept, kept_for_views, overdue
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.readers import Reader
+from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

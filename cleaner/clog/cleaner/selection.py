@@ -16,7 +16,7 @@ would stay for as long as others are dirtier (S46). Then the highest ratio.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 
 import numpy as np
@@ -27,6 +27,7 @@ from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.readers import NO_HOLDS, NOTHING_HELD, HeldTombstones, Holds
+from clog.storage.values import dataclass
 
 TOMBSTONE_SHARE_MIN = 0.1
 """Expired tombstones are worth a pass of their own from this share of the clean part's records."""

@@ -21,9 +21,11 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

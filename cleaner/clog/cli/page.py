@@ -23,7 +23,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,6 +53,7 @@ from clog.storage.errors import (
     StoreUnavailableError,
 )
 from clog.storage.types.rows import RECORD_COLUMNS
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,13 +11,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from clog.cli.lines import LINE_FORMAT, parse_jsonl, parse_text
 from clog.cli.options import URL, Code, Given, choice, command, flag, integer, option, typed_schema
 from clog.cli.output import count, counted, print_note, stderr
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

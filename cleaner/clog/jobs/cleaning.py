@@ -24,7 +24,6 @@ import logging
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -41,6 +40,7 @@ from clog.storage.errors import InvalidInputError, LogReplacedError
 from clog.storage.numpy_arrays import of_bytes
 from clog.storage.store.contract import Store
 from clog.storage.store.opening import Reach
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

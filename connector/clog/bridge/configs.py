@@ -9,7 +9,6 @@ of its own commit, in place of that which it has in the topic.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -22,6 +21,7 @@ from clog.storage.config.log_config import (
     parse_overrides,
 )
 from clog.storage.errors import InvalidInputError
+from clog.storage.values import dataclass
 
 STAY: Final = (
     "cleanup.policy",

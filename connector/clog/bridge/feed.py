@@ -10,10 +10,10 @@ epoch would be told of a truncation that never was.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from clog.bridge.topic import Cluster
+from clog.storage.values import dataclass
 
 MESSAGES: Final = 5000
 """At once, of small ones; of large ones so many as have about `TAKEN_BYTES`."""

@@ -19,7 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ from clog.storage.errors import (
     SourceUnavailableError,
 )
 from clog.storage.format.log_info import GIVEN_OFFSETS
+from clog.storage.values import dataclass
 
 BATCH_BYTES: Final = 56 << 20
 """Somewhat below ``object.bytes``: what is more makes a second, small object."""

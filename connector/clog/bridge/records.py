@@ -10,7 +10,6 @@ Keys, values, headers and times stay what they are, with two exceptions, which a
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from clog.storage.numpy_arrays import of_bytes
 from clog.storage.objects.records import of_headers
+from clog.storage.values import dataclass
 
 TIMESTAMP_HEADER: Final = b"clog.mirror.timestamp"
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")

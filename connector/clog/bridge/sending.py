@@ -22,7 +22,6 @@ one again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -45,6 +44,7 @@ from clog.storage.errors import (
 from clog.storage.format.transactions import Position
 from clog.storage.transactions.transaction import check_missed
 from clog.storage.types.columns import BYTES
+from clog.storage.values import dataclass
 
 OFFSET_HEADER: Final = "clog.offset"
 LOG_HEADER: Final = "clog.log"

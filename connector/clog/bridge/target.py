@@ -24,7 +24,6 @@ I6. Records, covered ends and positions are committed together. Crash before: I1
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -58,6 +57,7 @@ from clog.storage.errors import (
     SourceUndecodableError,
 )
 from clog.storage.format.documents import NONE
+from clog.storage.values import dataclass
 
 ID: Final = "clog-mirror"
 """Of the transactions of every mirror."""

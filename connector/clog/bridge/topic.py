@@ -15,7 +15,6 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +25,7 @@ from clog.storage.errors import (
     NotFoundError,
     SourceUnavailableError,
 )
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import confluent_kafka as kafka

@@ -11,7 +11,7 @@ import json
 import os.path
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ from clog.connector.positions import Position, Since, Times, parse_position, par
 from clog.storage.config import definitions
 from clog.storage.errors import OptionError
 from clog.storage.store.opening import redact
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.log import Log

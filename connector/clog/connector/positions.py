@@ -22,11 +22,11 @@ A stream that has nothing to read gets its own offsets back, unchanged.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from clog.storage.config import definitions
 from clog.storage.errors import InvalidInputError, OptionError
+from clog.storage.values import dataclass
 
 EARLIEST, LATEST = -2, -1
 Position = Literal["earliest", "latest"] | Mapping[int, int]

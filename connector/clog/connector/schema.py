@@ -25,7 +25,6 @@ calls raises anew at its own border (`shallow`); the message of a `ClogError` ho
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -47,6 +46,7 @@ from pyspark.sql.types import (
 
 from clog.storage.errors import ClogError, InvalidInputError, OptionError
 from clog.storage.types import rows
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

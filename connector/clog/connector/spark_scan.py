@@ -23,7 +23,6 @@ Many objects are found by one listing of their folder: Spark would start a task 
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from clog.storage.format.documents import NONE
 from clog.storage.numpy_arrays import to_arrow
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -26,10 +26,10 @@ the log's id as well (``logId``), since a version means nothing in a log that wa
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clog.connector.options import read_options, texts_of
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

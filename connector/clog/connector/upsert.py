@@ -16,7 +16,6 @@ DataFrame has them, in keys as the first upsert did.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clog.connector.opened_logs import types_of
@@ -38,6 +37,7 @@ from clog.connector.write.write_task import QUERY_ID, RUN_ID, local_property, op
 from clog.connector.write.writers import introduce, is_known
 from clog.storage.errors import InvalidInputError, LogReplacedError, OptionError
 from clog.storage.store.opening import redact
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,7 +29,6 @@ import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from typing import Any
 from xxhash import xxh3_64_digest, xxh3_64_hexdigest
 
 from clog.storage.format.log_info import LogSchema, schema_from_json, schema_to_json
+from clog.storage.values import dataclass
 
 Row = tuple[bytes, int, int, int, bytes | None]
 """Key, partition, offset, timestamp in µs, value."""

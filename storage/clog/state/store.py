@@ -31,7 +31,6 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Self
@@ -74,6 +73,7 @@ from clog.storage.transactions.transaction import (
     check_reachable,
     next_offsets,
 )
+from clog.storage.values import dataclass
 
 TIMEOUT_MS = 3_600_000
 """Of a commit's transaction, which begins when the commit does."""

@@ -26,7 +26,6 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
@@ -68,6 +67,7 @@ from clog.storage.read.table import (
 from clog.storage.readers import NamedReader, check_name, holding_reader
 from clog.storage.store import store_at
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 
 def _newest_generation(folder: Path, name: str) -> int:

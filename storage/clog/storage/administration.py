@@ -15,7 +15,7 @@ No writer is stopped: one that goes on is told at its next commit, or within sec
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -87,6 +87,7 @@ from clog.storage.store.contract import Store, StoredObject, is_temporary
 from clog.storage.types.columns import schema_of
 from clog.storage.types.evolve import evolved, fields_from_words
 from clog.storage.types.rows import KEY_COLUMNS, schema_of_rows
+from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 

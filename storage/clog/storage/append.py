@@ -6,7 +6,7 @@ the tip's head demands of them, and the edit that binds them to offsets, is `com
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from clog.storage.objects.records import Appendable, ContentHash, loaded, to_rec
 from clog.storage.objects.writer import DataObject, ObjectWriter, given_back, record_sizes
 from clog.storage.store.contract import Store
 from clog.storage.types.columns import OFFSET, rows_of, shaped
+from clog.storage.values import dataclass
 
 
 def producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool) -> Writer:

@@ -18,7 +18,7 @@ whoever looks after a log takes such keeps away.
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -57,6 +57,7 @@ from clog.storage.store.contract import Store, together
 from clog.storage.store.opening import Reach, redact
 from clog.storage.transactions.ids import participant_id, state_of
 from clog.storage.transactions.several import finish_all, open_other
+from clog.storage.values import dataclass
 
 CUTS_MAX: Final = 128
 """The home's head repeats them in each commit."""

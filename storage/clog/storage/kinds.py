@@ -23,7 +23,6 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal, DefaultContext, InvalidOperation
 from functools import lru_cache
 from typing import Any, Final
@@ -32,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.storage.numpy_arrays import dtype_of, of_bytes, of_numbers, to_arrow, validity
+from clog.storage.values import dataclass
 
 DECIMAL_DIGITS_MAX: Final = 76
 KEY_DIGITS_MAX: Final = 38

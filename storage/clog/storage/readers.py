@@ -33,7 +33,6 @@ import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
 
@@ -62,6 +61,7 @@ from clog.storage.numpy_arrays import Mask, Offsets
 from clog.storage.read.following import POLL_MS, Followed, Following, reading_of
 from clog.storage.read.scan import by_partition, check_start, missed_deletes
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 COMMIT_INTERVAL_MS = 10_000
 EXPIRES_AFTER_MS = 7 * 86_400_000

@@ -3,7 +3,8 @@ looking at it. `publications` has a module for each, which knows how it is writt
 """
 
 import re
-from dataclasses import dataclass
+
+from clog.storage.values import dataclass
 
 UUID = "-".join(f"[0-9a-f]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
 

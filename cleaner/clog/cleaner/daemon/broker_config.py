@@ -20,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,7 @@ from clog.storage.keys.hashing import ALGORITHMS
 from clog.storage.store import open_store
 from clog.storage.store.contract import Store
 from clog.storage.store.opening import LOG_FOLDER, LogsBelow, find_logs, redact
+from clog.storage.values import dataclass
 
 OF_THE_CLEANER = frozenset(
     {

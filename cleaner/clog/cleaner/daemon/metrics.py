@@ -27,7 +27,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from platform import python_version
@@ -48,6 +47,7 @@ from clog.cleaner.selection import PassStats
 from clog.storage import Reader
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 from clog.storage.store.contract import Store, StoredObject, WrappingStore, coalesce
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -7,7 +7,7 @@ leave (`Work.after`). So there is one plan, whoever asks.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from clog.storage.commit.committer import NothingToCommit
@@ -16,6 +16,7 @@ from clog.storage.config.log_config import LogConfig, with_defaults
 from clog.storage.format.commits import Commit, Edit, Head
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 _Plan = TypeVar("_Plan")
 

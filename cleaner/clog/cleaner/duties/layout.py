@@ -60,7 +60,7 @@ import threading
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -87,6 +87,7 @@ from clog.storage.objects.writer import DataObject, rewritten_chunk
 from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of
 from clog.storage.store.contract import Store, WrappingStore, ahead
+from clog.storage.values import dataclass
 
 ROUND_BYTES_MAX = 256 << 20
 

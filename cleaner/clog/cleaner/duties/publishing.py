@@ -16,7 +16,6 @@ again. A view that cannot follow is withdrawn, rather than show what was deleted
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from clog.cleaner.duties import Work
@@ -33,6 +32,7 @@ from clog.storage.errors import (
 )
 from clog.storage.publications.publish import Publications
 from clog.storage.store.contract import StoreRefusedError
+from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ in it. The start moves before the objects go (S35): these are released now, dele
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from clog.cleaner.duties import Work, commit_due
 from clog.storage.commit.committer import NothingToCommit
@@ -25,6 +24,7 @@ from clog.storage.format.columns import new_jitter_ms
 from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import Manifest
+from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

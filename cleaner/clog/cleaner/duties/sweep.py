@@ -54,7 +54,7 @@ D3. What is due by now goes as ever (`sweep_released`), in the room that this ma
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from clog.cleaner.duties import Work
@@ -92,6 +92,7 @@ from clog.storage.store.contract import (
     StoreRefusedError,
     is_temporary,
 )
+from clog.storage.values import dataclass
 from clog.storage.views import DELTA, FORMATS
 
 _LOGGER = logging.getLogger(__name__)

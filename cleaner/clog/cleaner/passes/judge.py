@@ -39,7 +39,7 @@ it, and for the sample; and the keys of rewritten chunks of which nothing is lef
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from functools import partial
 
@@ -66,6 +66,7 @@ from clog.storage.read.scan import (
 )
 from clog.storage.readers import NOTHING_HELD, HeldTombstones
 from clog.storage.store.contract import Store, ahead
+from clog.storage.values import dataclass
 
 KEYS_MAX = 1 << 20
 """Distinct dirty keys that are noted at most: 8 MiB."""

@@ -74,7 +74,7 @@ one: 60 to 80 MiB less.
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -99,6 +99,7 @@ from clog.storage.numpy_arrays import Hashes, Mask, Offsets, to_numpy
 from clog.storage.objects.orders import Ordering, Pairs, suspects
 from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.cleaner.passes.judge import IndexFilter

@@ -24,7 +24,7 @@ that is dropped later. Readers show no suspect by itself until then, so no table
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,7 @@ from clog.storage.read.scan import (
 )
 from clog.storage.readers import NOTHING_HELD, HeldTombstones
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 TOMBSTONES_MAX = 1 << 20
 """So many tombstones go by one pass; the others by the next."""

@@ -51,7 +51,7 @@ and only while their chunks have the dead rows that they had when they were judg
 import math
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -88,6 +88,7 @@ from clog.storage.read.scan import (
     presence_column,
 )
 from clog.storage.store.contract import Store, ahead
+from clog.storage.values import dataclass
 
 _RETENTION_SHARE = 10
 """What merges is of one ``segment.ms``, or of ``retention.ms`` divided by this."""

@@ -65,7 +65,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import partial
 from itertools import tee
 from operator import attrgetter
@@ -131,6 +131,7 @@ from clog.storage.format.manifest import Manifest, apply
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.read.scan import ordering_of
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 
 class SourcesChangedError(Exception):

@@ -19,7 +19,6 @@ by a `SourceError`, in memory of a few times its size.
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -38,6 +37,7 @@ from clog.bridge.postgres.tables import (
 from clog.bridge.postgres.types import TablePlan
 from clog.storage.errors import SourceError
 from clog.storage.numpy_arrays import BYTES_MAX, to_arrow
+from clog.storage.values import dataclass
 
 OPTIONS: Final[Mapping[str, str]] = {"proto_version": "1"}
 """How the stream is asked for, beside the publications."""

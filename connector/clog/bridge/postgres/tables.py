@@ -6,11 +6,12 @@ tombstones. An update that changes the key is both: a tombstone of the old one, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from clog.storage.values import dataclass
 
 _Flags = np.ndarray[Any, Any]
 

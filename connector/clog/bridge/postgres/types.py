@@ -16,7 +16,6 @@ timestamps are the largest and smallest numbers, which DuckDB reads as infinite.
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 
 from clog.storage.errors import InvalidInputError, SourceError
 from clog.storage.numpy_arrays import to_arrow, to_numpy, validity_of
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.bridge.postgres.tables import Column

@@ -8,7 +8,7 @@ DataFrame find it, and returns wrong rows without an error (SPARK-58551). Option
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -36,6 +36,7 @@ from clog.connector.schema import (
     table_of_read,
 )
 from clog.storage.errors import InvalidInputError, OptionError
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,6 @@ and goes on with what there is.
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from clog.storage.errors import (
     OffsetOutOfRangeError,
 )
 from clog.storage.read.scan import missed_deletes
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.connector.positions import Planned

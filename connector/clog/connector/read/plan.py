@@ -23,7 +23,7 @@ Nothing here knows a key of a record: a plan is as large as the list of objects.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from clog.connector.options import Location, ReadOptions
 from clog.connector.positions import Position, Since, Times, check_all_named, resolve
 from clog.connector.schema import TableColumns
 from clog.storage.errors import OptionError
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.commit.handle import Handle

@@ -19,7 +19,6 @@ write made is deleted: without a log, nobody sweeps.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -43,6 +42,7 @@ from clog.storage.errors import (
     NotFoundError,
     OptionError,
 )
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -34,7 +34,7 @@ objects, and happens only then.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,7 @@ from clog.connector.write.write_task import (
     write_task,
 )
 from clog.storage.errors import InvalidInputError, LogReplacedError, NotFoundError, OptionError
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

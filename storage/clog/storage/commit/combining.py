@@ -31,7 +31,7 @@ it.
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Protocol
@@ -78,6 +78,7 @@ from clog.storage.store.contract import (
     StoreRefusedError,
     ahead,
 )
+from clog.storage.values import dataclass
 
 ELIGIBLE_MS = 60_000
 """So long after it was posted a proposal is taken along at most: none wakes days later."""

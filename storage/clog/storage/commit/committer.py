@@ -41,7 +41,7 @@ write records does not.
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Protocol, TypeVar
 
@@ -91,6 +91,7 @@ from clog.storage.store.contract import (
     WrappingStore,
 )
 from clog.storage.store.local import LocalStore
+from clog.storage.values import dataclass
 
 LOSSES_MAX = 200
 """Lost races after which a commit gives up."""

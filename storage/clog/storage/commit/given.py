@@ -10,7 +10,6 @@ offsets run without gap need no column for them, and who lacks no record is told
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from clog.storage.format.commits import Head
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import GIVEN_OFFSETS
 from clog.storage.objects.writer import DataObject
+from clog.storage.values import dataclass
 
 _Ints = np.ndarray[Any, Any]
 ENDS_MAX: Final = 1 << 62

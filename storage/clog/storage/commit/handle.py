@@ -31,7 +31,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NoReturn, TypeVar, cast
 
 from clog.storage.commit.combining import Combiner, Told, is_crowded
@@ -70,6 +70,7 @@ from clog.storage.format.transactions import WriterEntry
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.store.contract import Store, StoreRefusedError
 from clog.storage.store.opening import Reach
+from clog.storage.values import dataclass
 
 GROUP_APPENDS_MAX = 64
 """Appends in one commit: as many writers may enter the head at once."""

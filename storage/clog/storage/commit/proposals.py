@@ -13,7 +13,7 @@ name says whose it is, which operation of his, and since when he knew that it wa
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from itertools import accumulate, pairwise
 from typing import Annotated
@@ -54,6 +54,7 @@ from clog.storage.format.transactions import (
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.objects.writer import DataObject
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 BEFORE_THE_FIRST = -1
 """The sequence of a stream that is known, but has no records in the log yet."""

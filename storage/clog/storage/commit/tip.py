@@ -23,7 +23,7 @@ along, and a manifest catches up by them. What it learns replaces one value.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,7 @@ from clog.storage.format.commits import HINT_STRIDE, Commit, EditRecord, read_co
 from clog.storage.format.documents import body_json
 from clog.storage.format.manifest import mixed_histories
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError, Within
+from clog.storage.values import dataclass
 
 FOLLOW_STEPS_MAX = 4
 """A handle further behind than this searches from the hint instead of walking."""

@@ -7,8 +7,9 @@ with the settings of processes.
 """
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from clog.storage.values import dataclass
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1

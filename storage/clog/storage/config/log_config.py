@@ -12,7 +12,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, get_args
@@ -36,6 +36,7 @@ from clog.storage.config.definitions import (
     Value,
 )
 from clog.storage.errors import InvalidInputError
+from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)

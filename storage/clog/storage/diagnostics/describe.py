@@ -8,7 +8,6 @@ commit, then each edit in turn.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypedDict
 
 from clog.storage.commit.handle import Handle
@@ -27,6 +26,7 @@ from clog.storage.read.scan import partitions_named
 from clog.storage.readers import read_holds
 from clog.storage.store.contract import Store
 from clog.storage.types.evolve import schema_words
+from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

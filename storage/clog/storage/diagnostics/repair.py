@@ -34,7 +34,7 @@ on which creates are exclusive.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from clog.storage.commit.tip import Block, block_body, read_block, standing_log, store_of
@@ -69,6 +69,7 @@ from clog.storage.format.commits import (
 from clog.storage.format.documents import body_json
 from clog.storage.format.manifest import read_snapshot, unpage
 from clog.storage.store.contract import Store, StoredObject, WrappingStore, not_found
+from clog.storage.values import dataclass
 
 _FOLLOWS = (
     *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),

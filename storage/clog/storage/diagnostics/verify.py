@@ -21,7 +21,7 @@ changed. Orphans are none: a healthy log has them.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise
@@ -79,6 +79,7 @@ from clog.storage.publications.publish import foreign_table, kept_for_views, vie
 from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
 from clog.storage.read.table import plan_table, table_batches
 from clog.storage.store.contract import Store, ahead
+from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 ROWS_MAX = 1 << 24

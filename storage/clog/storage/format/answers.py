@@ -3,7 +3,7 @@ takes proposals along (`commit.combining`), and their authors learn it from the 
 follow. Answers are forgotten up to version ``first``.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Final
 
 from clog.storage.errors import CorruptionError
@@ -17,6 +17,7 @@ from clog.storage.format.documents import (
     row,
     seq,
 )
+from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

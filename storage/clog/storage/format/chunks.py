@@ -24,7 +24,7 @@ segment that a page holds is refused. Which edits are wise is the cleaner's to k
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -69,6 +69,7 @@ from clog.storage.format.transactions import (
     find_unended,
 )
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.format.commits import Edit

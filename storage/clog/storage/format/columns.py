@@ -18,7 +18,7 @@ a chunk when it is not empty and
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final, overload
 
@@ -40,6 +40,7 @@ from clog.storage.format.documents import (
     whole,
 )
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.format.chunks import Append, Chunk, Replacement

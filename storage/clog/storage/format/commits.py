@@ -17,7 +17,7 @@ the folder, rows inside their objects. Whether an edit fits the log is for those
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Annotated, Any, Final
 
 from clog.storage.errors import CorruptionError
@@ -132,6 +132,7 @@ from clog.storage.format.transactions import (
 )
 from clog.storage.format.writers import PAGE, PAGED_WRITERS, PagedWriters, PageRef
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 HINT_STRIDE = 4
 """Commits whose version is divisible by this carry all edits since the snapshot, and move the hint.

@@ -7,7 +7,6 @@ the head alone, and says whose it is.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from clog.storage.format import documents
@@ -32,6 +31,7 @@ from clog.storage.format.documents import (
     table,
 )
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 _LOGS_BYTES_MAX = 1 << 10
 """The head repeats its cuts in each commit. Part of the format."""

@@ -25,7 +25,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from itertools import starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args
@@ -34,6 +34,7 @@ import xxhash
 
 from clog.storage.env import UPGRADE, enough_memory
 from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
+from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ under every later one (§12.4).
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from clog.storage.env import UPGRADE
@@ -34,6 +33,7 @@ from clog.storage.format.documents import (
     whole,
 )
 from clog.storage.kinds import DECIMAL_DIGITS_MAX, KEY_DIGITS_MAX, kind_named, numbers_in, widens
+from clog.storage.values import dataclass
 
 DEAD_ROWS = "dead-rows"
 TRANSACTIONS = "transactions"

@@ -14,7 +14,7 @@ there are.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Annotated, Any
@@ -75,6 +75,7 @@ from clog.storage.format.transactions import (
     markers_from_json,
 )
 from clog.storage.store.contract import ObjectExistsError, Store
+from clog.storage.values import dataclass
 
 PAGE_CHUNKS_MIN = 256
 """Sealed segments stay in the snapshot itself until they have so many chunks."""

@@ -17,7 +17,7 @@ chunks, `manifest`.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
@@ -52,6 +52,7 @@ from clog.storage.format.documents import (
     tuple_of,
 )
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 TRANSACTION = "transaction"
 """The kind of the writer entries."""

@@ -16,7 +16,7 @@ As a path stands for the same bytes for ever, `WriterPages` keeps some of those 
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -50,6 +50,7 @@ from clog.storage.format.transactions import (
     with_writers,
 )
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.format.commits import Head

@@ -13,7 +13,6 @@ compared; without one, keys are read.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,6 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from clog.storage.keys.hashing import hash_keys
+from clog.storage.values import dataclass
 
 BLOCK_ROWS = 1 << 15
 """Rows of a block where nothing else bounds it."""

@@ -11,7 +11,7 @@ object does not need is left behind.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -50,6 +50,7 @@ from clog.storage.objects.writer import (
 )
 from clog.storage.store.contract import Store
 from clog.storage.types.columns import OFFSET
+from clog.storage.values import dataclass
 
 _GATHER_ROWS = 1 << 14
 _GATHER_BYTES = 4 << 20

@@ -10,7 +10,7 @@ none, so that no deleted key comes back where late records are dropped (S57). Al
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from clog.storage.config.log_config import HEADER, OFFSET, LogConfig
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
+from clog.storage.values import dataclass
 
 ORDER_MAX: Final = (1 << 62) - 1
 """The highest order of a header: a tombstone near 2^63 would win for ever."""

@@ -43,7 +43,6 @@ proportion to what it was given, and it ends. Nesting is bounded.
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
@@ -65,6 +64,7 @@ from clog.storage.types.columns import (
     leaves_of,
     projected,
 )
+from clog.storage.values import dataclass
 
 BATCH_ROWS = 16384
 """Default of ``batch_rows``: the most rows of a batch."""

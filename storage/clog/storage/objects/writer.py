@@ -26,7 +26,6 @@ half of a small object's footer.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -74,6 +73,7 @@ from clog.storage.types.columns import (
     value_sizes,
     with_ids,
 )
+from clog.storage.values import dataclass
 
 GROUP_BYTES = 4 << 20
 GROUP_BYTES_MIN = 1 << 20

@@ -29,7 +29,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -54,6 +54,7 @@ from clog.storage.publications.source import (
     uuid_of,
 )
 from clog.storage.store.contract import Store, StoredObject
+from clog.storage.values import dataclass
 from clog.storage.views import DELTA, UUID
 
 MAPS: Final = ("partitionValues", "tags", "options", "configuration")

@@ -20,7 +20,6 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
@@ -41,6 +40,7 @@ from clog.storage.publications.source import (
     says,
     uuid_of,
 )
+from clog.storage.values import dataclass
 from clog.storage.views import ICEBERG
 
 HINT: Final = "metadata/version-hint.text"

@@ -29,7 +29,7 @@ the same way. Tables that clog did not write, and what others put beside version
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from clog.storage.commit.committer import NothingToCommit, is_comparable
@@ -63,6 +63,7 @@ from clog.storage.publications.source import (
     table_state,
 )
 from clog.storage.store.contract import Store, StoredObject, StoreRefusedError
+from clog.storage.values import dataclass
 from clog.storage.views import FORMATS, ViewFormat
 
 PARTS = 8

@@ -11,7 +11,6 @@ what is shortest: the numbers, runs of them, or bits.
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +27,7 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import Mask
 from clog.storage.read.hidden_rows import view_masks
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError
+from clog.storage.values import dataclass
 
 WITHDRAWN: Final = "withdrawn"
 """What a version without files says of itself, with the time."""

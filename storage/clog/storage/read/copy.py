@@ -25,7 +25,7 @@ else all is decoded.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
 from typing import Final
@@ -63,6 +63,7 @@ from clog.storage.objects.writer import (
 from clog.storage.read.scan import ReadPiece, dead_rows_of, open_run, read_pieces
 from clog.storage.store.contract import Store, WrappingStore
 from clog.storage.types.columns import DELETE_HORIZON, OFFSET, column_types, leaf_sizes
+from clog.storage.values import dataclass
 
 CODECS: Final = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
 """Parquet's numbers of the codecs that logs may be configured for."""

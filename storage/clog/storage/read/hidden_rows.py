@@ -19,7 +19,7 @@ the offsets that it delivers.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from clog.storage.objects.reader import BATCH_ROWS, open_ranges
 from clog.storage.read.scan import ReadPiece, dead_rows_of
 from clog.storage.read.table import TablePlan, plan_table, table_batches
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ What callers may ask for, and what it resolves to (S1, S38, S39), stands below t
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, StrEnum, auto
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -79,6 +79,7 @@ from clog.storage.objects.reader import (
 )
 from clog.storage.store.contract import Store, WrappingStore, ahead
 from clog.storage.types.columns import RECORD_SCHEMA, arrow_schema, cheapest_leaf, projected
+from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ supersedes comes before it in N2.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter, is_
@@ -89,6 +89,7 @@ from clog.storage.read.scan import (
 from clog.storage.store.contract import Store
 from clog.storage.types.columns import SHOWN_ROWS, Frame, arrow_schema, html, package, shaped
 from clog.storage.types.rows import Shown, TableColumns
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import polars as pl

@@ -12,7 +12,6 @@ import pickle
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ from clog.storage.store.contract import (
     StoredObject,
     temporary_name,
 )
+from clog.storage.values import dataclass
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Exception)

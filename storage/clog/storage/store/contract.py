@@ -54,12 +54,13 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from threading import Thread
 from typing import Any, Literal, Protocol, TypeVar
 
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
+from clog.storage.values import dataclass
 
 REQUESTS_FEW = 4
 """So many requests for one object go out together and are not worth a byte that nobody needs."""

@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
 from clog.storage.errors import InvalidInputError
@@ -24,6 +24,7 @@ from clog.storage.store.contract import Store
 from clog.storage.store.failures import failed, failure_of, without_secrets
 from clog.storage.store.kinds import kind_of
 from clog.storage.store.kinds.kind import Location
+from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 LOCAL, MEMORY = "file", "memory"

@@ -11,7 +11,7 @@ sees them; the end decides.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import partial
 from typing import Protocol, TypeVar
@@ -67,6 +67,7 @@ from clog.storage.transactions.ids import (
     raised,
     state_of,
 )
+from clog.storage.values import dataclass
 
 CROWDED = UNENDED_MAX // 2
 PARTICIPANTS_BYTES_MAX = 64 << 10

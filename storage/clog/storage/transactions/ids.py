@@ -18,7 +18,7 @@ Whatever comes late finds the state of its id, and is refused: no outcome is eve
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.handle import Handle
@@ -61,6 +61,7 @@ from clog.storage.format.transactions import (
 )
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.objects.writer import DataObject
+from clog.storage.values import dataclass
 
 ID_BYTES_MAX = 512
 """The head repeats the ids of recent writers in each commit."""

@@ -9,7 +9,7 @@ why.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from clog.storage.append import offsets_of
@@ -38,6 +38,7 @@ from clog.storage.transactions.ids import (
     participant_id,
     state_of,
 )
+from clog.storage.values import dataclass
 
 _LOGGER = logging.getLogger("clog.storage.transactions")
 

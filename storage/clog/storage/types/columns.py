@@ -15,7 +15,6 @@ whatever else takes Arrow's streams take one as it is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from itertools import count
@@ -49,6 +48,7 @@ from clog.storage.kinds import (
 )
 from clog.storage.numpy_arrays import scalar, to_numpy, validity_of
 from clog.storage.types.rows import TableColumns
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import duckdb

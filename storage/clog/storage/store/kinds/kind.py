@@ -6,11 +6,12 @@ anything. What a URL shows, and what it takes to connect, is known by the URL's 
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from clog.storage.env import SystemIds
 from clog.storage.store.contract import Failure, temporary_name
+from clog.storage.values import dataclass
 
 ONE_PART = 5 << 30
 """S3's limit of one PUT; no commit exceeds it. Some servers ignore the condition of an upload that

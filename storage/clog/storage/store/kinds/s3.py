@@ -14,12 +14,12 @@ registered before each write; once they are, that costs a look into a dictionary
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import OnlyRequestError, ProbeAgainError
 from clog.storage.store.kinds.kind import ONE_PART, Kind, Location
+from clog.storage.values import dataclass
 
 _CONFIG: Mapping[str, object] = {
     "retries": {"total_max_attempts": 3, "mode": "standard"},

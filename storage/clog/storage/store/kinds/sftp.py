@@ -9,7 +9,6 @@ takes a factory of its *transport*, the connection before the login: ours checks
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
 from clog.storage.store.kinds.kind import Kind, Location, temporary
+from clog.storage.values import dataclass
 
 _PROTOCOLS = ("sftp", "ssh")
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")

@@ -1,18 +1,17 @@
 """Values: what `dataclasses.dataclass` makes, with less work at import.
 
 The standard one writes six methods of each class as text, and compiles them: a millisecond for a
-frozen class with slots, of which an import of `Log` had 160, half of what it took. Here one text is
-compiled, that of ``__init__``, when a class is first called or looked at; the other methods are the
-same functions for all classes. What the standard library says of dataclasses holds: ``fields``,
-``replace``, ``asdict``, ``match`` and pickles take them as they are.
+frozen class with slots, of which an import of `Log` had 160, half of what it took. Here those that
+name fields are compiled together, when one of them is first called or looked at; the other methods
+are the same functions for all classes. What the standard library says of dataclasses holds:
+``fields``, ``replace``, ``asdict``, ``match`` and pickles take them as they are.
 
 Not here: parameters that nobody uses (``order``, ``unsafe_hash``), which are refused. A class
 inherits from ones made here, or from none that are dataclasses.
 """
 
 import dataclasses
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,10 +34,10 @@ else:
             own = {name for name, value in vars(cls).items() if value is not None}
             cls.__doc__ = cls.__doc__ or cls.__name__  # Else it would be made of a signature.
             found = bare(cls)
-            methods: dict[str, Any] = {"__init__": _Init(found), "__repr__": _repr}
-            if eq:
-                found.__compared__ = _compared_of(found)
-                methods |= {"__eq__": _eq, "__hash__": _hash if frozen else None}
+            asked = {"__init__": True, "__eq__": eq, "__hash__": eq and frozen}
+            compiled = [name for name, is_asked in asked.items() if is_asked and name not in own]
+            methods: dict[str, Any] = {name: _Later(found, name, compiled) for name in compiled}
+            methods |= {"__repr__": _repr} | ({"__hash__": None} if eq and not frozen else {})
             if frozen:
                 methods |= {"__setattr__": _refuse, "__delattr__": _refuse}
                 methods |= {"__getstate__": _getstate, "__setstate__": _setstate}
@@ -57,20 +56,22 @@ class _Absent:
 _ABSENT = _Absent()
 
 
-class _Init:
-    """Stands for ``__init__`` until somebody asks for it."""
+class _Later:
+    """Stands for a method until somebody asks for one of those that are compiled together."""
 
-    def __init__(self, cls: type) -> None:
-        self._cls = cls
+    def __init__(self, cls: type, name: str, together: Collection[str]) -> None:
+        self._cls, self._name, self._together = cls, name, together
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        made = _init_of(self._cls)
-        self._cls.__init__ = made  # type: ignore[misc]
-        return made if instance is None else made.__get__(instance, owner)
+        made = _compiled(self._cls)
+        for name in self._together:
+            setattr(self._cls, name, made[name])
+        method = made[self._name]
+        return method if instance is None else method.__get__(instance, owner)
 
 
-def _init_of(cls: type) -> Any:
-    """Returns the method that sets the fields of a class."""
+def _compiled(cls: type) -> dict[str, Any]:
+    """Returns the methods of a class that name its fields."""
     given: list[str] = []
     by_name: list[str] = []
     lines: list[str] = []
@@ -90,36 +91,27 @@ def _init_of(cls: type) -> Any:
     if hasattr(cls, "__post_init__"):
         lines.append("    self.__post_init__()")
     parameters = ["self", *given, *(["*", *by_name] if by_name else [])]
-    text = [f"def __init__({', '.join(parameters)}):", *(lines or ["    pass"])]
+    compared = [f.name for f in dataclasses.fields(cls) if f.compare]
+    mine, others = ("".join(f"{of}.{name}, " for name in compared) for of in ("self", "other"))
+    text = [
+        f"def __init__({', '.join(parameters)}) -> None:",
+        *(lines or ["    pass"]),
+        "def __eq__(self, other):",
+        "    same = other.__class__ is self.__class__",
+        f"    return ({mine}) == ({others}) if same else NotImplemented",
+        "def __hash__(self):",
+        f"    return hash(({mine}))",
+    ]
     exec("\n".join(text), names)  # noqa: S102 - names of fields
-    made = names["__init__"]
-    made.__qualname__ = f"{cls.__qualname__}.__init__"
-    made.__annotations__ = {f.name: f.type for f in dataclasses.fields(cls)} | {"return": None}
-    return made
-
-
-def _compared_of(cls: type) -> Callable[[Any], tuple[Any, ...]]:
-    """Returns what takes of a value the fields that are compared."""
-    names = [f.name for f in dataclasses.fields(cls) if f.compare]
-    if len(names) > 1:
-        return attrgetter(*names)  # Not a function, so no method either.
-    return staticmethod(lambda value: tuple(getattr(value, name) for name in names))
+    for name in ("__init__", "__eq__", "__hash__"):
+        names[name].__qualname__ = f"{cls.__qualname__}.{name}"
+    names["__init__"].__annotations__ |= {f.name: f.type for f in dataclasses.fields(cls)}
+    return names
 
 
 def _repr(self: Any) -> str:
     shown = (f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
-
-
-def _eq(self: Any, other: Any) -> Any:
-    if type(other) is not type(self):
-        return NotImplemented
-    compared = self.__compared__
-    return compared(self) == compared(other)
-
-
-def _hash(self: Any) -> int:
-    return hash(self.__compared__(self))
 
 
 def _refuse(self: Any, name: str, *_: object) -> None:

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -52,6 +52,7 @@ from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
 from clog.storage.errors import InvalidInputError, SourceError, SourcePurgedError
 from clog.storage.keys.hashing import fingerprints_of, key_bytes
+from clog.storage.values import dataclass
 
 INTERVAL_MS: Final = 250
 """How long changes wait for others at most, while nothing else is committed."""

@@ -16,7 +16,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from urllib.parse import quote
 from clog.bridge.postgres.source import Queries, Source, literal, quoted
 from clog.bridge.postgres.tables import Column, Relation
 from clog.storage.errors import InvalidInputError, NotFoundError
+from clog.storage.values import dataclass
 
 _TABLES: Final = """
 select c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,

@@ -21,7 +21,6 @@ so.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -49,6 +48,7 @@ from clog.storage.numpy_arrays import to_arrow
 from clog.storage.store.contract import together
 from clog.storage.transactions.transaction import TIMEOUT_MS_MAX, Transaction
 from clog.storage.types.columns import arrow_schema
+from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.read.table import Table

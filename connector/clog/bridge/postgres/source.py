@@ -16,7 +16,6 @@ may stand in the log, and not be visible yet.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -29,6 +28,7 @@ from clog.storage.errors import (
     SourceReplacedError,
     SourceUnavailableError,
 )
+from clog.storage.values import dataclass
 
 SCHEMES: Final = ("postgres://", "postgresql://")
 VERSION_MIN: Final = 140_000

@@ -19,7 +19,6 @@ pyarrow.dataset is imported where it is needed: it takes long, and few reads hav
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from operator import and_
 from typing import Any, Final
@@ -35,6 +34,7 @@ from clog.storage.objects.reader import Choose
 from clog.storage.read.scan import ReadPiece, read_schema
 from clog.storage.types.columns import arrow_schema, lone_leaves, projected, shaped
 from clog.storage.types.rows import RECORD_COLUMNS, Shown, TableColumns
+from clog.storage.values import dataclass
 
 _OF_PIECES: Final = frozenset(("partition", "offset", "timestamp"))
 """Columns that pieces tell something of."""

@@ -17,7 +17,6 @@ Without a dead-letter log the first record that is none ends the copy; the batch
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -37,6 +36,7 @@ from clog.storage import Log
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import InvalidInputError
 from clog.storage.types.columns import BYTES
+from clog.storage.values import dataclass
 
 TIMEOUT_MS: Final = 3_600_000
 

@@ -19,7 +19,7 @@ which no record can say.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import BytesIO
 from types import MappingProxyType
 from typing import Any, Final
@@ -59,6 +59,7 @@ from clog.storage.types.conform import (
     type_problem,
 )
 from clog.storage.types.evolve import evolution_to
+from clog.storage.values import dataclass
 
 DEBEZIUM: Final = "debezium-"
 FORMATS: Final = ("json", "avro", "protobuf", "connect-json")

@@ -14,7 +14,6 @@ L3. The others are appended, what still does not decode goes to the end of the d
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +44,7 @@ from clog.storage.keys.hashing import key_bytes
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.objects.records import of_headers
 from clog.storage.types.columns import BYTES
+from clog.storage.values import dataclass
 
 _TIMEOUT_MS: Final = 3_600_000
 

@@ -14,7 +14,6 @@ hold more than their length, without end.
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from io import BytesIO
@@ -26,6 +25,7 @@ import pyarrow as pa
 from clog.storage.env import install_extra
 from clog.storage.errors import InvalidInputError
 from clog.storage.types.conform import from_json, parsed_json
+from clog.storage.values import dataclass
 
 HEADER_BYTES: Final = 5
 """Of a registry's header: a zero byte, and four of the schema's id."""

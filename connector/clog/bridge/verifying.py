@@ -15,7 +15,6 @@ runs is disturbed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +30,7 @@ from clog.storage.env import SystemClock, SystemIds
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.types.columns import BYTES
+from clog.storage.values import dataclass
 
 _PIECE_BYTES: Final = 64 << 20
 _SHOWN_MAX: Final = 10

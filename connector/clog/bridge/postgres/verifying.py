@@ -17,7 +17,7 @@ filters and columns of the publication, and masks, hold for what is read of the 
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +44,7 @@ from clog.storage.errors import (
 from clog.storage.keys.hashing import hash_keys, key_bytes
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.types.columns import BYTES
+from clog.storage.values import dataclass
 
 RANGES: Final = 1 << 14
 SHOWN_MAX: Final = 10

@@ -1,5 +1,7 @@
 """`verify_capture` on a real server: what is equal, what changes meanwhile, and what is wrong."""
 
+import json
+
 import pytest
 
 from clog.bridge.postgres.capturing import capture
@@ -137,3 +139,27 @@ def test_what_is_no_home_is_refused(postgres, url, tmp_path):
     with pytest.raises(SourceReplacedError, match="leads to"):
         verify_capture(elsewhere, url)
     assert snapshots(url) == []
+
+
+def test_the_command(postgres, url):
+    """`clog capture --verify` says what differs, and exits with 1 if anything does."""
+    from typer.testing import CliRunner
+
+    from clog.cli.app import app
+
+    def run(*more):
+        done = CliRunner().invoke(app, ["capture", postgres.dsn, url, *more])
+        return done.exit_code, done.stdout
+
+    postgres.sql(*MADE)
+    assert run("--once")[0] == 0
+    code, said = run("--verify")
+    assert code == 0
+    assert "public.a: 1,000 rows in the database, 1,000 in the log, all equal" in said
+    unseen(postgres, "delete from b where x = 50")
+    code, said = run("--verify", "--tables", "b")
+    assert code == 1
+    assert "public.b: x=50, y=é50: the log alone has it" in said
+    assert "public.a" not in said
+    code, said = run("--verify", "--json")
+    assert (code, json.loads(said)["tables"][1]["ranges"]) == (1, 1)

@@ -30,7 +30,7 @@ from clog.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from clog.bridge import Captured, CapturedTable
 
@@ -67,6 +67,11 @@ _SLOT_BYTES = option(
     " Default: warn only.",
     integer(1),
 )
+_VERIFY = flag(
+    "--verify",
+    "Capture nothing, but compare the tables with the database, at one snapshot of it and one cut"
+    " of the logs. Rows that change meanwhile are left out. Exit code 1 if others differ.",
+)
 
 
 @command(writes=True)
@@ -77,6 +82,7 @@ def capture(  # noqa: PLR0913 - one for each option
     url: str = argument("URL", "Where the logs stand: the folder of one for each table."),
     *,
     once: bool = flag("--once", "End at the end of now. Default: follow, until stopped."),
+    verify: bool = _VERIFY,
     tables: list[str] | None = _TABLES,
     exclude: list[str] | None = _EXCLUDE,
     mask: list[str] | None = _MASKS,
@@ -102,6 +108,7 @@ def capture(  # noqa: PLR0913 - one for each option
     clog capture postgres://clog@db:5432/shop s3://bucket/shop --once
     clog capture postgres://clog@db/shop s3://bucket/shop --tables 'sales.*'
     clog capture postgres://clog@db/shop s3://bucket/shop --mask public.users.email=hash
+    clog capture postgres://clog@db/shop s3://bucket/shop --verify
     """
     from clog.bridge import capture as run
     from clog.bridge.postgres.catalogue import Choice
@@ -114,6 +121,8 @@ def capture(  # noqa: PLR0913 - one for each option
         Source(source)
         if "hash" in Choice(masks=masks).masks.values():
             hash_key()
+    if verify:
+        return _verify(source, url, tables or (), exclude or (), given)
     names = reload or []
     with until_stopped() as should_stop, _shown(given, once=once) as on_progress:
         done = run(
@@ -136,6 +145,37 @@ def capture(  # noqa: PLR0913 - one for each option
         )
     given.tell(_as_json(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
+
+
+def _verify(
+    source: str, url: str, tables: "Sequence[str]", exclude: "Sequence[str]", given: Given
+) -> Code | None:
+    """Compares tables with their source."""
+    from dataclasses import asdict
+
+    from clog.bridge import verify_capture as run
+
+    with progress(hidden=given.json) as bars:
+        bar = bars.add_task("comparing", total=None)
+        found = run(
+            source,
+            url,
+            tables=tables,
+            exclude=exclude,
+            storage_options=given.storage,
+            single_writer=given.single_writer,
+            on_progress=lambda name: bars.update(bar, description=f"comparing {name}"),
+        )
+    lines = []
+    for one in found.tables:
+        rows = f"{counted(one.rows, 'row')} in the database, {count(one.log_rows)} in the log"
+        apart = "all equal" if one.is_equal else f"{counted(one.ranges, 'range')} of keys differ"
+        meanwhile = f"; {counted(one.changed, 'key')} that changed left out" if one.changed else ""
+        lines.append(f"{one.table}: {rows}, {apart}{meanwhile}")
+        lines += [f"{one.table}: {row.key or 'columns'}: {row.why}" for row in one.differences]
+    lines += [f"{name}: not compared: {why}" for name, why in found.skipped.items()]
+    given.tell(asdict(found), lines)
+    return None if found.is_equal else Code.FAILED
 
 
 @contextmanager

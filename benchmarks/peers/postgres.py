@@ -60,7 +60,10 @@ class Server:
     def __enter__(self):
         if not self.data.exists():
             self._init()
-        self._run("pg_ctl", "-D", self.data, "-l", self.folder / "server.log", "-w", "start")
+        self._run(
+            *("pg_ctl", "-D", self.data, "-l", self.folder / "server.log"),
+            *("-o", f"-p {self.port}", "-w", "start"),
+        )
         return self
 
     def __exit__(self, *_):
@@ -94,7 +97,7 @@ class Server:
             "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"
         )
         lines = [f"{name} = '{value}'\n" for name, value in self.settings.items()]
-        lines += [f"port = {self.port}\n", "listen_addresses = '127.0.0.1'\n"]
+        lines += ["listen_addresses = '127.0.0.1'\n"]
         lines += [f"unix_socket_directories = '{self.folder}'\n"]
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.writelines(lines)

@@ -412,7 +412,9 @@ def published(
         where, names = rows[table.what]
         kept = tuple(c for c in table.columns if names is None or c.name in names)
         left = {c.name: f"publication {name} leaves it out" for c in table.columns if c not in kept}
-        made.append(replace(table, columns=kept, left={**table.left, **left}))
+        toasted = table.toasted - left.keys()
+        left = {**table.left, **left}
+        made.append(replace(table, columns=kept, toasted=toasted, left=left))
         if where:
             filters[table.what] = where
     if not made:

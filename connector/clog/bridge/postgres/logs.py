@@ -253,7 +253,7 @@ class TableLog:
 
     def take(self, changes: Changes, times_us: _Ints, skip: int) -> None:
         """Takes changes of the group, but for the first ``skip`` rows, which the log has."""
-        rows, deleted = changes.rows.slice(skip), changes.deleted[skip:]
+        rows, deleted = self._whole(changes.rows.slice(skip)), changes.deleted[skip:]
         if not rows.num_rows:
             return
         unchanged = {n: mask[skip:] for n, mask in changes.unchanged.items() if mask[skip:].any()}
@@ -344,6 +344,17 @@ class TableLog:
         self.position = position
         self._transaction = self._shown = None
         self._filler.end_group()
+
+    def _whole(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns rows that were sent before the table had all its columns with these as nulls."""
+        there = rows.schema.names
+        if len(there) == len(self.plan.schema):
+            return rows
+        columns = [
+            rows.column(field.name) if field.name in there else pa.nulls(len(rows), field.type)
+            for field in self.plan.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.plan.schema)
 
     def _forget(self) -> None:
         """Drops what waits."""

@@ -232,13 +232,7 @@ class Source:
                     f" {RELOAD}"
                 )
             return
-        connection = self.connect(replication=True)
-        try:
-            with self.talking(), connection.cursor() as cursor:
-                cursor.execute(f"TIMELINE_HISTORY {now.timeline}")
-                content = bytes(cursor.fetchone()[1]).decode()
-        finally:
-            connection.close()
+        content = self._history(now.timeline) if before < now.timeline else ""
         for timeline, branch in re.findall(
             r"^(\d+)\s+([0-9A-F]+/[0-9A-F]+)", content, re.MULTILINE
         ):
@@ -249,6 +243,16 @@ class Source:
             f" from timeline {before} up to {lsn_text(position)}: after a failover its LSNs were"
             f" given again, to other changes; {RELOAD}"
         )
+
+    def _history(self, timeline: int) -> str:
+        """Returns where the histories before a timeline ended, in PostgreSQL's words."""
+        connection = self.connect(replication=True)
+        try:
+            with self.talking(), connection.cursor() as cursor:
+                cursor.execute(f"TIMELINE_HISTORY {timeline}")
+                return bytes(cursor.fetchone()[1]).decode()
+        finally:
+            connection.close()
 
     def make_slot(self, name: str, *, temporary: bool = False) -> Exported:
         """Makes a slot and exports its snapshot. One that is temporary goes with the connection."""
@@ -345,14 +349,13 @@ class Stream:
         self._source = source
         self._connection = source.connect(replication=True)
         self._cursor = self._connection.cursor()
+        # psycopg2 has a cursor that reads confirm what a keepalive says, if it confirmed all that
+        # it read; that would be ahead of the home. So another one says what may be forgotten.
+        self._confirming = self._connection.cursor()
         try:
             with source.talking():
                 self._cursor.start_replication(
-                    slot_name=slot,
-                    decode=False,
-                    start_lsn=position,
-                    options=dict(options),
-                    status_interval=10,
+                    slot_name=slot, decode=False, start_lsn=position, options=dict(options)
                 )
         except BaseException:
             self._connection.close()
@@ -375,15 +378,12 @@ class Stream:
                 size += len(message.payload)
         return messages
 
-    def confirm(self, lsn: int | None = None, *, ask: bool = False) -> None:
+    def confirm(self, lsn: int = 0, *, ask: bool = False) -> None:
         """Tells the source what it may forget, or that we live; ``ask``: it shall answer."""
         with self._source.talking():
-            if lsn is None:
-                self._cursor.send_feedback(reply=ask, force=ask)
-            else:
-                self._cursor.send_feedback(
-                    write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=ask, force=True
-                )
+            self._confirming.send_feedback(
+                write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=ask, force=True
+            )
 
     def close(self) -> None:
         """Ends it."""

@@ -88,7 +88,8 @@ def test_an_unchanged_value_moves_with_its_key(shop):
     shop.sql(
         "update t set n = 1 where id = 1",
         "update t set id = 20, n = 2 where id = 2",
-        "begin; update t set id = 30 where id = 3; update t set id = 31, n = 3 where id = 30; commit",
+        "begin; update t set id = 30 where id = 3;"
+        " update t set id = 31, n = 3 where id = 30; commit",
         f"insert into t values (9, 0, {BIG.format(9)})",
         "update t set id = 90 where id = 9",
         "update t set n = 7 where id = 90",
@@ -98,7 +99,7 @@ def test_an_unchanged_value_moves_with_its_key(shop):
 
 
 def test_keys_that_are_swapped_keep_their_values(shop):
-    """H-C23: delete and insert in the order of the source, unchanged values from where they were."""
+    """H-C23: delete and insert in the order of the source; unchanged values move along."""
     toast(shop)
     shop.capture()
     shop.sql(
@@ -175,7 +176,7 @@ def test_the_key_is_the_replica_identity(shop):
     shop.capture()
     assert [row["code"] for row in shop.rows()] == ["a"]
     shop.sql("alter table t replica identity default", "update t set v = 10")
-    with pytest.raises(InvalidInputError, match="key of public.t"):
+    with pytest.raises(InvalidInputError, match=r"key of public\.t"):
         shop.capture()
 
 
@@ -204,8 +205,8 @@ def test_rows_that_change_without_a_message_are_loaded_anew(shop, change, why, c
 
 
 def test_a_column_without_default_is_evolution(shop, caplog):
-    """H-C10: nothing is loaded; rows before and after it are right. A column that is dropped is null
-    in what is taken since.
+    """H-C10: nothing is loaded; rows before and after it are right. A column that is dropped is
+    null in what is taken since.
     """
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1)")
     shop.capture()
@@ -240,8 +241,10 @@ PARTITIONS = (
 @pytest.mark.parametrize(
     "change",
     [
-        "create table t3 (like t including all); insert into t3 values (90, 3, 90);"
-        " alter table t attach partition t3 for values in (3)",
+        (
+            "create table t3 (like t including all); insert into t3 values (90, 3, 90);"
+            " alter table t attach partition t3 for values in (3)"
+        ),
         "alter table t detach partition t1",
         "truncate t1",
         "drop table t1",
@@ -366,7 +369,8 @@ def test_truncate_deletes_each_key(shop):
     )
     shop.capture()
     shop.sql(
-        "begin; insert into t values (2000, 1); truncate t; insert into t values (1, 7), (2001, 7); commit"
+        "begin; insert into t values (2000, 1); truncate t;"
+        " insert into t values (1, 7), (2001, 7); commit"
     )
     shop.capture()
     shop.check()
@@ -396,14 +400,15 @@ def test_a_slot_that_is_gone_stops(shop):
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1), (2, 2)")
     shop.capture()
     shop.sql(
-        "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()"
+        "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+        " where database = current_database()"
     )
     shop.sql(
         "delete from t where id = 1",
         "update t set v = 5 where id = 2",
         "insert into t values (3, 3)",
     )
-    with pytest.raises(SourcePurgedError, match="does not exist.*--reload"):
+    with pytest.raises(SourcePurgedError, match=r"does not exist.*--reload"):
         shop.capture()
     shop.capture(reload=True)
     shop.check()
@@ -426,7 +431,10 @@ def test_an_idle_database_lets_the_source_forget(shop):
     """H-C22: what others write is confirmed, though nothing published changed."""
     shop.sql("create table t (id int primary key, v int)")
     shop.capture()
-    slot = "select confirmed_flush_lsn - '0/0' from pg_replication_slots where database = current_database()"
+    slot = (
+        "select confirmed_flush_lsn - '0/0' from pg_replication_slots"
+        " where database = current_database()"
+    )
     ((before,),) = shop.postgres.query(slot)
     shop.sql(
         "create table other (v text)",

@@ -33,6 +33,7 @@ from typing import Any
 from clog.cleaner.duties import Duty, Work
 from clog.cleaner.duties.commit_blocks import close_blocks
 from clog.cleaner.duties.cuts import let_go
+from clog.cleaner.duties.erasing import carry_out
 from clog.cleaner.duties.layout import (
     Gathered,
     Room,
@@ -115,7 +116,7 @@ from clog.storage.errors import (
 )
 from clog.storage.format import documents
 from clog.storage.format.chunks import Segment
-from clog.storage.format.log_info import DEAD_ROWS, READER_HOLDS, SUPERSEDED_ROWS
+from clog.storage.format.log_info import DEAD_ROWS, ERASURES, READER_HOLDS, SUPERSEDED_ROWS
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.scan import KeyIndexCache
 from clog.storage.readers import NO_HOLDS, Holds, read_holds
@@ -264,6 +265,12 @@ class LogRound:
                 asked=True,
             ),
             Duty("sweep", due_released, _release),
+            Duty(
+                *("erase", _has_erasures, carry_out),
+                counts=Counter,
+                asked=True,
+                reads_records=True,
+            ),
             Duty(
                 *("proposals", proposals.is_due, proposals.run),
                 every_ms=_PROPOSALS_MS,
@@ -612,6 +619,10 @@ def _cut_counts(cuts: Sequence[Cut]) -> dict[str, int]:
 
 def _has_masks(work: Work) -> bool:
     return SUPERSEDED_ROWS in work.head.log.features
+
+
+def _has_erasures(work: Work) -> bool:
+    return ERASURES in work.head.log.features and bool(work.manifest.erasures)
 
 
 def _has_block(work: Work) -> bool:

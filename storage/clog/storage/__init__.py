@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         TransactionDescription,
         ViewDescription,
     )
+    from clog.storage.erasures import Erasure, ErasureRequest
     from clog.storage.log import Log
     from clog.storage.objects.records import Appendable, ArrowStream
     from clog.storage.publications.publish import PublishResult, WithdrawResult
@@ -80,6 +81,8 @@ __all__ = [
     "CommitStateUnknownError",
     "CorruptionError",
     "Cut",
+    "Erasure",
+    "ErasureRequest",
     "ErrorKind",
     "FeatureState",
     "Following",
@@ -145,6 +148,8 @@ _NEEDS_ARROW = {
     "ArrowStream": "objects.records",
     "CommitInfo": "diagnostics.describe",
     "Cut": "cuts",
+    "Erasure": "erasures",
+    "ErasureRequest": "erasures",
     "FeatureState": "administration",
     "Following": "read.following",
     "Frame": "types.columns",

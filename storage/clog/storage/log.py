@@ -31,6 +31,7 @@ from clog.storage.diagnostics.describe import (
     segment_infos,
 )
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.erasures import Erasure, ErasureRequest, erase, erasures
 from clog.storage.errors import AlreadyExistsError, InvalidInputError
 from clog.storage.format.documents import NONE, reader_path
 from clog.storage.objects.records import Appendable
@@ -586,6 +587,29 @@ class Log:
             OffsetOutOfRangeError: an offset below -1 or beyond the end; nothing changes anywhere.
         """
         return administration.delete_records(self._handle, before)
+
+    def erase(self, keys: Sequence[Any], *, notify: bool = True) -> ErasureRequest:
+        """Asks that every byte of the records of some keys, as far as they were appended by now,
+        go from the log: values, headers and the keys themselves, in old versions, too. The
+        cleaner's rounds do it; `erasures` tells how far they are, and has the receipt at the end.
+
+        Args:
+            keys: as `Table.get` takes them; up to 100,000.
+            notify: append a tombstone for each key, so that whoever follows the log learns it; the
+                tombstones go ``delete.retention.ms`` later. Without it is done as much sooner, and
+                state tables that had read the records are built anew.
+
+        Raises:
+            InvalidInputError: no keys, too many, or such as the log cannot have; ``notify`` in a
+                log that takes offsets. Nothing is changed.
+        """
+        return erase(self._handle, keys, notify=notify)
+
+    def erasures(self) -> list[Erasure]:
+        """Returns the erasures that are pending, with what each waits for, and those that are done,
+        with their receipts; oldest first.
+        """
+        return erasures(self._handle)
 
     def alter(self, config: Mapping[str, object]) -> dict[str, str]:
         """Changes configs, and returns those in force; None takes one back to its default. Appends,

@@ -18,6 +18,7 @@ from second_reader.state import (
     check_chunk,
     check_config,
     check_cuts,
+    check_erasures,
     check_features,
     check_log,
     check_row_texts,
@@ -382,6 +383,13 @@ def _merged(name: str) -> Callable[[State, Any], None]:
     return step
 
 
+def _erasures(state: State, value: Any) -> None:
+    need(isinstance(value, dict), "17", "no object")
+    after = {**state.erasures, **value}
+    state.erasures = {name: each for name, each in after.items() if each is not None}
+    check_erasures(state)
+
+
 STEPS: dict[str, Callable[[State, Any], None]] = {
     "features": _features,
     "schema": State.add_schema,
@@ -407,6 +415,7 @@ STEPS: dict[str, Callable[[State, Any], None]] = {
     "orphan_floor": _orphan_floor,
     "oldest_readable": _oldest_readable,
     "row_texts": _row_texts,
+    "erasures": _erasures,
     "kept": _merged("kept"),
     "members": _merged("members"),
     "cuts": _merged("cuts"),

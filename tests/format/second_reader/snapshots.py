@@ -18,6 +18,7 @@ from second_reader.state import (
     check_chunk,
     check_config,
     check_cuts,
+    check_erasures,
     check_known,
     check_log,
     check_writer,
@@ -116,6 +117,9 @@ def _read_rest(state: State, manifest: Json) -> None:
         state.orders_removed = [tuple(pair) for pair in pairs]
         for p, _, _ in pairs:
             partition_at(state, p)
+    if "erasures" in manifest:
+        state.erasures = manifest["erasures"]
+        check_erasures(state)
     state.uncleanable = dict(manifest["uncleanable"])
     for number in [*state.uncleanable, *(step[0] for step in state.tombstones_removed)]:
         partition_at(state, number)

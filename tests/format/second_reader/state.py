@@ -168,6 +168,7 @@ class State:
     kept: Json = field(default_factory=dict)
     members: Json = field(default_factory=dict)
     cuts: Json = field(default_factory=dict)
+    erasures: Json = field(default_factory=dict)
     gives_offsets: int | None = None
     combined: Json | None = None
     unended: list[Json] = field(default_factory=list)
@@ -213,6 +214,7 @@ class State:
             "masked": self.masked,
             "row_texts": self.row_texts,
             "cuts": (self.kept, self.members, self.cuts),
+            "erasures": self.erasures,
             "gives_offsets": self.gives_offsets,
             "combined": self.combined,
             "versions": (
@@ -241,6 +243,25 @@ class State:
             "unended": self.unended,
             "markers": self.markers,
         }
+
+
+def check_erasures(state: State) -> None:
+    """Refuses entries that are none (§17)."""
+    need("erasures" in state.features, "17", "erasures without their feature")
+    for name, entry in state.erasures.items():
+        need(bool(HEX32.fullmatch(name)), "17", "no id of an erasure")
+        for number in ("version", "requested_ms", "keys"):
+            integer(entry.get(number), "17")
+        steps = ("killed", "killed_ms", "gone", "rewritten", "rewritten_ms", "swept", "ids")
+        for number in steps:
+            integer(entry.get(number, -1), "17", -1)
+        for p, offset in [*entry.get("ends", {}).items(), *entry.get("told", {}).items()]:
+            need(p.isdecimal() and int(p) < len(state.partitions), "17", f"no partition {p}")
+            integer(offset, "17")
+        held = columns(entry["held"], "path p base next", "17") if "held" in entry else []
+        for path, *numbers in held:
+            safe_path(path)
+            need(all(integer(n, "17", -1) >= -1 for n in numbers), "17", "no chunk")
 
 
 def check_log(log: Json) -> None:

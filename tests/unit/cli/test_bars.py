@@ -63,6 +63,7 @@ def log(**changes):
         "kept": [],
         "members": [],
         "cuts": [],
+        "erasures": {},
         "transactions": [],
         "views": [],
         "objects": 3,

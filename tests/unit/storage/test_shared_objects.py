@@ -143,6 +143,8 @@ OF_A_LOG = {
     "stable_offsets": truth(lambda log, _: min(log.stable_offsets().values()) >= THREADS // 2),
     "offsets_for_times": truth(lambda log, _: log.offsets_for_times(0) == {0: 0, 1: 0}),
     "delete_records": truth(lambda log, _: log.delete_records({0: 0}) == {0: 0}),
+    "erase": truth(lambda log, me: len(log.erase([f"nobody{me}"], notify=False).secret) == 64),
+    "erasures": truth(lambda log, _: {one.state for one in log.erasures()} <= {"pending"}),
     "alter": altered,
     "evolve": lambda log, me, n: (
         log.evolve(add={f"value.f{me}_{n}": pa.string()}).field("value").type.field(f"f{me}_{n}")
@@ -452,6 +454,7 @@ OF_A_STORE = {
     "create": created,
     "delete": dropped,
     "list": truth(lambda store, _: [f.path for f in store.list("there")] == ["there"]),
+    "forget_old": truth(lambda store, _: store.forget_old("none/", 0)),
     "list_temporary": truth(lambda store, _: list(store.list_temporary("none/")) == []),
 }
 

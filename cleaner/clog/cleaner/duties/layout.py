@@ -145,7 +145,7 @@ class Run:
         return len(there) == len(self.chunks) and all(same)
 
 
-def _relaid(work: Work, due: Callable[[Work], list[Run]], operation: str) -> list[Run]:
+def relaid(work: Work, due: Callable[[Work], list[Run]], operation: str) -> list[Run]:
     """Rewrites what is due until nothing is; returns the runs that were replaced."""
     done: list[Run] = []
     through = work.manifest.version
@@ -379,7 +379,7 @@ def coalesce(work: Work, *, force: bool = False) -> list[Run]:
     """Coalesces what is due, round by round; returns the runs that were replaced. Costs one GET
     where loose objects are too few.
     """
-    return _relaid(work, partial(due_coalescing, force=force), "coalesce")
+    return relaid(work, partial(due_coalescing, force=force), "coalesce")
 
 
 def due_coalescing(work: Work, *, force: bool = False) -> list[Run]:
@@ -454,7 +454,7 @@ def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
 
 def purge_dead_rows(work: Work) -> list[Run]:
     """Rewrites what is due; returns the runs that were replaced. Costs nothing where none is."""
-    return _relaid(work, due_purges, "clean")
+    return relaid(work, due_purges, "clean")
 
 
 def due_purges(work: Work) -> list[Run]:
@@ -536,7 +536,7 @@ def _merge(partition: int, group: Sequence[Segment]) -> Replacement:
 
 def trim(work: Work) -> list[Run]:
     """Trims what is due; returns the runs that were replaced."""
-    return _relaid(work, due_trims, "trim")
+    return relaid(work, due_trims, "trim")
 
 
 def due_trims(work: Work) -> list[Run]:

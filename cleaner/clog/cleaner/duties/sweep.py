@@ -78,7 +78,7 @@ from clog.storage.format.chunks import Released
 from clog.storage.format.columns import INLINE_PARTITIONS_MAX
 from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
 from clog.storage.format.cuts import CutLogsAt
-from clog.storage.format.log_info import PROPOSALS
+from clog.storage.format.log_info import ERASURES, PROPOSALS
 from clog.storage.format.manifest import Manifest, read_snapshot
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.format.writers import WriterPages
@@ -234,6 +234,7 @@ def sweep_orphans(
 
     forgotten = gone(_expired_readers(store, before_ms=old_ms))
     forgotten += gone(_old_proposals(handle, before_ms=old_ms))
+    forgotten += gone(_left_requests(handle, before_ms=old_ms))
     left = gone([t for t in store.list_temporary("") if t.modified_ms < old_ms])
     others = sweep_other_logs(handle, before_ms=old_ms, dry_run=dry_run)
     strays = _sweep_strays(handle, before_ms=old_ms, dry_run=dry_run)
@@ -496,6 +497,22 @@ def _old_proposals(handle: Handle, *, before_ms: int) -> list[StoredObject]:
         found
         for found in listed
         if found.modified_ms < before_ms and documents.proposal_of(found.path)
+    ]
+
+
+def _left_requests(handle: Handle, *, before_ms: int) -> list[StoredObject]:
+    """Returns documents of erasures that were written before a time and that the log does not name;
+    one LIST in a log that may have some.
+    """
+    if ERASURES not in handle.tip.head.log.features:
+        return []
+    known = handle.manifest().erasures
+    return [
+        found
+        for found in handle.store.list(documents.ERASURES)
+        if (name := documents.erasure_of(found.path)) is not None
+        and name not in known
+        and found.modified_ms < before_ms
     ]
 
 

@@ -37,7 +37,12 @@ from clog.storage.format.documents import (
     record,
     seq,
 )
-from clog.storage.format.log_info import FOREIGN_POSITIONS, NO_FEATURES, FeatureNames
+from clog.storage.format.log_info import (
+    ERASURES,
+    FOREIGN_POSITIONS,
+    NO_FEATURES,
+    FeatureNames,
+)
 from clog.storage.format.transactions import (
     POSITIONS,
     TRANSACTION,
@@ -291,7 +296,7 @@ class AppendRequest:
         ranges = _following(self.objects, head) if bound is None else bound.ranges
         chunks = _bind(self.objects, ranges, tip.version + 1, append_time_ms)
         rolls = rolls_for(head.partitions, chunks, config, uniform=self.uniform)
-        by = () if self.writer is None else (self._by(self.writer, known, tip.version + 1),)
+        by = () if self.writer is None else (self._by(self.writer, known, tip),)
         features = None
         if self.transaction is not None and FOREIGN_POSITIONS not in head.log.features:
             is_foreign = foreign_of(self.transaction.positions or {})
@@ -317,10 +322,13 @@ class AppendRequest:
             raise refused(head, given=given, url=self.url)
         return bind_given(self.objects, self.covered, head, url=self.url) if given else None
 
-    def _by(self, writer: Writer, known: TransactionState | None, version: int) -> AppendedBy:
+    def _by(self, writer: Writer, known: TransactionState | None, tip: Commit) -> AppendedBy:
+        version = tip.version + 1
+        # A hash without a secret would confirm a guess of what was erased (FORMAT.md §17).
+        content = None if ERASURES in tip.head.log.features else writer.content
         entry = WriterEntry(
             *(writer.writer_id, writer.kind, writer.query_id),
-            *(writer.sequence, writer.content, version),
+            *(writer.sequence, content, version),
         )
         if (ours := self.transaction) is not None:
             assert self.new_id is not None, "who appends a transaction can name a document"

@@ -13,6 +13,7 @@ from typing import TypedDict
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version
 from clog.storage.config.log_config import LogConfig
+from clog.storage.diagnostics.erasures import pending_reason
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.commits import Commit, Edit, EditRecord, Head, edit_of, read_commit
 from clog.storage.format.documents import NONE
@@ -218,6 +219,7 @@ class LogDescription(TypedDict):
         kept: the versions that named cuts need, the oldest first.
         members: the URLs of the logs that transactions of this log have written.
         cuts: the names of the cuts of this log as their home.
+        erasures: those that are pending, by id, with what each waits for.
         partition_details: one for each partition, in order.
     """
 
@@ -247,6 +249,7 @@ class LogDescription(TypedDict):
     kept: list[KeptDescription]
     members: list[str]
     cuts: list[str]
+    erasures: dict[str, str]
     partition_details: list[PartitionDescription]
 
 
@@ -289,6 +292,7 @@ def describe(handle: Handle) -> LogDescription:
     objects = {c.object.path: c.object.size_bytes for _, c in manifest.chunks()}
     kept = kept_for_views(manifest, config.file_delete_delay_ms, now_ms=now_ms)
     markers = Counter(marker.partition for marker in manifest.markers)
+    holds = read_holds(handle, config, now_ms=now_ms)
     return {
         "url": handle.store.url,
         "log_id": head.log.log_id,
@@ -308,7 +312,7 @@ def describe(handle: Handle) -> LogDescription:
         "released_bytes": sum({r.path: r.size_bytes for r in manifest.released}.values()),
         "committers": handle.committers(),
         "writers": handle.with_pages(tip, lambda at: count_writers(handle.writer_pages, at.head)),
-        "holds": {h.name: h.until_ms for h in read_holds(handle, config, now_ms=now_ms).holds},
+        "holds": {h.name: h.until_ms for h in holds.holds},
         "takes_offsets": head.takes_offsets,
         "sources": handle.with_pages(tip, lambda at: _sources(handle.store, at.head)),
         "transactions": [
@@ -339,6 +343,10 @@ def describe(handle: Handle) -> LogDescription:
         "kept": _kept_for_cuts(manifest, config.file_delete_delay_ms, now_ms=now_ms),
         "members": sorted(head.members.values()),
         "cuts": sorted(head.cuts),
+        "erasures": {
+            name: pending_reason(manifest, one, config, holds, now_ms=now_ms)
+            for name, one in manifest.erasures.items()
+        },
         "partition_details": [
             _partition(manifest, cleanable_bounds(manifest, p, config, now_ms=now_ms), markers[p])
             for p in range(head.log.partitions)

@@ -88,7 +88,7 @@ _LOOKED_AT = 1000
 """Keys of so many hashes that stand twice are compared: two keys may have one hash."""
 _REPLAYED = (
     *("segments", "first_dirty", "released", "tombstones_removed", "uncleanable", "markers"),
-    "orders_removed",
+    *("orders_removed", "erasures"),
 )
 _File = ObjectRef | BitmapFile
 

@@ -73,6 +73,7 @@ from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.format.commits import Edit
+    from clog.storage.format.erasures import ErasureEntry
     from clog.storage.format.manifest import Manifest
 
 FOOTER_SUM_BYTES: Final = 16
@@ -573,6 +574,7 @@ class Work:
         self.uncleanable: dict[int, Uncleanable | None] = dict(manifest.uncleanable)
         self.steps = manifest.tombstones_removed
         self.orders = manifest.orders_removed
+        self.erasures: dict[str, ErasureEntry | None] = dict(manifest.erasures)
         self.released: dict[str, Released] = {}
         self.forgotten: set[str] = set()
         self.unended = manifest.head.unended

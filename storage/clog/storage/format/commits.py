@@ -87,8 +87,10 @@ from clog.storage.format.documents import (
     seq,
     table,
 )
+from clog.storage.format.erasures import ERASURES_GIVEN, ErasureEntry
 from clog.storage.format.log_info import (
     DEAD_ROWS,
+    ERASURES,
     FEATURE_NAMES,
     FOREIGN_POSITIONS,
     GIVEN_OFFSETS,
@@ -517,6 +519,14 @@ class Edit:
             segments=Work.remove_orders,
             feature=(ORDER_VALUES, "orders of removed tombstones"),
             names=True,
+        ),
+    ] = field(default_factory=dict)
+    erasures: Annotated[
+        Mapping[str, ErasureEntry | None],
+        ERASURES_GIVEN,
+        Part(
+            segments=lambda work, given: work.erasures.update(given),
+            feature=(ERASURES, "erasures"),
         ),
     ] = field(default_factory=dict)
     uncleanable: Annotated[

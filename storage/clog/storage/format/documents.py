@@ -52,6 +52,8 @@ BODY_BYTES_MAX = {
     "log": 4 << 10,
     "reader": 16 << 20,
     "proposal": 1 << 20,
+    "erasure": 16 << 20,
+    "receipt": 16 << 20,
 }
 """By kind the most bytes of a body before compression. Part of the format."""
 RATIOS = ((4 << 20, 100), (256 << 20, 20))
@@ -568,6 +570,8 @@ DATA = "data/"
 VIEWS = "views/"
 READERS = "readers/"
 PROPOSALS = "proposals/"
+ERASURES = "erasures/"
+RECEIPTS = "receipts/"
 RESERVE = "reserve"
 CLOCKS = "clock-"
 """Files that a comparison of clocks writes and deletes again."""
@@ -586,6 +590,8 @@ _PROPOSAL = re.compile(
     r"proposals/([0-9]{20})-([0-9a-f]{16})-([1-9][0-9]{0,17})-(0|[1-9][0-9]{0,5})\.json"
 )
 _UNVERSIONED = re.compile(r"(?:pages|edits)/[0-9a-f]{32}\.json|clock-[0-9a-f]{32}")
+_ERASURE = re.compile(r"erasures/([0-9a-f]{32})(?:\.receipt)?\.json")
+_RECEIPT = re.compile(r"receipts/([0-9]{20})\.json")
 _OF_VIEW = re.compile(r"views/([a-z]+)/([0-9]{20})/([^/]+)")
 
 
@@ -684,6 +690,41 @@ def proposal_of(path: str) -> tuple[int, str, int, int] | None:
     """Returns stamp, author, number and attempt in the name of a proposal; None for any other."""
     match = _PROPOSAL.fullmatch(path)
     return (int(match[1]), match[2], int(match[3]), int(match[4])) if match else None
+
+
+def erasure_path(erasure_id: str) -> str:
+    """Returns the path of the request of an erasure, which has the keys (FORMAT.md §17)."""
+    return f"{ERASURES}{erasure_id}.json"
+
+
+def begun_receipt_path(erasure_id: str) -> str:
+    """Returns the path of what is known of an erasure before it has its receipt."""
+    return f"{ERASURES}{erasure_id}.receipt.json"
+
+
+def erasure_of(path: str) -> str | None:
+    """Returns the id in the name of one of these two; None for any other name."""
+    match = _ERASURE.fullmatch(path)
+    return match[1] if match else None
+
+
+def receipt_path(number: int) -> str:
+    """Returns the path of a receipt."""
+    return f"{RECEIPTS}{number:020d}.json"
+
+
+def receipt_number_of(path: str) -> int | None:
+    """Returns the number in the name of a receipt; None for any other name."""
+    match = _RECEIPT.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def is_known(path: str) -> bool:
+    """Tells whether a name in a log's folder is one that FORMAT.md gives."""
+    patterns = _VERSIONED, _COLUMNS, _DATA_OBJECT, _READER, _PROPOSAL, _UNVERSIONED
+    every = (*patterns, _ERASURE, _RECEIPT)
+    is_plain = path in (LATEST, RESERVE) or view_of(path) is not None
+    return is_plain or any(pattern.fullmatch(path) for pattern in every)
 
 
 def mask_path(stamp: int, file_id: str) -> str:

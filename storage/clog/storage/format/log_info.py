@@ -168,8 +168,8 @@ FEATURES = {
         ),
         Feature(
             *(ERASURES, "17", _WRITERS),
-            "removal of all bytes of some keys, with a receipt",
-            is_built=False,
+            "removal of all bytes of some keys, with a receipt; a log gets it with the first"
+            " request",
         ),
         Feature(
             *(READER_HOLDS, "18", _WRITERS),

@@ -65,7 +65,8 @@ from clog.storage.format.documents import (
     tuple_of,
     whole,
 )
-from clog.storage.format.log_info import ORDER_VALUES
+from clog.storage.format.erasures import ERASURES_LEFT, Erasures
+from clog.storage.format.log_info import ERASURES, ORDER_VALUES
 from clog.storage.format.transactions import (
     ABORTED,
     MARKERS,
@@ -240,6 +241,7 @@ class Manifest:
     ] = field(default_factory=dict)
     markers: Annotated[tuple[Marker, ...], MARKERS] = ()
     covered: Annotated[tuple[int, ...], Codec(list, _covered_from_json)] = ()
+    erasures: Annotated[Erasures, ERASURES_LEFT] = field(default_factory=dict)
 
     def chunks(self) -> Iterator[tuple[int, Chunk]]:
         """Yields every (partition, chunk) that is not in a page."""
@@ -322,6 +324,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
             fresh=work.markers,
         ),
         covered=tuple(work.covered) if any(work.covered) else (),
+        erasures={name: one for name, one in work.erasures.items() if one is not None},
     )
     return _with_times_reset(made, time_ms) if edit.reset_times else made
 
@@ -551,6 +554,8 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
             raise ValueError(f"removed tombstones are of partition {p}; there are {count}")
     if found.orders_removed and ORDER_VALUES not in head.log.features:
         raise ValueError(f"it has order values, but the log lacks feature {ORDER_VALUES!r}")
+    if found.erasures and ERASURES not in head.log.features:
+        raise ValueError(f"it has erasures, but the log lacks feature {ERASURES!r}")
     return found
 
 

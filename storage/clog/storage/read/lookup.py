@@ -149,8 +149,15 @@ def asked_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[bytes]:
     """Returns the canonical bytes of keys that are asked for."""
     if schema is None:
         return [bytes_of(key) for key in keys]
+    return _bytes_of(python_keys(keys, schema), column_types(schema).key)
+
+
+def python_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[Any]:
+    """Returns keys that are asked for as those of records that are appended."""
+    if schema is None:
+        return list(keys)
     kind = column_types(schema).key
-    return _bytes_of([_with_names(key, kind) for key in keys], kind)
+    return [_with_names(key, kind) for key in keys]
 
 
 def _bytes_of(given: list[Any], kind: pa.DataType) -> list[bytes]:

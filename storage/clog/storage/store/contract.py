@@ -205,6 +205,17 @@ class Store(Protocol):
         """
         ...
 
+    def forget_old(self, prefix: str, begun_ms: int) -> bool:
+        """Has the filesystem forget what it keeps of objects whose path begins with ``prefix`` and
+        that were deleted or overwritten, and uploads that began before ``begun_ms`` and never
+        ended. Returns whether it can be asked to: False where what it keeps, if anything, is not
+        known here.
+
+        Raises:
+            StoreRefusedError: permission is denied, or a lock holds something.
+        """
+        ...
+
 
 def check_path(path: str) -> str:
     """Returns the path itself; raises if it is empty, absolute, or has an element as ``..``."""
@@ -403,6 +414,9 @@ class WrappingStore:
     def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
         return self.inner.list_temporary(prefix)
 
+    def forget_old(self, prefix: str, begun_ms: int) -> bool:
+        return self.inner.forget_old(prefix, begun_ms)
+
 
 def not_found(path: str, url: str) -> FileNotFoundError:
     """Returns the builtin error that reads of an absent object raise; ``filename`` is the path."""
@@ -448,6 +462,9 @@ class Within(WrappingStore):
 
     def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
         return self._relative(self.inner.list_temporary(self._prefix + check_prefix(prefix)))
+
+    def forget_old(self, prefix: str, begun_ms: int) -> bool:
+        return self.inner.forget_old(self._prefix + check_prefix(prefix), begun_ms)
 
     def _whole(self, path: str) -> str:
         return self._prefix + check_path(path)

@@ -209,6 +209,17 @@ class RemoteStore:
             return iter(())  # An object store: a write is one request.
         return (found for found in self._find(prefix) if is_temporary(found.path))
 
+    def forget_old(self, prefix: str, begun_ms: int) -> bool:
+        check_prefix(prefix)
+        try:
+            fs, root = self.filesystem()
+            forget = kind_of_class(fs).forget_old
+            if forget is not None:
+                forget(fs, f"{root}/{prefix}", begun_ms)
+        except Exception as e:  # noqa: BLE001 - it becomes ours
+            raise self._error("forget_old", prefix, e) from self._told(e)
+        return forget is not None
+
     def filesystem(self) -> tuple[Any, str]:
         """Returns the filesystem of this process, out of any ``dir://`` around it, and the root on
         it.

@@ -51,6 +51,8 @@ class Kind:
         create: the exclusive create; None where there is none. ``hint`` says what to use instead,
             ``caution`` what to tell once to who creates here.
         put: how a complete object is written.
+        forget_old: deletes what is kept of objects whose name begins so and that were deleted or
+            overwritten, and uploads from before a time; None where nobody here knows what is.
         endpoint: where the client really sends requests; None where there is nobody to ask.
         makers: ends of hosts whose exclusive create is documented to be one: these are not asked.
         config: what the client is told, given the options; also for a part of a chain of URLs.
@@ -72,6 +74,7 @@ class Kind:
     classes: tuple[str, ...] = ()
     create: Write | None = None
     put: Write = pipe
+    forget_old: Callable[[Any, str, int], None] | None = None
     endpoint: Callable[[Any], str] | None = None
     makers: tuple[str, ...] = ()
     config: Callable[[Location, Mapping[str, object]], dict[str, Any]] = lambda _, given: {**given}

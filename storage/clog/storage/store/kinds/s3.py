@@ -12,7 +12,8 @@ An event handler belongs to a client, and s3fs makes a new one when the old one 
 registered before each write; once they are, that costs a look into a dictionary.
 """
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -96,6 +97,43 @@ def _create(fs: Any, path: str, data: bytes) -> None:
         raise ProbeAgainError
 
 
+def _forget_old(fs: Any, name: str, begun_ms: int) -> None:
+    """Deletes all versions that are not the newest, then the markers of deletions, which hide them,
+    and ends uploads that began before; a LIST for each thousand objects and versions.
+    """
+    bucket, _, prefix = name.partition("/")
+    place = {"Bucket": bucket, "Prefix": prefix}
+    for kind in ("Versions", "DeleteMarkers"):
+        for page in _pages(fs, "list_object_versions", "VersionId", place):
+            found = page.get(kind, ())
+            old = [one for one in found if kind == "DeleteMarkers" or not one["IsLatest"]]
+            if not old:
+                continue
+            names = [{"Key": one["Key"], "VersionId": one["VersionId"]} for one in old]
+            named = {"Objects": names, "Quiet": True}
+            errors = fs.call_s3("delete_objects", Bucket=bucket, Delete=named).get("Errors")
+            if errors:
+                why = f"{errors[0].get('Code')}: {len(errors)} old versions may not be deleted"
+                raise PermissionError(errno.EACCES, why)
+    for page in _pages(fs, "list_multipart_uploads", "UploadId", place):
+        for one in page.get("Uploads", ()):
+            if one["Initiated"].timestamp() * 1000 < begun_ms:
+                upload = {"Key": one["Key"], "UploadId": one["UploadId"]}
+                fs.call_s3("abort_multipart_upload", Bucket=bucket, **upload)
+
+
+def _pages(fs: Any, method: str, of_key: str, place: Mapping[str, str]) -> Iterator[Any]:
+    """Yields the pages of a list, which goes on from a key and what ``of_key`` names of it."""
+    at: dict[str, str] = {}
+    while True:
+        page = fs.call_s3(method, **place, **at)
+        yield page
+        if not page.get("IsTruncated"):
+            return
+        markers = (f"{name}Marker" for name in ("Key", of_key))
+        at = {marker: page[f"Next{marker}"] for marker in markers if page.get(f"Next{marker}")}
+
+
 def _prepare(fs: Any) -> None:
     events = fs.s3.meta.events
     events.register_last("before-call.s3", _send_at_once, unique_id="clog-send-at-once")
@@ -129,6 +167,7 @@ KIND = Kind(
     classes=("s3fs.core.S3FileSystem",),
     create=_create,
     put=_put,
+    forget_old=_forget_old,
     endpoint=lambda fs: str(fs.s3.meta.endpoint_url),
     makers=(".amazonaws.com", ".amazonaws.com.cn"),
     config=_config,

@@ -1,0 +1,518 @@
+"""Carrying erasures out (S59, FORMAT.md §17), step by step (COMMIT.md §8).
+
+E3. All rows of the keys of all erasures that wait are found in one go over the objects, by what
+    lies in them, whatever refers to it, and killed by one commit (`_kill`).
+E4. All chunks of the objects that held one are rewritten, as `layout` does it: row groups with such
+    rows are encoded anew. Later erasures of a round share that.
+E5. What was replaced goes with the round's sweep; then orphans are swept, once that may be.
+E6. Tombstones that told followers go as the other rows did.
+E7. What lies under the root is listed, the store forgets old versions, the request goes, and the
+    receipt comes.
+
+The entry of an erasure says how far it is. A round goes as far as it can; what holds it up is told
+by `diagnostics.erasures`, but for what only a try can tell, which the entry then holds.
+"""
+
+import hashlib
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clog.cleaner.duties import Work
+from clog.cleaner.duties.layout import Run, neighbours_of, relaid
+from clog.cleaner.duties.sweep import newest_by, sweep_orphans
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.diagnostics.erasures import (
+    SWEEP_AFTER_MS,
+    tombstones_due_ms,
+    undecided_below,
+)
+from clog.storage.erasures import OPERATION, receipts_of
+from clog.storage.errors import CommitConflictError, CorruptionError
+from clog.storage.format import documents
+from clog.storage.format.chunks import (
+    Chunk,
+    DeadMark,
+    ObjectRef,
+    Replacement,
+    read_bitmap,
+    write_dead_rows,
+)
+from clog.storage.format.columns import new_jitter_ms
+from clog.storage.format.commits import Commit, Edit
+from clog.storage.format.documents import NONE
+from clog.storage.format.erasures import (
+    ErasureEntry,
+    Held,
+    read_receipt,
+    read_request,
+    receipt_to_json,
+)
+from clog.storage.format.log_info import (
+    DEAD_ROWS,
+    FEATURES,
+    PUBLICATIONS,
+    LogSchema,
+    lists_of,
+)
+from clog.storage.format.manifest import Manifest, apply
+from clog.storage.format.writers import find_writer
+from clog.storage.keys.hashing import key_bytes, partitions_for
+from clog.storage.keys.key_index import IndexHashes, index_hashes
+from clog.storage.numpy_arrays import Mask, Offsets, of_bytes, to_numpy
+from clog.storage.objects.reader import read_rows
+from clog.storage.read.scan import asked_bytes, stored_index
+from clog.storage.readers import read_holds
+from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError, ahead
+from clog.storage.views import FORMATS
+
+TRIES_MAX = 5
+_WRITER_KINDS = ("producer", "stream", "txn", "transaction", "participant")
+_LOGGER = logging.getLogger(__name__)
+_SEARCHED = (
+    "the rows of all data objects, dead ones and those that no version shows among them",
+    "bitmaps, key indexes and footers, which went with the objects that held such rows",
+    "versions that were readable, replaced objects, and what was written and never committed",
+    "published views and named cuts, which let go of the versions before",
+    "every file under the root, by its name",
+)
+_NOT_SEARCHED = (
+    "what lies outside of the root: state tables' files, mirrors, exports, checkpoints, back-ups",
+    "names of writers, readers, transactions and cuts; ids says how many of them equal a key",
+    "hashes of what an append brought, and of whole objects, in commits from before the request",
+)
+_NOT_FORGOTTEN = "old versions and deleted objects that the store may keep: it cannot be asked here"
+
+
+def carry_out(work: Work) -> dict[str, int]:
+    """Goes as far as it can with each erasure; counts those that were done, and rows killed."""
+    killed = _kill(work)
+    relaid(work, _due_runs, OPERATION)
+    _note_rewritten(work)
+    _sweep(work)
+    done = sum(_end(work, name) for name in sorted(work.manifest.erasures))
+    return {"records_erased": killed, "erasures_done": done}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """The keys that are looked for, each once; which of them are an erasure's."""
+
+    keys: pa.Array
+    members: Mapping[str, Mask]
+    entries: Mapping[str, ErasureEntry]
+    home: Offsets
+
+
+@dataclass(slots=True, eq=False)
+class _Found:
+    """What holds rows of the keys.
+
+    Attributes:
+        killed: by partition and identity the chunks in which rows die, and all that are dead then.
+        held: by erasure the objects.
+        last: by partition the highest offset of a tombstone that told followers, and dies.
+        untold: partitions that lose a row of which no tombstone tells.
+        rows: how many die that lived.
+    """
+
+    killed: dict[tuple[int, tuple[str, int]], tuple[Chunk, Mask]] = field(default_factory=dict)
+    held: dict[str, list[Held]] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+    untold: set[int] = field(default_factory=set)
+    rows: int = 0
+
+
+def _kill(work: Work) -> int:
+    """Does E3; returns how many rows were killed that lived."""
+    for _ in range(TRIES_MAX):
+        planned = work.manifest
+        due = {n: one for n, one in planned.erasures.items() if _is_due(work, planned, one)}
+        if not due:
+            return 0
+        if (rows := _killed(work, planned, due)) is not None:
+            return rows
+        work.handle.refresh()
+    return 0  # Others change the same chunks; the next round tries again.
+
+
+def _is_due(work: Work, manifest: Manifest, one: ErasureEntry) -> bool:
+    """Tells whether rows of its keys may be killed now."""
+    if not one.kills or undecided_below(manifest, one.bounds):
+        return False
+    if one.killed == NONE:
+        return True
+    holds = read_holds(work.handle, work.config, now_ms=work.now_ms)
+    return tombstones_due_ms(one, work.config, holds) <= work.now_ms
+
+
+def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> int | None:
+    """Kills the rows of these erasures in one commit; returns how many; None where somebody changed
+    meanwhile what holds them.
+    """
+    handle, log = work.handle, planned.head.log
+    found = _found(work.store, planned, _wanted(work.store, planned, due))
+    dead: list[DeadMark] = []
+    emptied: list[Replacement] = []
+    for (p, identity), (chunk, rows) in found.killed.items():
+        if rows.all():
+            emptied.append(Replacement(p, chunk.base, chunk.next, (identity,), ()))
+            continue
+        since_ms = work.now_ms if chunk.dead is None else chunk.dead.since_ms
+        bits = write_dead_rows(
+            *(work.store, rows),
+            since_ms=since_ms,
+            stamp=planned.version,
+            new_id=handle.ids.new_id,
+        )
+        dead.append(DeadMark(p, *identity, bits))
+    features = None if DEAD_ROWS in log.features else lists_of([FEATURES[DEAD_ROWS]])
+
+    def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
+        now, columns = handle.manifest(), tip.head.partitions
+        there = {(p, c.identity): c for p, c in now.chunks()}
+        same = all(c.is_but_for_its_mask(there.get(at)) for at, (c, _) in found.killed.items())
+        waits = any(undecided_below(now, one.bounds) for one in due.values())
+        is_late = planned.version < tip.head.orphan_floor
+        if not same or waits or is_late or any(now.erasures.get(n) != due[n] for n in due):
+            return NothingToCommit()
+        active = {(p, c.identity) for p, s in enumerate(now.segments) for c in s[-1].chunks}
+        sealed = sorted({p for p, identity in found.killed.keys() & active})
+        edit = Edit(
+            features=features,
+            seal=tuple((p, new_jitter_ms(work.config, uniform=handle.ids.uniform)) for p in sealed),
+            replace=tuple(emptied),
+            dead=tuple(dead),
+            tombstones_removed={**found.last, **{p: columns.end[p] for p in found.untold}},
+            erasures={
+                name: one.killed_by(tip.version + 1, time_ms, tuple(found.held[name]))
+                for name, one in due.items()
+            },
+        )
+        apply(now, edit, commit_id="", time_ms=time_ms)  # What does not fit is our own mistake.
+        return edit
+
+    done = handle.commit(prepare, operation=OPERATION)
+    return None if isinstance(done, NothingToCommit) else found.rows
+
+
+def _wanted(store: Store, manifest: Manifest, due: Mapping[str, ErasureEntry]) -> _Wanted:
+    log = manifest.head.log
+    asked = {name: _keys_of(store, name) for name in due}
+    keys = of_bytes(sorted({key for some in asked.values() for key in some}))
+    members = {
+        name: to_numpy(pc.is_in(keys, value_set=of_bytes(some))) for name, some in asked.items()
+    }
+    home = partitions_for(keys, partitions=log.partitions, algorithm=log.partitioner, start=0)
+    return _Wanted(keys, members, due, home.astype(np.int64))
+
+
+def _keys_of(store: Store, name: str) -> list[bytes]:
+    path = documents.erasure_path(name)
+    try:
+        return read_request(store, path)
+    except FileNotFoundError as e:
+        raise CorruptionError(
+            f"{path} of {store.url} is gone, which has the keys of an erasure; restore it, or ask"
+            " for the erasure again: this one stays pending"
+        ) from e
+
+
+def _found(store: Store, manifest: Manifest, wanted: _Wanted) -> _Found:
+    """Looks through all objects that the manifest refers to."""
+    by_object: dict[ObjectRef, list[tuple[int, Chunk]]] = {}
+    for p, chunk in manifest.chunks():
+        by_object.setdefault(chunk.object, []).append((p, chunk))
+    log = manifest.head.log
+    hashes = index_hashes(wanted.keys, seed=log.key_seed)
+    calls = (
+        (partial(_hits, store, obj, wanted.keys, hashes, log.schema), asked_bytes(obj))
+        for obj in by_object
+    )
+    found = _Found(held={name: [] for name in wanted.entries})
+    for chunks, hits in zip(by_object.values(), ahead(store, calls), strict=True):
+        if hits is not None:
+            _note(found, store, wanted, chunks, hits)
+    return found
+
+
+_Hits = tuple[Offsets, Offsets, Offsets | None]
+"""Rows of an object that have one of the keys; which; their offsets where it has a column."""
+
+
+def _hits(
+    store: Store, obj: ObjectRef, keys: pa.Array, hashes: IndexHashes, schema: LogSchema | None
+) -> _Hits | None:
+    """Returns what an object holds of the keys, by all that lies in it; None for nothing."""
+    index = stored_index(store, obj) if obj.index_bytes else None
+    if index is not None and not index.may_hold_any(hashes):
+        return None
+    columns = ("key",) if obj.dense else ("key", "offset")
+    parts: list[tuple[Offsets, ...]] = []
+    at = 0
+    for batch in read_rows(store, obj, 0, obj.rows, columns=columns, schema=schema):
+        which = pc.index_in(key_bytes(batch.column(0)), value_set=keys)
+        here = np.flatnonzero(to_numpy(which.is_valid()))
+        if here.size:
+            codes = to_numpy(which.drop_null()).astype(np.int64)
+            offsets = here if obj.dense else to_numpy(batch.column(1))[here]
+            parts.append((here + at, codes, offsets))
+        at += batch.num_rows
+    if not parts:
+        return None
+    rows, codes, offsets = map(np.concatenate, zip(*parts, strict=True))
+    return rows, codes, None if obj.dense else offsets
+
+
+def _note(
+    found: _Found,
+    store: Store,
+    wanted: _Wanted,
+    chunks: Sequence[tuple[int, Chunk]],
+    hits: _Hits,
+) -> None:
+    """Notes what of an object's hits dies, and whose erasures it held rows for."""
+    rows, codes, offsets = hits
+    outside = np.ones(len(rows), np.bool_)
+    holders: set[str] = set()
+    for p, chunk in chunks:
+        inside = np.flatnonzero((rows >= chunk.first_row) & (rows < chunk.first_row + chunk.rows))
+        outside[inside] = False
+        at, some = rows[inside] - chunk.first_row, codes[inside]
+        where = chunk.base + at if offsets is None else offsets[inside]
+        dying = np.zeros(len(at), np.bool_)
+        for name, one in wanted.entries.items():
+            mine = wanted.members[name][some] & (where < one.bounds.get(p, 0))
+            if not mine.any():
+                continue
+            holders.add(name)
+            dying |= mine
+            if one.killed != NONE:
+                found.last[p] = max(found.last.get(p, NONE), int(where[mine].max()))
+            elif p not in one.told or (wanted.home[some[mine]] != p).any():
+                found.untold.add(p)
+        if dying.any():
+            _die(found, store, p, chunk, at[dying])
+    for name in wanted.entries:  # No offset says when these came: they go with all that is there.
+        if wanted.members[name][codes[outside]].any():
+            holders.add(name)
+    for name in holders:
+        found.held[name] += [Held(c.object.path, p, c.base, c.next) for p, c in chunks]
+
+
+def _die(found: _Found, store: Store, p: int, chunk: Chunk, rows: Offsets) -> None:
+    """Notes that rows of a chunk die; nothing where they are dead."""
+    dead = np.zeros(chunk.rows, np.bool_)
+    if chunk.dead is not None:
+        dead |= read_bitmap(store, chunk.dead, chunk.rows)
+    fresh = int(np.count_nonzero(~dead[rows]))
+    dead[rows] = True
+    if chunk.aborted:  # Nobody sees any of it, and none of it need stay.
+        found.killed[p, chunk.identity] = chunk, np.ones(chunk.rows, np.bool_)
+    elif fresh:
+        found.rows += fresh
+        found.killed[p, chunk.identity] = chunk, dead
+
+
+def _due_runs(work: Work) -> list[Run]:
+    """Returns the runs of neighbouring chunks of objects that held rows of the keys (E4)."""
+    entries = work.manifest.erasures.values()
+    waiting = [one.paths for one in entries if one.killed != NONE and one.rewritten == NONE]
+    held = frozenset[str]().union(*waiting)
+    return [
+        Run(p, run)
+        for p, segments in enumerate(work.manifest.segments if held else ())
+        for segment in segments
+        for run in neighbours_of(
+            segment.chunks, lambda c: c.object.path in held and c.undecided is None
+        )
+    ]
+
+
+def _commit_entries(work: Work, change: Callable[[str, ErasureEntry, int], ErasureEntry]) -> None:
+    """Commits what becomes of entries, given each with its id, and the time."""
+
+    def prepare(_: Commit, time_ms: int) -> Edit | NothingToCommit:
+        now = work.handle.manifest()
+        after = {name: change(name, one, time_ms) for name, one in now.erasures.items()}
+        changed = {name: one for name, one in after.items() if one != now.erasures[name]}
+        return Edit(erasures=changed) if changed else NothingToCommit()
+
+    work.handle.commit(prepare, operation=OPERATION)
+
+
+def _note_rewritten(work: Work) -> None:
+    """Notes by a commit which erasures have nothing left that refers to what held their rows."""
+
+    def change(_: str, one: ErasureEntry, time_ms: int) -> ErasureEntry:
+        manifest = work.handle.manifest()
+        if one.kills or one.rewritten != NONE or one.paths & manifest.files().keys():
+            return one
+        return replace(one, rewritten=manifest.version + 1, rewritten_ms=time_ms, reason="")
+
+    if any(not one.kills and one.rewritten == NONE for one in work.manifest.erasures.values()):
+        _commit_entries(work, change)
+
+
+def _sweep(work: Work) -> None:
+    """Does the end of E5: sweeps orphans, where all that was replaced is gone, and that may be."""
+    manifest, before_ms = work.manifest, work.now_ms - SWEEP_AFTER_MS
+    first = min((r.version for r in manifest.released), default=manifest.version + 1)
+    waiting = [
+        one.rewritten
+        for one in manifest.erasures.values()
+        if one.swept == NONE != one.rewritten < first and one.rewritten_ms < before_ms
+    ]
+    if not waiting or newest_by(work.handle, work.store, before_ms) < min(waiting):
+        return
+    sweep_orphans(work)
+    floor = work.handle.tip.head.orphan_floor
+    ids = {
+        name: _ids(work, name)
+        for name, one in manifest.erasures.items()
+        if one.swept == NONE and one.rewritten in waiting and one.rewritten <= floor
+    }
+
+    def change(name: str, one: ErasureEntry, _: int) -> ErasureEntry:
+        return replace(one, swept=floor, ids=ids[name], reason="") if name in ids else one
+
+    if ids:
+        _commit_entries(work, change)
+
+
+def _ids(work: Work, name: str) -> int:
+    """Returns how many names of writers, readers and cuts equal a key of the erasure."""
+    handle, head = work.handle, work.head
+    names = {*head.cuts, *(keep.name for keep in head.kept.values())}
+    names |= {entry.name.id for entry in head.unended}
+    readers = (documents.reader_name_of(found.path) for found in work.store.list(documents.READERS))
+    names |= {reader for reader in readers if reader is not None}
+
+    def is_writer(text: str, at: Commit) -> bool:
+        pages = handle.writer_pages
+        return any(find_writer(pages, at.head, kind, text) for kind in _WRITER_KINDS)
+
+    count = 0
+    for key in _keys_of(work.store, name):
+        with suppress(UnicodeDecodeError):
+            text = key.decode()
+            count += text in names or handle.with_pages(handle.tip, partial(is_writer, text))
+    return count
+
+
+def _end(work: Work, name: str) -> bool:
+    """Does E7, where all before it is done; tells whether it has its receipt."""
+    one = work.manifest.erasures[name]
+    if one.swept == NONE:
+        return False
+    reason, forgets = _problem(work), False
+    if not reason:
+        try:
+            forgets = _forgotten(work, name)
+        except StoreRefusedError as e:
+            reason = (
+                "the store keeps old versions of files, or unfinished uploads, and refuses to"
+                f" forget them: {e}; grant the role erase (docs/permissions.md)"
+            )
+    if reason:
+        if reason != one.reason:
+            _LOGGER.warning("an erasure of %s waits: %s", work.store.url, reason)
+            _commit_entries(work, lambda n, e, _: replace(e, reason=reason) if n == name else e)
+        return False
+    _write_receipt(work, one, name, forgets=forgets)
+    work.handle.commit(lambda *_: Edit(erasures={name: None}), operation=OPERATION)
+    work.store.delete(documents.begun_receipt_path(name))
+    return True
+
+
+def _problem(work: Work) -> str:
+    """Names the first file under the root that may hold anything; "" for none."""
+    standing = work.handle.standing
+    folder = f"{documents.folder_of(standing.log_id)}/"
+    views = tuple(view.folder for view in FORMATS.values()) if _was_published(work) else ()
+    for found in standing.root.list(""):
+        path = found.path
+        if path.startswith(folder):
+            is_known = documents.is_known(path.removeprefix(folder))
+        else:
+            is_known = path == documents.LOG_FILE or path.startswith((".probe-", *views))
+        if not is_known:
+            return (
+                f"there is a file that is none of the log's, and may hold anything: {path}; delete"
+                " it, or move it out of the log's folder"
+            )
+    return ""
+
+
+def _was_published(work: Work) -> bool:
+    return PUBLICATIONS in work.head.log.features
+
+
+def _forgotten(work: Work, name: str) -> bool:
+    """Has the store forget old versions, then deletes the request, and its old versions; tells
+    whether the store could be asked.
+    """
+    store = work.store
+    begun_ms = work.now_ms - SWEEP_AFTER_MS
+    forgets = store.forget_old("", begun_ms)
+    for view in FORMATS.values() if _was_published(work) else ():
+        for begin in view.stray_beginnings:
+            work.handle.standing.root.forget_old(begin, begun_ms)
+    store.delete(documents.erasure_path(name))
+    return store.forget_old(documents.ERASURES, begun_ms) and forgets
+
+
+def _write_receipt(work: Work, one: ErasureEntry, name: str, *, forgets: bool) -> None:
+    """Creates the receipt under the next number, unless it is there."""
+    store = work.store
+    for _ in range(TRIES_MAX):
+        receipts = receipts_of(work.handle)
+        if any(receipt.erasure == name for receipt, _ in receipts):
+            return
+        begun, _ = read_receipt(store, documents.begun_receipt_path(name))
+        number = receipts[-1][0].number + 1 if receipts else 0
+        previous = hashlib.sha256(receipts[-1][1]).hexdigest() if receipts else None
+        made = replace(
+            begun,
+            requested_ms=one.requested_ms,
+            number=number,
+            previous=previous,
+            completed_ms=work.handle.clock.now_ms(),
+            version=one.version,
+            oldest_readable=work.head.oldest_readable,
+            ends={**one.ends, **one.told},
+            objects=tuple(_replaced(work.manifest, one, work.now_ms)),
+            ids=one.ids,
+            searched=_SEARCHED,
+            not_searched=_NOT_SEARCHED if forgets else (*_NOT_SEARCHED, _NOT_FORGOTTEN),
+        )
+        data = documents.encode("receipt", receipt_to_json(made))
+        with suppress(ObjectExistsError):
+            store.create(documents.receipt_path(number), data)
+    raise CommitConflictError(f"others write receipts of {store.url}; the next round tries again")
+
+
+def _replaced(
+    manifest: Manifest, one: ErasureEntry, now_ms: int
+) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Yields each object that held rows of the keys, what has rows of its offsets now, and when it
+    was seen to be gone.
+    """
+    made: dict[str, set[str]] = {held.path: set() for held in one.held}
+    by_partition: dict[int, list[Chunk]] = {}
+    for p, chunk in manifest.chunks():
+        by_partition.setdefault(p, []).append(chunk)
+    for held in one.held:
+        chunks = by_partition.get(held.partition, [])
+        at = bisect_right(chunks, held.base, key=lambda c: c.next)
+        end = bisect_left(chunks, held.next, key=lambda c: c.base)
+        made[held.path] |= {c.object.path for c in chunks[at:end]}
+    for path, others in made.items():
+        yield path, tuple(sorted(others)), now_ms

@@ -1,0 +1,236 @@
+"""Erasures: every byte of the records of some keys goes from under the root, and a receipt says so
+(S59, S60, FORMAT.md §17).
+
+To ask for one is a commit (COMMIT.md §8, E1 and E2); the cleaner does the rest, round by round. How
+far one is, and what it waits for, follows from the newest version (`diagnostics.erasures`).
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from clog.storage.append import partitions_of, put_records, records_of
+from clog.storage.commit.committer import NothingToCommit
+from clog.storage.commit.handle import Handle
+from clog.storage.commit.proposals import AppendRequest
+from clog.storage.config.log_config import LogConfig
+from clog.storage.diagnostics.erasures import pending_reason
+from clog.storage.errors import CommitStateUnknownError, InvalidInputError
+from clog.storage.format import documents
+from clog.storage.format.commits import Commit, Edit, Head
+from clog.storage.format.erasures import (
+    KEYS_MAX,
+    ErasureEntry,
+    Receipt,
+    encode_request,
+    keyed_hashes,
+    read_receipt,
+    receipt_to_json,
+)
+from clog.storage.format.log_info import DEAD_ROWS, ERASURES, NO_FEATURES, FeatureNames
+from clog.storage.keys.hashing import key_bytes
+from clog.storage.objects.orders import header_orders
+from clog.storage.objects.writer import DataObject, given_back
+from clog.storage.read.lookup import asked_keys, python_keys, records_of_keys
+from clog.storage.readers import Holds, read_holds
+
+OPERATION: Final = "erase"
+PENDING: Final = "pending"
+DONE: Final = "done"
+_FEATURES: Final = FeatureNames(read=(DEAD_ROWS,), write=(ERASURES,))
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRequest:
+    """An erasure that was asked for.
+
+    Attributes:
+        id: names it.
+        secret: of the keyed hashes in its receipt, in hex. Keep it: it stands nowhere else, and who
+            has no keys cannot check the receipt without.
+        version: the version that asked for it; what is appended later is not covered.
+    """
+
+    id: str
+    secret: str
+    version: int
+
+    def __repr__(self) -> str:
+        return f"ErasureRequest(id={self.id!r}, version={self.version})"
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """How far an erasure is.
+
+    Attributes:
+        id: as its request has it.
+        state: ``pending`` or ``done``.
+        reason: what it waits for, and who holds it up; empty once it is done.
+        receipt: as JSON, once it is done.
+        keys: how many it is of.
+        version, requested_ms: the version that asked for it, and its time.
+        completed_ms: when it was done; None before.
+    """
+
+    id: str
+    state: str
+    reason: str
+    receipt: Mapping[str, Any] | None
+    keys: int
+    version: int
+    requested_ms: int
+    completed_ms: int | None = None
+
+
+def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureRequest:
+    """Does E1 and E2; see `Log.erase`."""
+    head = handle.refresh().head
+    wanted = _distinct(keys, head)
+    if notify and head.takes_offsets:
+        raise InvalidInputError(
+            f"{handle.store.url} takes offsets from what it mirrors, and no tombstones of its own;"
+            " erase the keys at the source, too, and here with notify=False; nothing was changed"
+        )
+    head.log.check_writable(where=handle.store.url)
+    new_id, store = handle.ids.new_id, handle.store
+    erasure_id, secret = new_id(), new_id() + new_id()
+    begun = Receipt(
+        log_id=head.log.log_id,
+        erasure=erasure_id,
+        requested_ms=handle.clock.now_ms(),
+        keys=keyed_hashes(secret, list(wanted)),
+    )
+    paths = documents.begun_receipt_path(erasure_id), documents.erasure_path(erasure_id)
+    try:
+        store.put(paths[0], documents.encode("receipt", receipt_to_json(begun)))  # E1
+        store.put(paths[1], encode_request(list(wanted)))
+        objects = _tombstones(handle, wanted) if notify else []
+        with given_back(store, objects):
+            version = _request(handle, erasure_id, len(wanted), objects)  # E2
+    except CommitStateUnknownError:
+        raise  # The log may have it: what it needs stays.
+    except BaseException:
+        for path in paths:
+            with suppress(Exception):  # Else the sweep takes it.
+                store.delete(path)
+        raise
+    return ErasureRequest(erasure_id, secret, version)
+
+
+def _distinct(keys: Sequence[Any], head: Head) -> dict[bytes, Any]:
+    """Returns the keys by their canonical bytes."""
+    if isinstance(keys, str | bytes | bytearray | memoryview) or not len(keys):
+        raise InvalidInputError("give a list of at least one key; nothing was changed")
+    if len(keys) > KEYS_MAX:
+        raise InvalidInputError(
+            f"{len(keys)} keys are more than the {KEYS_MAX} of one request; erase them in several;"
+            " nothing was changed"
+        )
+    listed = list(keys)
+    schema = head.log.schema
+    return dict(zip(asked_keys(listed, schema), python_keys(listed, schema), strict=True))
+
+
+def _tombstones(handle: Handle, wanted: Mapping[bytes, Any]) -> list[DataObject]:
+    """Writes a tombstone for each key; where the highest order wins, with the highest that a record
+    of the key has, and none for a key without one.
+    """
+    header = LogConfig.from_overrides(handle.tip.head.config).compaction_strategy_header
+    rows: list[dict[str, Any]] = [{"key": key, "value": None} for key in wanted.values()]
+    if header:
+        orders = _highest_orders(handle, wanted, header)
+        rows = [
+            {**row, "headers": [(header, orders[key].to_bytes(8, "big"))]}
+            for key, row in zip(wanted, rows, strict=True)
+            if key in orders
+        ]
+    if not rows:
+        return []
+    records, _ = records_of(handle, rows)
+    parts = partitions_of(records, None, handle.tip.head, url=handle.store.url)
+    return put_records(handle, records, parts)
+
+
+def _highest_orders(handle: Handle, wanted: Mapping[bytes, Any], header: str) -> dict[bytes, int]:
+    manifest = handle.manifest()
+    columns = manifest.head.partitions
+    spans = {p: (columns.start[p], columns.end[p]) for p in range(manifest.head.log.partitions)}
+    highest: dict[bytes, int] = {}
+    for batch in records_of_keys(handle.store, manifest, spans, list(wanted.values())):
+        orders = header_orders(batch.column("headers"), header)
+        keys = key_bytes(batch.column("key")).to_pylist()
+        for key, order in zip(keys, orders.tolist(), strict=True):
+            highest[key] = max(highest.get(key, 0), order)  # One without an order has -1.
+    return highest
+
+
+def _request(handle: Handle, erasure_id: str, keys: int, objects: Sequence[DataObject]) -> int:
+    """Does E2; returns its version."""
+    append = AppendRequest(handle.store.url, objects, None, handle.writer_pages, handle.ids.uniform)
+
+    def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
+        ends = dict(enumerate(tip.head.partitions.end))
+        edit = append.prepare(tip, time_ms) if objects else Edit()
+        assert isinstance(edit, Edit), "nobody's sequence is repeated"
+        told: dict[int, int] = {}
+        for p, chunk in edit.add.chunks if edit.add else ():
+            told[p] = chunk.next
+        entry = ErasureEntry(
+            version=tip.version + 1,
+            requested_ms=time_ms,
+            keys=keys,
+            ends={p: end for p, end in ends.items() if end},
+            told=told,
+        )
+        there = tip.head.log.features
+        needed = FeatureNames(
+            tuple(name for name in _FEATURES.read if name not in there),
+            tuple(name for name in _FEATURES.write if name not in there),
+        )
+        features = None if needed == NO_FEATURES else needed
+        return replace(edit, features=features, erasures={erasure_id: entry})
+
+    done = handle.commit(prepare, operation=OPERATION)
+    assert isinstance(done, Commit), "there is something to commit"
+    return done.version
+
+
+def erasures(handle: Handle) -> list[Erasure]:
+    """Returns the erasures that are pending and those that have a receipt, oldest first; one LIST,
+    and one GET for each receipt.
+    """
+    handle.refresh()
+    manifest, config = handle.manifest(), LogConfig.from_overrides(handle.tip.head.config)
+    if ERASURES not in manifest.head.log.features:
+        return []
+    now_ms = handle.clock.now_ms()
+    holds = read_holds(handle, config, now_ms=now_ms) if manifest.erasures else Holds()
+    found = [
+        Erasure(
+            *(name, PENDING, pending_reason(manifest, one, config, holds, now_ms=now_ms), None),
+            *(one.keys, one.version, one.requested_ms),
+        )
+        for name, one in manifest.erasures.items()
+    ]
+    receipts = [receipt for receipt, _ in receipts_of(handle)]
+    done = [
+        Erasure(
+            *(one.erasure, DONE, "", receipt_to_json(one)),
+            *(len(one.keys), one.version, one.requested_ms, one.completed_ms),
+        )
+        for one in receipts
+    ]
+    known = {one.id for one in done}
+    return sorted(
+        (*done, *(one for one in found if one.id not in known)),
+        key=lambda one: (one.version, one.id),
+    )
+
+
+def receipts_of(handle: Handle) -> list[tuple[Receipt, bytes]]:
+    """Returns the receipts and their bytes, in their order; one LIST and a GET for each."""
+    listed = (found.path for found in handle.store.list(documents.RECEIPTS))
+    paths = sorted(path for path in listed if documents.receipt_number_of(path) is not None)
+    return [read_receipt(handle.store, path) for path in paths]

@@ -1,0 +1,163 @@
+"""Erasures: how far each one is, and the documents of one (FORMAT.md §17).
+
+The *request* has the keys, as their canonical bytes, and is deleted before the end. All else knows
+of them by *keyed hashes*, whose secret its maker alone has. The *entry* stands in the manifest;
+what is left when it has gone is the *receipt*.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final
+
+from clog.storage.format import documents
+from clog.storage.format.documents import (
+    HEX,
+    INT,
+    KEPT,
+    NONE,
+    PATH,
+    TEXT,
+    Int,
+    Natural,
+    Offsets,
+    checked,
+    columns,
+    listed,
+    maybe,
+    pair,
+    reading,
+    record,
+    seq,
+    table,
+)
+from clog.storage.store.contract import Store
+
+KEYS_MAX: Final = 100_000
+"""Of one request. Part of the format."""
+_SECRET_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A chunk of an object that held a row of the keys; -1 for an object without one."""
+
+    path: Annotated[str, PATH]
+    partition: Annotated[Int, "p"]
+    base: Int
+    next: Int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureEntry:
+    """How far an erasure is; -1 in what has not come yet. Its fields are FORMAT.md §17's."""
+
+    version: Natural
+    requested_ms: Natural
+    keys: Natural
+    ends: Offsets = field(default_factory=dict)
+    told: Offsets = field(default_factory=dict)
+    killed: Int = NONE
+    killed_ms: Int = NONE
+    gone: Int = NONE
+    rewritten: Int = NONE
+    rewritten_ms: Int = NONE
+    swept: Int = NONE
+    ids: Int = NONE
+    held: Annotated[tuple[Held, ...], columns(Held)] = ()
+    reason: Annotated[str, TEXT] = ""
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The objects that held a row of the keys."""
+        return frozenset(held.path for held in self.held)
+
+    @property
+    def bounds(self) -> Mapping[int, int]:
+        """By partition the offset below which rows of the keys are to be killed next."""
+        return self.ends if self.killed == NONE else {**self.ends, **self.told}
+
+    @property
+    def kills(self) -> bool:
+        """Whether rows of the keys may be there that were not killed yet."""
+        return self.gone == NONE
+
+    def killed_by(self, version: int, time_ms: int, held: tuple[Held, ...]) -> "ErasureEntry":
+        """Returns the entry after a commit that killed what was next."""
+        is_last = self.killed != NONE or not self.told
+        known = set(self.held)
+        return replace(
+            self,
+            killed=version if self.killed == NONE else self.killed,
+            killed_ms=time_ms if self.killed == NONE else self.killed_ms,
+            gone=version if is_last else NONE,
+            held=(*self.held, *(one for one in held if one not in known)),
+            reason="",
+        )
+
+
+Erasures = Mapping[str, ErasureEntry]
+ERASURES_LEFT: Final = table(HEX, record(ErasureEntry))
+ERASURES_GIVEN: Final = table(HEX, maybe(record(ErasureEntry)))
+
+_KEYS = listed(checked(TEXT, lambda text: bytes.fromhex(text) is not None, "a key in hex"))
+_OBJECTS = listed(pair(PATH, seq(PATH), INT))
+_HASH = checked(TEXT, lambda text: len(bytes.fromhex(text)) == _SECRET_BYTES, "a keyed hash")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What is known of an erasure; at its request no more than the first four."""
+
+    log_id: Annotated[str, HEX]
+    erasure: Annotated[str, HEX]
+    requested_ms: Natural
+    keys: Annotated[tuple[str, ...], listed(_HASH)]
+    number: Int = NONE
+    previous: Annotated[str | None, maybe(TEXT), KEPT] = None
+    completed_ms: Int = NONE
+    version: Int = NONE
+    oldest_readable: Int = NONE
+    ends: Offsets = field(default_factory=dict)
+    objects: Annotated[tuple[tuple[str, tuple[str, ...], int], ...], _OBJECTS] = ()
+    ids: Int = NONE
+    searched: Annotated[tuple[str, ...], listed(TEXT)] = ()
+    not_searched: Annotated[tuple[str, ...], listed(TEXT)] = ()
+
+
+_RECEIPT = record(Receipt)
+
+
+def keyed_hashes(secret: str, keys: list[bytes]) -> tuple[str, ...]:
+    """Returns the keyed hash of each key, in an order that tells nothing."""
+    made = (hmac.new(bytes.fromhex(secret), key, hashlib.sha256).hexdigest() for key in keys)
+    return tuple(sorted(made))
+
+
+def receipt_to_json(receipt: Receipt) -> dict[str, Any]:
+    """Returns the body of a receipt."""
+    value: dict[str, Any] = _RECEIPT.write(receipt)
+    return value
+
+
+def read_receipt(store: Store, path: str) -> tuple[Receipt, bytes]:
+    """Returns a receipt, or what is known of one, and its bytes; one GET."""
+    data = documents.fetch(store, "receipt", path)
+    where = f"{path} of {store.url}"
+    body = documents.decode("receipt", data, where=where)
+    with reading(where):
+        found: Receipt = _RECEIPT.read(body)
+        return found, data
+
+
+def encode_request(keys: list[bytes]) -> bytes:
+    """Returns the bytes of a request."""
+    return documents.encode("erasure", {"keys": [key.hex() for key in keys]})
+
+
+def read_request(store: Store, path: str) -> list[bytes]:
+    """Returns the keys of a request; one GET."""
+    body = documents.get(store, "erasure", path)
+    with reading(f"{path} of {store.url}"):
+        return [bytes.fromhex(text) for text in _KEYS.read(body["keys"])]

@@ -1,0 +1,406 @@
+"""Erasures, carried out (S59, S60, FORMAT.md §17): what goes, when, and what holds it up."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.cleaner.duties import Work
+from clog.cleaner.duties.erasing import carry_out
+from clog.cleaner.duties.layout import Run, relayout
+from clog.storage import CorruptionError, InvalidInputError, Log
+from clog.storage.cuts import drop_cut, name_cut
+from clog.storage.format import documents
+from clog_testing.invariants import check_log
+
+DAY_MS, HOUR_MS = 86_400_000, 3_600_000
+PLAIN = {"compression.type": "none", "segment.bytes": 1 << 20}
+ROUND_MS = 6 * HOUR_MS
+BOUND_MS = 2 * DAY_MS + 3 * ROUND_MS
+"""`delete.retention.ms`, then the longer of `file.delete.delay.ms` and a day, and three rounds."""
+
+
+@pytest.fixture
+def store(clocked_store):
+    return clocked_store
+
+
+def holding(store, *words):
+    """The paths of the files that hold one of these words."""
+    data = {found.path: store.get(found.path) for found in store.list("")}
+    return {path for path, held in data.items() if any(word in held for word in words)}
+
+
+def rows(of, count=12):
+    return [
+        {"key": f"k{j:02}", "value": f"value-{of}-of-k{j:02}", "headers": [("h", f"by-{j:02}")]}
+        for j in range(count)
+    ]
+
+
+def records(log):
+    read = (log.read(partition=p) for p in range(log.partitions))
+    return [row for batches in read for batch in batches for row in batch.to_pylist()]
+
+
+def rounds_until_done(log, clock, *, every_ms=ROUND_MS, most_ms=BOUND_MS):
+    """Runs rounds until no erasure waits; returns how long that took."""
+    began_ms, cleaner = clock.now_ms(), Cleaner(log)
+    while True:
+        cleaner.run_once()
+        if all(one.state == "done" for one in log.erasures()):
+            return clock.now_ms() - began_ms
+        assert clock.now_ms() - began_ms < most_ms, log.erasures()
+        clock.advance(every_ms)
+
+
+ERASED = (b"k03", b"-of-k03", b"by-03", b"k07", b"-of-k07", b"by-07")
+
+
+@pytest.mark.parametrize("notify", [True, False])
+@pytest.mark.parametrize("history", ["appended", "marked", "trimmed", "coalesced"])
+def test_every_byte_of_the_keys_goes_and_nothing_else(make_log, store, clock, notify, history):
+    """S59: keys, values and headers, whatever lies where, within the stated days, in a log that is
+    quiet; other keys keep all their records, and their offsets.
+    """
+    log = make_log(2, **PLAIN)
+    for i in range(6):
+        log.append(rows(i))
+    if history == "marked":
+        log.roll()
+        log.append([{"key": "k03", "value": "value-9-of-k03"}])
+        Cleaner(log).run_once(force=True)
+    if history == "trimmed":
+        log.roll()
+        log.delete_records({0: 9, 1: 9})
+    if history == "coalesced":
+        Cleaner(log).run_once()
+    before = [row for row in records(log) if row["key"] not in (b"k03", b"k07")]
+    assert holding(store, *ERASED)
+    request = log.erase(["k03", b"k07"], notify=notify)
+    took_ms = rounds_until_done(log, clock, most_ms=BOUND_MS if notify else BOUND_MS - DAY_MS)
+    assert took_ms >= (2 if notify else 1) * DAY_MS
+    assert holding(store, *ERASED) == set()
+    assert not holding(store, bytes.fromhex(request.secret), request.secret.encode())
+    kept = {(row["partition"], row["offset"]): row for row in before}
+    left = {(row["partition"], row["offset"]): row for row in records(log)}
+    assert left == {at: row for at, row in kept.items() if at in left}
+    assert {row["key"] for row in left.values()} == {row["key"] for row in before}
+    (done,) = log.erasures()
+    assert (done.id, done.keys, done.reason) == (request.id, 2, "")
+    check_log(store, every_version=False)
+
+
+def test_what_died_by_no_pass_stays(make_log, store, clock):
+    """S59: an erasure never removes a record of another key: where no pass runs, all are there."""
+    log = make_log(2, **PLAIN, cleanup_policy="delete", retention_ms=-1)
+    for i in range(4):
+        log.append(rows(i))
+    others = [row for row in records(log) if row["key"] != b"k03"]
+    log.erase(["k03"], notify=False)
+    rounds_until_done(log, clock)
+    assert records(log) == others
+
+
+def test_later_appends_are_not_covered(make_log, store, clock):
+    """S59: the receipt names the version, and what came after it stays."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    log.erase(["k03"], notify=False)
+    log.append([{"key": "k03", "value": "a second life"}])
+    rounds_until_done(log, clock)
+    assert log.table().get("k03") == b"a second life"
+    receipt = log.erasures()[0].receipt
+    assert (receipt["version"], receipt["ends"]) == (2, {"0": 12})
+    assert holding(store, b"-of-k03") == set()
+
+
+def test_no_older_value_shows_on_the_way(make_log, store, clock):
+    """S59: all rows die by one commit, in all partitions."""
+    log = make_log(2, **PLAIN)
+    for i in range(3):
+        log.append([{"key": "k", "value": str(i)}], partition=i % 2)
+    log.erase(["k"], notify=False)
+    before = log.version
+    carry_out(Work(log.handle, clock.now_ms()))
+    for version in range(before, log.version + 1):
+        shown = [row["value"] for row in log.table(at=version).to_pylist()]
+        assert shown in ([b"2", b"1"], []), version
+
+
+def test_a_request_is_one_commit_and_shows_what_it_waits_for(make_log, store, clock):
+    """S59: from the request on `erasures` and `describe` name the reason."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    request = log.erase(["k03"])
+    assert request.version == 2
+    assert "secret" not in repr(request)
+    (one,) = log.erasures()
+    assert (one.state, one.version, one.receipt) == ("pending", 2, None)
+    assert one.reason == "the cleaner's next round marks its records dead"
+    assert log.describe()["erasures"] == {request.id: one.reason}
+    assert [row for row in records(log) if row["key"] == b"k03"][-1]["value"] is None
+    Cleaner(log).run_once()
+    assert log.erasures()[0].reason.startswith("its tombstones stay until 1970-01-13")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ([], "at least one key"),
+        ("alice", "a list of at least one key"),
+        ([7], "must be bytes or str"),
+    ],
+)
+def test_a_refused_request_leaves_nothing(make_log, store, keys, said):
+    """S68: no commit, no file."""
+    log = make_log(1, **PLAIN)
+    before = {found.path for found in store.list("")}
+    with pytest.raises(InvalidInputError, match=said):
+        log.erase(keys)
+    assert {found.path for found in store.list("")} == before
+    assert log.erasures() == []
+
+
+def test_a_cut_holds_an_erasure_up(make_log, store, clock):
+    """S59, S69: pending, with the holder, until it lets go."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    name_cut(log.handle, "month-end", None)
+    log.erase(["k03"], notify=False)
+    cleaner = Cleaner(log)
+    for _ in range(4):
+        cleaner.run_once()
+        clock.advance(DAY_MS)
+    (one,) = log.erasures()
+    assert one.state == "pending"
+    assert "the cut 'month-end' of" in one.reason
+    drop_cut(log.handle, "month-end")
+    rounds_until_done(log, clock)
+    assert holding(store, b"-of-k03") == set()
+
+
+def test_a_reader_that_holds_is_named(make_log, store, clock):
+    """S59, S64: a hold lasts for a bounded time."""
+    log = make_log(1, **PLAIN, reader_hold_max_ms=6 * DAY_MS, max_compaction_lag_ms=7 * DAY_MS)
+    log.append(rows(0))
+    log.reader("billing", hold_ms=6 * DAY_MS).commit({0: 1})
+    log.erase(["k03"], notify=False)
+    cleaner = Cleaner(log)
+    for _ in range(3):
+        cleaner.run_once()
+        clock.advance(DAY_MS)
+    assert "the reader 'billing' holds version" in log.erasures()[0].reason
+    rounds_until_done(log, clock, every_ms=DAY_MS, most_ms=8 * DAY_MS)
+
+
+def test_an_undecided_transaction_is_named(make_log, store, clock):
+    """H-E15: rows that are undecided are killed once they are decided, either way."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    open_one = log.transaction("job", visible=True)
+    open_one.append([{"key": "k03", "value": "undecided-of-k03"}])
+    log.erase(["k03"], notify=False)
+    Cleaner(log).run_once()
+    assert "transaction 'job' has not ended" in log.erasures()[0].reason
+    open_one.abort()
+    rounds_until_done(log, clock)
+    assert holding(store, b"-of-k03") == set()
+
+
+def test_a_sleeper_brings_nothing_back(make_log, store, clock):
+    """H-E2, H-E14: a rewrite that was planned before the kill is refused after it."""
+    log = make_log(1, **PLAIN)
+    for i in range(4):
+        log.append(rows(i))
+    log.roll()
+    other = Log.open(store, clock=clock)
+    planned = Work(other.handle, clock.now_ms(), planned=other.handle.manifest())
+    runs = [Run(0, other.handle.manifest().segments[0][0].chunks)]
+    log.erase(["k03"], notify=False)
+    carry_out(Work(log.handle, clock.now_ms()))
+    assert relayout(planned, runs, operation="coalesce") == []
+    assert holding(store, b"-of-k03")
+    rounds_until_done(log, clock)
+    assert holding(store, b"-of-k03") == set()
+
+
+def test_a_sleeping_append_is_refused_once_the_receipt_is_there(make_log, store, clock):
+    """H-E2, H-E15: objects from before the request are below the orphan floor by then."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    sleeper = Log.open(store, clock=clock)
+    writer = sleeper.object_writer()
+    writer.add(
+        pa.table({"key": [b"k03"], "value": [b"late-of-k03"]})
+        .append_column(
+            "headers",
+            pa.nulls(1, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        )
+        .append_column("timestamp", pa.array([clock.now_us()], pa.timestamp("us", "UTC"))),
+        pa.array([0], pa.int32()).to_numpy(),
+    )
+    objects = writer.finish()
+    log.erase(["k03"], notify=False)
+    rounds_until_done(log, clock)
+    assert holding(store, b"-of-k03") == set()
+    with pytest.raises(Exception, match="took too long"):
+        sleeper.append_objects(objects)
+
+
+def test_a_file_that_nobody_knows_holds_it_up(make_log, store, clock):
+    """S60: what may hold anything is named, not passed over."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    log.handle.store.put("data/notes.txt", b"k03 was here")
+    log.erase(["k03"], notify=False)
+    cleaner = Cleaner(log)
+    for _ in range(4):
+        cleaner.run_once()
+        clock.advance(DAY_MS)
+    assert "data/notes.txt" in log.erasures()[0].reason
+    log.handle.store.delete("data/notes.txt")
+    rounds_until_done(log, clock)
+
+
+def test_a_lost_request_is_told_and_holds_nothing_else_up(make_log, store, clock):
+    """S28: the round says what is gone, and cleans all the same."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    request = log.erase(["k03"])
+    log.handle.store.delete(documents.erasure_path(request.id))
+    log.append(rows(1))
+    log.roll()
+    with pytest.raises(CorruptionError, match="the keys of an erasure; restore it"):
+        Cleaner(log).run_once(force=True)
+    assert log.describe()["partition_details"][0]["records"] == 12
+
+
+def test_what_holds_a_key_is_written_once(make_log, store, clock):
+    """S59: bytes written are at most 1.2 times those of the objects that held a key; others are
+    not written, and many keys, in several requests, are one rewrite.
+    """
+    log = make_log(1, **PLAIN)
+    for part in range(8):
+        names = [f"{part}-{i:04}" for i in range(3000)]
+        log.append([{"key": name, "value": name * 8} for name in names])
+    log.roll()
+    sizes = {c.object.path: c.object.size_bytes for _, c in log.handle.manifest().chunks()}
+    log.erase([f"2-{i:04}" for i in range(0, 3000, 3)], notify=False)
+    log.erase([f"5-{i:04}" for i in range(1000)], notify=False)
+    log.erase(["2-0001"], notify=False)
+    before = {found.path for found in store.list("")}
+    carry_out(Work(log.handle, clock.now_ms()))
+    one, two, three = log.handle.manifest().erasures.values()
+    assert (len(one.paths), len(two.paths), len(one.paths | two.paths | three.paths)) == (1, 1, 2)
+    fresh = [
+        found for found in store.list("") if found.path not in before and "data/" in found.path
+    ]
+    objects = [found.size_bytes for found in fresh if found.path.endswith(".parquet")]
+    held = sum(sizes[path] for path in one.paths | two.paths)
+    assert 0 < sum(objects) <= 1.2 * held
+    assert len(records(log)) == 8 * 3000 - 2001
+
+
+def test_followers_learn_it(make_log, store, clock, tmp_path):
+    """S41, S59: by the tombstone; without one, who had read the records is told."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    for notify in (True, False):
+        version, end = log.version, log.end_offsets()[0]
+        log.erase(["k03" if notify else "k05"], notify=notify)
+        carry_out(Work(log.handle, clock.now_ms()))
+        steps = log.handle.manifest().tombstones_removed
+        told = [p for p, since, offset in steps if since > version and offset >= end]
+        assert told == ([] if notify else [0])
+    assert [row["key"] for row in records(log)][-1] == b"k03"
+
+
+def test_a_typed_log(store, clock):
+    """S61: keys as its schema has them; statistics and dictionaries of what stays are new."""
+    schema = {"key": pa.string(), "value": pa.struct([("city", pa.string())])}
+    log = Log.create(store, 1, PLAIN, clock=clock, schema=schema)
+    log.append([{"key": f"zz{i:02}", "value": {"city": f"town{i:02}"}} for i in range(40)])
+    log.erase(["zz39", "zz00"])
+    rounds_until_done(log, clock)
+    assert holding(store, b"zz39", b"town39", b"zz00", b"town00") == set()
+    assert len(records(log)) == 38
+
+
+@pytest.mark.parametrize("strategy", ["timestamp", "header"])
+def test_an_ordered_log(make_log, store, clock, strategy):
+    """H-E17: the tombstone's order is that of what it kills, and adds no pair."""
+    named = {"compaction_strategy": strategy}
+    if strategy == "header":
+        named["compaction_strategy_header"] = "version"
+    log = make_log(1, **PLAIN, **named)
+
+    def put(key, order, value):
+        headers = [("version", order.to_bytes(8, "big"))]
+        log.append([{"key": key, "value": value, "headers": headers}])
+
+    put("a", 9, b"value-of-a")
+    put("b", 3, b"value-of-b")
+    put("a", 4, b"late-of-a")
+    log.erase(["a", "nobody"])
+    last = records(log)[-1] if strategy == "header" else None
+    if last is not None:
+        assert (last["key"], last["headers"][0]["value"]) == (b"a", (9).to_bytes(8, "big"))
+    assert log.table().get("a") is None
+    rounds_until_done(log, clock)
+    assert holding(store, b"-of-a") == set()
+    assert log.table().get("b") == b"value-of-b"
+    assert log.handle.manifest().orders_removed == ()
+
+
+def test_a_log_that_takes_offsets(store, clock):
+    """FORMAT.md §16: no tombstone takes an offset that its source gives."""
+    log = Log.create(store, 1, PLAIN, clock=clock, features=["given-offsets"])
+    log.append([{"key": "a", "value": "v-of-a"}], offsets=[7], producer=("m", 1))
+    with pytest.raises(InvalidInputError, match="notify=False"):
+        log.erase(["a"])
+    log.erase(["a"], notify=False)
+    rounds_until_done(log, clock)
+    assert holding(store, b"-of-a") == set()
+    assert log.end_offsets() == {0: 8}
+
+
+def test_receipts_are_a_chain(make_log, store, clock):
+    """S60: numbers without gap, each with the hash of the one before."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    for key in ("k01", "k02"):
+        log.erase([key], notify=False)
+        rounds_until_done(log, clock)
+    first, second = (one.receipt for one in log.erasures())
+    assert (first["number"], second["number"]) == (0, 1)
+    assert first["previous"] is None
+    assert len(second["previous"]) == 64
+    assert json.loads(json.dumps(second)) == second
+    assert second["not_searched"]
+    assert second["searched"]
+    assert second["ids"] == 0
+    assert not [found for found in store.list("") if "/erasures/" in found.path]
+
+
+def test_names_that_are_keys_are_counted(make_log, store, clock):
+    """H-E10: producers, transactions, readers and cuts."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0), producer=("k01", 1))
+    log.transaction("k02").abort()
+    log.reader("k03").commit({0: 1})
+    log.erase(["k01", "k02", "k03", "k04"], notify=False)
+    rounds_until_done(log, clock)
+    assert log.erasures()[0].receipt["ids"] == 3
+
+
+def test_hashes_of_what_is_appended_are_kept_no_more(make_log, store, clock):
+    """H-E8: a repeated sequence is answered as ever, without the records being compared."""
+    log = make_log(1, **PLAIN)
+    log.append(rows(0), producer=("p", 1))
+    log.erase(["k01"])
+    log.append(rows(1), producer=("p", 2))
+    (entry,) = log.handle.tip.head.writers
+    assert (entry.sequence, entry.content) == (2, None)
+    assert log.append(rows(1), producer=("p", 2)).duplicate

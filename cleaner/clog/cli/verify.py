@@ -1,18 +1,36 @@
 """`clog verify`: whether a log is sound. `clog verify-store`: whether a store has the axioms that
-logs need.
+logs need. `clog erase`, `clog erasures`, `clog verify-erasure`: every byte of some keys goes, how
+far that is, and whether it is so.
 """
 
+import json
+import os
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clog.cli.options import URL, Code, Given, argument, command, flag, integer, option, waiting_for
-from clog.cli.output import counted, progress, say, size, stderr, stdout
+import typer
+
+from clog.cli.lines import check_base64, keys_given
+from clog.cli.options import (
+    URL,
+    Code,
+    Given,
+    argument,
+    command,
+    flag,
+    integer,
+    option,
+    typed_schema,
+    waiting_for,
+)
+from clog.cli.output import counted, moment, print_note, progress, say, size, stderr, stdout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from clog.storage import Store
+    from clog.storage import Erasure, Store
     from clog.storage.diagnostics.repair import RepairReport
     from clog.storage.diagnostics.verify import VerifyReport
     from clog.storage.store.conformance import Check
@@ -207,3 +225,150 @@ def _print_outcomes(outcomes: list[_Outcome]) -> None:
         say(f"{failed} of {len(outcomes)} checks failed: many writers are not safe here")
     else:
         say(f"all {len(outcomes)} checks passed: many writers are safe here")
+
+
+VARIABLE = "CLOG_ERASURE_SECRET"
+
+
+@command(writes=True)
+def erase(
+    url: str = URL,
+    keys: list[str] | None = argument("[KEY]…", "The keys.", None),
+    *,
+    file: Path | None = option("--file PATH", "A file with a key in each line.", Path),
+    quiet: bool = flag(
+        "--no-notify", "Append no tombstones: it is done sooner, and followers are not told by any."
+    ),
+    is_base64: bool = flag("--base64", "The keys are given in base64, for keys that are no text."),
+    given: Given,
+) -> None:
+    r"""Erase keys: every byte of their records goes from under the root.
+
+    A request is one commit; the cleaner's rounds carry it out, within days, and leave a receipt.
+    The secret that is printed is needed to check the receipt by its hashes: it stands nowhere else.
+
+    \b
+    clog erase ./orders alice
+    clog erase ./orders --file keys.txt --no-notify
+    """
+    lines = [] if file is None else file.read_text().splitlines()
+    texts = [*(keys or []), *lines]
+    if not texts:
+        raise typer.BadParameter("give keys, or --file PATH")
+    check_base64(texts, is_base64=is_base64)
+    log = given.open(url)
+    wanted = keys_given(texts, is_base64=is_base64, schema=typed_schema(log))
+    done = log.erase(wanted, notify=not quiet)
+    given.tell(
+        {"url": log.url, "id": done.id, "secret": done.secret, "version": done.version},
+        [
+            f"erasure {done.id} of {counted(len(wanted), 'key')}, as of version {done.version}",
+            f"the secret of its receipt, which stands nowhere else: {done.secret}",
+            "clog erasures tells how far it is",
+        ],
+    )
+
+
+@command()
+def erasures(
+    url: str = URL,
+    *,
+    to: Path | None = option(
+        "--to FOLDER", "Write the receipts there, and the script that verifies them.", Path
+    ),
+    given: Given,
+) -> None:
+    r"""List erasures: what each waits for, and the receipts of those that are done.
+
+    \b
+    clog erasures ./orders
+    clog erasures ./orders --to ./receipts
+    """
+    log = given.open(url, to_read=True)
+    found = log.erasures()
+    if to is not None:
+        _write(found, to)
+
+    def draw() -> None:
+        for one in found:
+            since = f"{one.id}: {counted(one.keys, 'key')}, asked for {moment(one.requested_ms)}"
+            if one.completed_ms is None:
+                say(f"{since}, pending: {one.reason}")
+            else:
+                say(f"{since}, done {moment(one.completed_ms)}")
+        if not found:
+            say("no erasures")
+
+    given.tell({"url": log.url, "erasures": [asdict(one) for one in found]}, draw)
+
+
+def _write(found: "list[Erasure]", folder: Path) -> None:
+    from clog.storage.diagnostics import verify_erasure as script
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in found:
+        if one.receipt is not None:
+            (folder / f"{one.id}.json").write_text(json.dumps(one.receipt, indent=1) + "\n")
+    own = Path(str(script.__file__))
+    (folder / own.name).write_bytes(own.read_bytes())
+
+
+@command()
+def verify_erasure(
+    receipt: Path = argument("RECEIPT", "A file with the receipt."),
+    url: str = URL,
+    *,
+    keys: Path | None = option(
+        "--keys FILE", "The erased keys, one in a line: all bytes are searched for them.", Path
+    ),
+    secret: str = option(
+        "--secret HEX", f"What clog erase printed; better in ${VARIABLE}.", default=""
+    ),
+    given: Given,
+) -> Code | None:
+    r"""Verify the receipt of an erasure.
+
+    Every file under the log's URL is decoded, by a script that imports nothing of clog and that
+    clog erasures --to writes beside the receipts. It fails for a record of an erased key, a file of
+    unknown kind, and a byte that the format does not explain.
+
+    \b
+    clog verify-erasure ./receipts/7b90….json ./orders
+    clog verify-erasure ./receipts/7b90….json ./orders --keys keys.txt
+    """
+    from clog.storage.diagnostics import verify_erasure as script
+
+    made: Any = script.Verifier
+    try:
+        text = receipt.read_bytes()
+        said = json.loads(text.partition(b"\n")[2] if text.startswith(b'{"clog":') else text)
+        wanted = keys.read_bytes().splitlines() if keys is not None else []
+        verifier = made(_files(given, url), said, secret or os.environ.get(VARIABLE, ""), wanted)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise typer.BadParameter(
+            f"the receipt, the keys or the secret cannot be read: {e}"
+        ) from None
+    found = verifier.run()
+    if not (found.secret or wanted):
+        print_note("without the secret or --keys no record is compared with the erased keys")
+    later = f"; {counted(found.later, 'record')} of these keys came later" if found.later else ""
+    given.tell(
+        {
+            "problems": found.problems,
+            "files": found.seen,
+            "records": found.records,
+            "later": found.later,
+        },
+        [
+            *found.problems,
+            f"{counted(found.seen, 'file')}, {counted(found.records, 'record')} are sound{later}",
+        ],
+    )
+    return Code.FAILED if found.problems else None
+
+
+def _files(given: Given, url: str) -> "Mapping[str, Callable[[], bytes]]":
+    """Returns what reads each file of a root, by its path; temporary ones, too."""
+    root = given.open(url, to_read=True).handle.standing.root
+    paths = [found.path for listed in (root.list(""), root.list_temporary("")) for found in listed]
+    return {path: partial(root.get, path) for path in paths}

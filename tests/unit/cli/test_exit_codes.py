@@ -11,6 +11,7 @@ from clog.storage import Log
 NEEDED = {
     "get": ["key"],
     "delete-records": ["0:1"],
+    "erase": ["key"],
     "copy": ["copy"],
     "convert": ["typed"],
     "export": ["out.csv"],
@@ -20,7 +21,7 @@ NEEDED = {
     "mirror": ["kafka://localhost:1/topic"],
 }
 """What a command needs besides the URL of a log, so that its command line is right."""
-WITHOUT_A_LOG = ("create", "verify-store", "ui", "capture")
+WITHOUT_A_LOG = ("create", "verify-store", "verify-erasure", "ui", "capture")
 """Commands that may be given a URL where there is none; a page waits for one, and a database comes
 before it.
 """
@@ -73,6 +74,8 @@ WRONG = [
     "export out.csv --from soon",
     "offsets --time soon",
     "delete-records 0",
+    "erase",
+    "erase ? --base64",
     "delete-records 0:x",
     "delete-records 0:1 0:2",
     "transactions --force",

@@ -1,0 +1,400 @@
+"""Verifies the receipt of an erasure: verify_erasure.py RECEIPT ROOT [--keys FILE] [--secret HEX]
+
+ROOT is the log's folder, or a URL that pyarrow knows. Every file under it must be of a kind that the
+format names, and is decoded whole; no byte may be left unexplained. With the request's secret (or
+$CLOG_ERASURE_SECRET) the keys of all records, and all texts, are compared with the receipt's keyed
+hashes; with the keys, one in a line, likewise, and raw bytes, inflated and decoded ones are searched
+for them, as words. Exit code 1: something was found; 2: neither secret nor keys were given.
+It imports pyarrow, fastavro where there is an Iceberg view, and nothing else that is not Python's.
+"""
+import argparse, hashlib, hmac, io, json, os, pathlib, re, sys, zlib
+from itertools import accumulate, chain
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+
+I, V = "[0-9a-f]{32}", "[0-9]{20}"
+INSIDE = {
+    "document": rf"commits/{V}\.json|snapshots/{V}\.json|blocks/{V}\.json|pages/{I}\.json|edits/{I}\.json"
+    rf"|columns/{V}-{I}\.json|readers/[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}\.json|erasures/{I}\.json"
+    rf"|proposals/{V}-[0-9a-f]{{16}}-[0-9]+-[0-9]+\.json|(?:receipts/{V}|erasures/{I}\.receipt)\.json",
+    "rows": rf"data/{V}-{I}\.parquet", "bitmap": rf"data/{V}-{I}\.(?:dead|mask)",
+    "plain": f"latest|reserve|clock-{I}", "puffin": rf"views/iceberg/{V}/{I}\.puffin",
+    "vectors": rf"views/delta/{V}/deletion_vector_[0-9a-f-]{{36}}\.bin",
+    "avro": rf"views/iceberg/{V}/{I}-(?:data|deletes|list)\.avro",
+}
+OUTSIDE = {
+    "document": "_clog/log", "plain": rf"\.probe-{I}|metadata/version-hint\.text",
+    "lines": rf"_delta_log/(?:{V}\.json|_last_checkpoint)|metadata/v[0-9]+\.metadata\.json",
+    "table": rf"_delta_log/{V}\.checkpoint\.parquet",
+}
+FIELDS = frozenset("""
+aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed children
+chunks clog columns combined committed completed_ms config config_epoch content count covered create
+created_ms cuts dead dense drop earlier earlier_parent edit edit_at encoding end ends epoch erasure erasures
+expires_ms facts features fields first first_dirty first_ms footer forced foreign forget format from given
+gives_offsets gone head held hold_ms home home_url horizon horizon_max horizon_min horizons id ids index
+jitter_ms kept key key_type keys killed killed_ms kind last_field_id left level log log_id logs logs_at
+manifest mark marked markers mask masked masks max_ms members name next not_searched null_keys number object
+objects offset offsets older_writers oldest_readable operation order orders_removed orphan_floor outcome p
+pages parent participants partitioner partitions path pins positions positions_at previous query_id ranges
+reached reached_after read reason released replace requested_ms required reset_times rest rewritten
+rewritten_ms rolls row row_texts rows schema schema_id seal searched seed segments sequence since since_ms
+snapshot sources stamp start started_ms state superseded swept time_ms time_zone timeout_ms told tombstones
+tombstones_removed transaction type uncleanable undecided unended unmarked until_ms up_to value version view
+write writer writers xxh3_128""".split())
+NAMED = {"config", "cuts", "foreign", "pins"}  # Objects whose names are data, beside numbers and ids.
+COLUMNS = {"key", "value", "headers", "timestamp", "offset", "delete_horizon"}
+SEARCHED_MIN = 6  # A shorter key is found by chance in raw bytes; it is compared where all is decoded.
+M = (1 << 64) - 1
+P32_2 = 0x85EBCA77
+P64 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
+S = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221"
+    "b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
+    "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb"
+    "170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e")
+
+class Unexplained(Exception):
+    """A byte that the format does not explain, or one of an erased key."""
+
+def need(condition, what):
+    if not condition:
+        raise Unexplained(what)
+def w(data, at, size=8):
+    return int.from_bytes(data[at:at + size], "little")
+def swapped(number, size):
+    return int.from_bytes(number.to_bytes(size, "little"), "big")
+def fold(a, b):
+    return (a * b & M) ^ (a * b >> 64)
+def spread(h, *steps):
+    for shift, prime in steps or ((37, 0x165667919E3779F9),):
+        h = (h ^ h >> shift) * prime & M
+    return h ^ h >> 32
+def mixed(d, at, key, seed):
+    return fold(w(d, at) ^ (w(S, key) + seed & M), w(d, at + 8) ^ (w(S, key + 8) - seed & M))
+def mixed_in(lo, hi, d, i, j, key, seed):
+    lo = (lo + mixed(d, i, key, seed) & M) ^ (w(d, j) + w(d, j + 8) & M)
+    return lo, (hi + mixed(d, j, key + 16, seed) & M) ^ (w(d, i) + w(d, i + 8) & M)
+def upper_hash(d, seed):
+    """The upper 64 bits of XXH3-128 of up to 240 bytes; key indexes have parts of them."""
+    n = len(d)
+    if n < 4:
+        low = swapped(d[0] << 16 | d[n >> 1] << 24 | d[-1] | n << 8 if n else 0, 4)
+        flip = (w(S, 8, 4) ^ w(S, 12, 4)) - seed if n else seed ^ w(S, 80) ^ w(S, 88)
+        return spread(((low << 13 | low >> 19) & 0xFFFFFFFF) ^ (flip & M), (33, P64[1]), (29, P64[2]))
+    if n < 9:
+        seed ^= swapped(seed & 0xFFFFFFFF, 4) << 32
+        m = w(d, 0, 4) + (w(d, n - 4, 4) << 32) ^ ((w(S, 16) ^ w(S, 24)) + seed & M)
+        m *= P64[0] + (n << 2)
+        return spread((m >> 64) + ((m & M) << 1) & M)
+    if n < 17:
+        low, high = w(d, 0), w(d, n - 8)
+        m = (low ^ high ^ ((w(S, 32) ^ w(S, 40)) - seed & M)) * P64[0]
+        high ^= (w(S, 48) ^ w(S, 56)) + seed & M
+        high = (m >> 64) + high + (high & 0xFFFFFFFF) * (P32_2 - 1) & M
+        low = (m & M) + (n - 1 << 54) & M ^ swapped(high, 8)
+        return spread((low * P64[1] >> 64) + high * P64[1] & M)
+    lo, hi = n * P64[0] & M, 0
+    for i in range((n - 1) // 32, -1, -1) if n <= 128 else ():
+        lo, hi = mixed_in(lo, hi, d, 16 * i, n - 16 * i - 16, 32 * i, seed)
+    for i in range(32, n + 1, 32) if n > 128 else ():
+        lo, hi = mixed_in(lo, hi, d, i - 32, i - 16, i - 32 if i < 160 else i - 157, seed)
+        lo, hi = (spread(lo), spread(hi)) if i == 128 else (lo, hi)
+    if n > 128:
+        lo, hi = mixed_in(lo, hi, d, n - 16, n - 32, 103, -seed & M)
+    return -spread(lo * P64[0] + hi * P64[3] + (n - seed) * P64[1] & M) & M
+
+def varint(d, at):
+    end = next(i for i in range(at, at + 10) if d[i] < 128) + 1
+    return sum((d[i] & 127) << 7 * (i - at) for i in range(at, end)), end
+def thrift(d, at, kind=12):
+    """A value in Thrift's compact form, a struct as a dict; and where it ends."""
+    if kind in {4, 5, 6}:
+        number, at = varint(d, at)
+        return number >> 1 ^ -(number & 1), at
+    if kind in {1, 2, 3, 7}:
+        return d[at], at + (8 if kind == 7 else 1)
+    if kind == 8:
+        size, at = varint(d, at)
+        return d[at:at + size], at + size
+    if kind in {9, 10}:
+        size, kind, at, made = d[at] >> 4, d[at] & 15, at + 1, []
+        size, at = varint(d, at) if size == 15 else (size, at)
+        for _ in range(size):
+            one, at = thrift(d, at, kind)
+            made.append(one)
+        return made, at
+    need(kind == 12, "a kind that Thrift does not have")
+    tree, field = {}, 0
+    while d[at]:
+        step, kind, at = d[at] >> 4, d[at] & 15, at + 1
+        field, at = (field + step, at) if step else thrift(d, at, 4)
+        tree[field], at = (kind == 1, at) if kind < 3 else thrift(d, at, kind)
+    return tree, at + 1
+
+def octets_in(tree):
+    """The texts in Thrift: names, statistics."""
+    if isinstance(tree, bytes):
+        yield tree
+    for one in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from octets_in(one)
+
+def vector(d):
+    """Goes through a deletion vector, and returns where it ends: its length, a bitmap, its sum."""
+    end = 4 + int.from_bytes(d[:4], "big")
+    need(w(d, 4, 4) == 1681511377, "no deletion vector")
+    need(d[end:end + 4] == zlib.crc32(d[4:end]).to_bytes(4, "big"), "a vector with another sum")
+    return end + 4
+
+def inflated(data):
+    stream = zlib.decompressobj()
+    made = stream.decompress(data)
+    need(stream.eof and not stream.unused_data, "bytes behind a stream of zlib")
+    return made
+
+def canonical(array):
+    """The canonical bytes of keys (FORMAT.md, section 12.3)."""
+    kind, t = array.type, pa.types
+    if t.is_struct(kind):
+        loose = [t.is_string(field.type) or t.is_binary(field.type) for field in kind]
+        parts = [[b"\0" if v is None else b"\1" + (v.replace(b"\0", b"\0\xff") + b"\0\0" if is_loose else v)
+                  for v in canonical(array.field(i))] for i, is_loose in enumerate(loose)]
+        rows = zip(array.is_valid().to_pylist(), *parts)
+        return [b"".join(row) if there else None for there, *row in rows]
+    if t.is_timestamp(kind) or t.is_date(kind):
+        array = array.cast(pa.int64() if t.is_timestamp(kind) else pa.int32())
+    values, size, sign = array.to_pylist(), 8, 1 << 63
+    if t.is_decimal(kind):
+        values, size, sign = [None if v is None else int(v.scaleb(kind.scale)) for v in values], 16, 1 << 127
+    if t.is_boolean(kind) or t.is_unsigned_integer(kind):
+        size, sign = 1 if t.is_boolean(kind) else 8, 0
+    return [v.encode() if isinstance(v, str) else v if v is None or isinstance(v, bytes)
+            else (int(v) + sign).to_bytes(size, "big") for v in values]
+
+def files_under(root):
+    """What reads each file of a folder, or of a URL that pyarrow knows, by its path."""
+    where = root if re.match("[a-z][a-z0-9+.-]+://", root) else os.path.abspath(root)
+    disk, top = fs.FileSystem.from_uri(where)
+    found = disk.get_file_info(fs.FileSelector(top, recursive=True))
+    paths = (f.path for f in found if f.type != fs.FileType.Directory)
+    read = lambda path: lambda: disk.open_input_stream(path, compression=None).read()
+    return {path[len(top):].lstrip("/"): read(path) for path in paths}
+
+class Verifier:
+    """Goes through all files; `problems` says what is wrong, `later` counts records of erased keys
+    that came after the request."""
+
+    def __init__(self, files, receipt, secret="", keys=()):
+        self.files, self.receipt, self.secret, self.keys = files, receipt, bytes.fromhex(secret), {*keys}
+        self.hashes = {bytes.fromhex(text) for text in receipt["keys"]}
+        words = [word for key in keys if len(key) >= SEARCHED_MIN for word in (key, key.hex().encode())]
+        form = rb"(?<![\w-])(?:%s)(?![\w-])" % b"|".join(map(re.escape, words))
+        self.searched = re.compile(form).search if words else lambda _: None
+        self.problems, self.places, self.marked, self.seed = [], {}, {}, 0
+        self.seen = self.records = self.later = 0
+
+    def run(self):
+        """Documents first: they say which offsets rows have."""
+        folder, kinds = f"_clog/{self.receipt['log_id']}/", []
+        for path in sorted(self.files):
+            names, name = (INSIDE, path[len(folder):]) if path.startswith(folder) else (OUTSIDE, path)
+            kind = next((k for k, form in names.items() if re.fullmatch(form, name)), None)
+            kinds += [(kind, path, name)] if kind else []
+            self.problems += [] if kind else [f"{path}: a file of no kind that the format names"]
+        for kind, path, name in sorted(kinds, key=lambda one: one[0] in {"rows", "bitmap"}):
+            try:
+                self.search(data := self.files[path]())
+                getattr(self, kind)(data, name)
+                self.seen += 1
+            except Unexplained as e:
+                self.problems.append(f"{path}: {e}")
+            except Exception as e:
+                self.problems.append(f"{path}: cannot be decoded: {type(e).__name__}: {e}")
+        return self
+    def is_key(self, data):
+        hashed = hmac.digest(self.secret, data, "sha256") if self.secret else None
+        return data in self.keys or hashed in self.hashes
+    def search(self, data):
+        need(not self.searched(data), "it holds an erased key")
+
+    def document(self, data, name):
+        line, _, stored = data.partition(b"\n")
+        head = self.json(line)
+        need(head["bytes"] == len(stored) and head["clog"] in name + " receipt", "no such document")
+        self.search(body := inflated(stored) if head["encoding"] == "json+zlib" else stored)
+        value = self.json(body)
+        if value.get("erasure") == self.receipt["erasure"] and "number" in value:
+            need(value == self.receipt, "the log's receipt is another")
+        self.note(value)
+
+    def json(self, text, known=True):
+        """What JSON says that has no blanks, no name twice, and no unknown one."""
+        value = json.loads(text)
+        forms = [json.dumps(value, separators=s, ensure_ascii=a) for s in ((",", ":"), None) for a in (0, 1)]
+        need(text.decode() in forms, "JSON that is written otherwise")
+        self.walk(value, "", known)
+        return value
+
+    def walk(self, value, name="", known=False):
+        if isinstance(value, (str, bytes)):
+            is_hex = isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2})+", value)
+            texts = [value.encode() if isinstance(value, str) else value]
+            texts += [bytes.fromhex(value)] if is_hex else []
+            need(not any(map(self.is_key, texts)), "it holds an erased key")
+            need(name != "bits" or inflated(texts[-1]), "no bitmap")
+        elif isinstance(value, dict):
+            for field, one in value.items():
+                is_named = field in FIELDS or name in NAMED or re.fullmatch("[0-9]+|[0-9a-f]{32}", str(field))
+                need(not known or is_named, f"an unknown field {field!r}")
+                self.walk(field)
+                self.walk(one, field, known)
+        elif isinstance(value, (list, tuple)):
+            for one in value:
+                self.walk(one, name, known)
+
+    def note(self, value):
+        """Notes which offsets the rows of objects have, and how many bits bitmaps have."""
+        for one in value.values() if isinstance(value, dict) else value:
+            self.note(one) if isinstance(one, (dict, list)) else None
+        if not isinstance(value, dict):
+            return
+        self.seed = int(value.get("seed", f"{self.seed:x}"), 16)
+        if "rows" in value and str(value.get("path")).endswith((".dead", ".mask")):
+            self.marked[value["path"]] = value["rows"]
+        objects, chunks = value.get("objects", ()), value.get("chunks")
+        if isinstance(objects, dict):
+            tiles = zip(value["segments"]["p"], value["segments"]["chunks"])
+            parts = [p for p, count in tiles for _ in range(count)]
+            self.place([objects["path"][i] for i in chunks["object"]], chunks, parts)
+        for obj in objects if isinstance(objects, list) else ():
+            if isinstance(obj, dict) and "base" in (chunks := obj["chunks"]):
+                parts = chunks.get("p") or [value["p"]] * len(chunks["rows"])
+                self.place([obj["path"]] * len(parts), chunks, parts)
+    def place(self, paths, chunks, parts):
+        rows = chunks["rows"]
+        first = chunks.get("row") or accumulate(rows[:-1], initial=0)
+        for path, *place in zip(paths, first, rows, chunks["base"], parts):
+            self.places.setdefault(path, set()).add(tuple(place))
+
+    def plain(self, data, _):
+        form = rb'\{"version": ?[0-9]+\}|[0-9]+\n?|clock|first|second'
+        is_reserve = data == hashlib.shake_256(b"clog").digest(len(data))
+        need(is_reserve or re.fullmatch(form, data), "another content than it may have")
+    def lines(self, data, _):
+        [self.json(line, known=False) for line in data.removesuffix(b"\n").split(b"\n")]
+    def bitmap(self, data, name):
+        bits = int.from_bytes(inflated(data), "little").bit_count()
+        need(bits == self.marked.get(name, bits), "bits that nobody names")
+    def vectors(self, data, _, at=1):
+        need(data[0] == 1, "no file of deletion vectors")
+        while at < len(data):
+            at += vector(data[at:])
+
+    def puffin(self, data, _, at=4):
+        start = len(data) - 16 - w(data, len(data) - 12, 4)
+        magic = {data[:4], data[-4:], data[start:start + 4]}
+        need(magic == {b"PFA1"} and not any(data[-8:-4]), "no Puffin file")
+        for blob in self.json(data[start + 4:-12], known=False)["blobs"]:
+            need(blob["offset"] == at, "bytes between vectors")
+            at += vector(data[at:])
+        need(at == start, "bytes behind the vectors")
+    def avro(self, data, _):
+        import fastavro
+        found = fastavro.reader(io.BytesIO(data))
+        self.walk([found.metadata, *found])
+    def table(self, data, _):
+        end = len(data) - 8 - w(data, len(data) - 8, 4)
+        need(self.pages(data, own=False) == end, "bytes behind the pages")
+        self.walk(pq.read_table(io.BytesIO(data)).to_pylist())
+
+    def pages(self, data, own=True):
+        """Goes through all pages of a Parquet file, and returns where they end."""
+        size, at = w(data, len(data) - 8, 4), 4
+        need(data[:4] == data[-4:] == b"PAR1", "no Parquet file")
+        tree, end = thrift(data[-8 - size:-8], 0)
+        fits = end == size and (not own or tree.keys() <= {1, 2, 3, 4, 6, 7})
+        need(fits, "a footer with more than it may have")
+        self.walk(list(octets_in(tree)))
+        for meta in (column[3] for group in tree[4] for column in group[1]):
+            need(at == min(meta.get(11) or meta[9], meta[9]), "bytes between pages")
+            end = at + meta[7]
+            while at < end:
+                header, start = thrift(data, at)
+                at = start + header[3]
+                self.walk(list(octets_in(header)))
+                need(not own or header[1] != 2, "a dictionary, of which rows may have no part")
+            need(at == end, "bytes between pages")
+        return at
+
+    def rows(self, data, name):
+        at, behind = self.pages(data), len(data) - 24 - w(data, len(data) - 8, 4)
+        file, keys = pq.ParquetFile(io.BytesIO(data)), []
+        need(set(file.schema_arrow.names) <= COLUMNS, "a column that the format does not name")
+        for number in range(file.num_row_groups):
+            group = file.read_row_group(number)
+            chunks = [chunk for column in group.columns for chunk in column.chunks]
+            for buffer in chain(*(chunk.buffers() for chunk in chunks)) if self.keys else ():
+                self.search(buffer or b"")
+            self.statistics(file.metadata.row_group(number), group)
+            fresh = [key for chunk in group.column("key").chunks for key in canonical(chunk)]
+            for i in (i for i, key in enumerate(fresh) if key is not None and self.is_key(key)):
+                given = group.column("offset")[i].as_py() if "offset" in group.column_names else None
+                self.found(name, len(keys) + i, given)
+            keys += fresh
+        self.records += len(keys)
+        self.index(data[at:behind], keys)
+    def found(self, name, row, offset):
+        """Tells whether a record of an erased key came after the request."""
+        places = [p for p in self.places.get(name, ()) if p[0] <= row < p[0] + p[1]]
+        need(places, "a record of an erased key that no version names")
+        for first, _, base, p in places:
+            at = base + row - first if offset is None else offset
+            need(at >= self.receipt["ends"].get(str(p), 0), f"offset {at} of partition {p} has an erased key")
+        self.later += 1
+
+    def statistics(self, stated, group):
+        for column in map(stated.column, range(stated.num_columns)):
+            name, *path = column.path_in_schema.split(".")
+            stats, values = column.statistics, group.column(name).combine_chunks()
+            if stats is None or not stats.has_min_max or {"list", "key_value"} & {*path}:
+                continue
+            for field in path:
+                values = pc.struct_field(values, field)
+            ends = pc.min_max(values).as_py()
+            need([stats.min, stats.max] == [*ends.values()], "statistics of a value that no row has")
+
+    def index(self, data, keys, at=17, row=0):
+        """Each hash in a key index must be that of a key in its rows."""
+        need(not data or data[16] == 1, "an index of another version, or bytes behind the pages")
+        while at < len(data):
+            rows, count, bits = w(data, at, 4), w(data, at + 4, 4), data[at + 8]
+            high = at + 9 + (1 << bits)
+            buckets = [b for b, n in enumerate(data[at + 9:high]) for _ in range(n)]
+            low = high + 2 * count
+            kept = {b << 24 | w(data, high + 2 * i, 2) << 8 | data[low + i] for i, b in enumerate(buckets)}
+            there = {*keys[row:row + rows]} - {None}
+            short = {upper_hash(key, self.seed) >> 40 - bits for key in there if len(key) <= 240}
+            long = sum(len(key) > 240 for key in there)  # Of these only the number is compared.
+            need(len(kept - short) <= long and len(buckets) == count, "a key index has a hash without a row")
+            at, row = low + count, row + rows
+        need(not data or (row == len(keys) and at == len(data)), "bytes behind a key index")
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    for name in ("receipt", "root", "--keys"):
+        parser.add_argument(name)
+    parser.add_argument("--secret", default=os.environ.get("CLOG_ERASURE_SECRET", ""))
+    given = parser.parse_args()
+    text = pathlib.Path(given.receipt).read_bytes()
+    receipt = json.loads(text.partition(b"\n")[2] if text.startswith(b'{"clog":') else text)
+    keys = pathlib.Path(given.keys).read_bytes().splitlines() if given.keys else []
+    found = Verifier(files_under(given.root), receipt, given.secret, keys).run()
+    print(*found.problems, f"{found.seen} files and {found.records} records are sound;"
+          f" {found.later} records of these keys came later", sep="\n")
+    return 1 if found.problems else 0 if keys or given.secret else 2
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,369 @@
+"""The script that verifies receipts (S60): what it passes; it fails for each planted trace."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+from clog.cleaner import Cleaner
+from clog.storage import Log, ManualClock
+from clog.storage.diagnostics.verify_erasure import Verifier, files_under, upper_hash
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
+from clog.storage.keys import key_index
+from clog.storage.objects.reader import TAIL_BYTES
+
+pytest.importorskip("pyroaring")
+pytest.importorskip("fastavro")
+DAY_MS = 86_400_000
+KEY = b"alice-of-wonderland"
+SCRIPT = Path(sys.modules[Verifier.__module__].__file__)
+
+
+@pytest.fixture(scope="module")
+def erased(tmp_path_factory):
+    """A log on disk, published twice over, whose erasure is done; its receipt and secret."""
+    root = tmp_path_factory.mktemp("erased") / "log"
+    clock = ManualClock(now_ms=1_700_000_000_000)
+    config = {"compression.type": "none", "delete.retention.ms": DAY_MS}
+    log = Log.create(str(root), 1, config, clock=clock, ids=SeededIds(5))
+    log.append([{"key": "bob", "value": "1"}])
+    rows = [{"key": f"user-{i:05}", "value": bytes(500)} for i in range(3_000)]
+    rows.append({"key": KEY, "value": "x", "headers": [("h", b"y")]})
+    log.append(rows, producer=("p", 1))
+    for i in range(60):
+        log.append([{"key": f"user-{i:05}", "value": str(i)}])
+    log.reader("billing").commit({0: 3})
+    for name in ("delta", "iceberg"):
+        log.publish(name)
+    request = log.erase([KEY])
+    cleaner = Cleaner(log)
+    for _ in range(7):
+        cleaner.run_once()
+        clock.advance(DAY_MS + 1)
+    log.append([{"key": "carol", "value": "2"}])
+    (done,) = log.erasures()
+    assert done.state == "done", done.reason
+    return root, done.receipt, request.secret
+
+
+@pytest.fixture
+def copied(erased, tmp_path):
+    """A copy of the log, to plant something in."""
+    root = tmp_path / "log"
+    shutil.copytree(erased[0], root)
+    return root
+
+
+def verified(root, erased, **given):
+    return Verifier(files_under(str(root)), erased[1], **{"secret": erased[2], **given}).run()
+
+
+def test_an_erased_log_is_sound(erased):
+    """S60: every file is read, views, indexes and bitmaps among them, and nothing is found, with
+    the secret or with the keys.
+    """
+    for given in ({}, {"secret": "", "keys": [KEY]}):
+        found = verified(erased[0], erased, **given)
+        assert found.problems == []
+        assert found.records >= 3_002
+        assert found.seen == sum(path.is_file() for path in erased[0].rglob("*"))
+    assert any(".puffin" in path.name for path in erased[0].rglob("*"))
+
+
+def test_it_is_one_script_of_400_lines_that_needs_no_clog(erased, tmp_path):
+    """S60: pyarrow, fastavro and Python's own; it runs where clog cannot be imported."""
+    tree = ast.parse(SCRIPT.read_text())
+    named = {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
+    named |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    others = {name.partition(".")[0] for name in named} - set(sys.stdlib_module_names)
+    assert others == {"pyarrow", "fastavro"}
+    assert len(SCRIPT.read_text().splitlines()) <= 400
+    receipt = tmp_path / "receipt.json"
+    receipt.write_text(json.dumps(erased[1]))
+    script = shutil.copy(SCRIPT, tmp_path / "verify.py")
+    line = [sys.executable, "-I", script, receipt, erased[0], "--secret", erased[2]]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "are sound" in done.stdout
+
+
+def test_its_hash_is_that_of_key_indexes():
+    """FORMAT.md §5.5: for all lengths that it computes."""
+    for size in range(241):
+        data = bytes(i * 37 % 256 for i in range(size))
+        for seed in (0, 2**64 - 59):
+            assert upper_hash(data, seed) == xxhash.xxh3_128_intdigest(data, seed) >> 64
+
+
+def folder(root):
+    (found,) = (path for path in (root / "_clog").iterdir() if path.is_dir())
+    return found
+
+
+def objects(root):
+    """That of one record, and one of before with a key index."""
+    refs = {c.object for _, c in Log.open(str(root)).handle.manifest().chunks()}
+    small = min(refs, key=lambda ref: ref.rows)
+    large = max(refs, key=lambda ref: ref.index_bytes)
+    assert small.rows == 1
+    assert large.index_bytes
+    return {"small": folder(root) / small.path, "large": folder(root) / large.path}
+
+
+def rewritten(path, change):
+    """Writes a document anew, changed, with its sums."""
+    kind = json.loads(path.read_bytes().partition(b"\n")[0])["clog"]
+    body = documents.decode(kind, path.read_bytes(), where=str(path))
+    change(body)
+    path.write_bytes(documents.encode(kind, body))
+
+
+def newest(root, name):
+    return max(folder(root).glob(f"{name}/*.json"))
+
+
+def parquet_of(keys):
+    table = pa.table(
+        {"key": keys, "value": [b"v"] * len(keys), "timestamp": [0] * len(keys)},
+        schema=pa.schema(
+            [("key", pa.binary()), ("value", pa.binary()), ("timestamp", pa.timestamp("us", "UTC"))]
+        ),
+    )
+    sink = pa.BufferOutputStream()
+    options = {"use_dictionary": False, "store_schema": False, "write_statistics": False}
+    pq.write_table(table, sink, **options)
+    return with_sum(sink.getvalue().to_pybytes())
+
+
+def with_sum(data, index=b""):
+    size = TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
+    footer = data[-size:]
+    return data[:-size] + index + xxhash.xxh3_128_digest(footer) + footer
+
+
+def in_an_orphan(root):
+    (folder(root) / f"data/{0:020d}-{'a' * 32}.parquet").write_bytes(parquet_of([b"bob", KEY]))
+
+
+def in_an_object(root):
+    objects(root)["large"].write_bytes(parquet_of([KEY, b"bob"]))
+
+
+def behind_pages(root):
+    path = objects(root)["small"]
+    data = path.read_bytes()
+    size = TAIL_BYTES + 16 + int.from_bytes(data[-TAIL_BYTES:-4], "little")
+    path.write_bytes(data[:-size] + b"alice" + data[-size:])
+
+
+def behind_a_footer(root):
+    path = objects(root)["small"]
+    path.write_bytes(path.read_bytes() + KEY)
+
+
+def in_an_index(root):
+    """A hash without a row, in an index whose sum is right."""
+    path = objects(root)["large"]
+    data, log = path.read_bytes(), Log.open(str(root))
+    of = {c.object.path: c.object for _, c in log.handle.manifest().chunks()}
+    ref = of[f"data/{path.name}"]
+    start, end = ref.tail[0], ref.tail[0] + ref.index_bytes
+    keys = pq.read_table(path, columns=["key"]).column(0).to_pylist()
+    blocks, row = [], 0
+    for rows, _ in key_index.blocks_of(data[start:end]):
+        some = pa.array([*keys[row : row + rows], KEY], pa.binary())
+        seed = log.handle.tip.head.log.key_seed
+        blocks.append((rows, key_index.index_hashes(some, seed=seed)))
+        row += rows
+    path.write_bytes(data[:start] + key_index.encode(blocks) + data[end:])
+
+
+def in_a_footer(root):
+    """Statistics of a value that no row has."""
+    path = objects(root)["small"]
+    table = pq.read_table(path)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, use_dictionary=False, store_schema=False)
+    data = sink.getvalue().to_pybytes()
+    least = min(table.column("key").to_pylist())
+    size = TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
+    footer = data[-size:].replace(least, bytes(len(least)))
+    path.write_bytes(with_sum(data[:-size] + footer))
+
+
+def in_metadata(root):
+    path = objects(root)["small"]
+    table = pq.read_table(path).replace_schema_metadata({"note": KEY})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, use_dictionary=False)
+    path.write_bytes(with_sum(sink.getvalue().to_pybytes()))
+
+
+def in_a_dictionary(root):
+    path = objects(root)["small"]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pq.read_table(path), sink, use_dictionary=True, store_schema=False)
+    path.write_bytes(with_sum(sink.getvalue().to_pybytes()))
+
+
+def in_another_column(root):
+    path = objects(root)["small"]
+    table = pq.read_table(path)
+    table = table.append_column("note", pa.array([b"x"] * len(table)))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, use_dictionary=False, store_schema=False)
+    path.write_bytes(with_sum(sink.getvalue().to_pybytes()))
+
+
+def in_a_commit(root):
+    rewritten(
+        newest(root, "commits"), lambda body: body["head"]["config"].update(note=KEY.decode())
+    )
+
+
+def in_an_unknown_field(root):
+    rewritten(newest(root, "snapshots"), lambda body: body["manifest"].update(memo="anything"))
+
+
+def behind_a_document(root):
+    path = newest(root, "commits")
+    path.write_bytes(path.read_bytes() + b" ")
+
+
+def behind_a_stream(root):
+    """Bytes behind the zlib stream of a document, within its stated length."""
+    path = newest(root, "snapshots")
+    kind = json.loads(path.read_bytes().partition(b"\n")[0])["clog"]
+    body = zlib.compress(json.dumps({"version": 1}, separators=(",", ":")).encode()) + b"alice"
+    head = {"clog": kind, "format": 1, "bytes": len(body), "xxh3_128": "0" * 32}
+    head["encoding"] = "json+zlib"
+    path.write_bytes(json.dumps(head, separators=(",", ":")).encode() + b"\n" + body)
+
+
+def in_a_request(root):
+    path = folder(root) / f"erasures/{'b' * 32}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(documents.encode("erasure", {"keys": [KEY.hex()]}))
+
+
+def in_a_reader(root):
+    rewritten(newest(root, "readers"), lambda body: body.update(name=KEY.decode()))
+
+
+def in_a_bitmap(root):
+    path = folder(root) / f"data/{0:020d}-{'c' * 32}.dead"
+    path.write_bytes(zlib.compress(b"\x00" * 40) + KEY)
+
+
+def in_the_hint(root):
+    (folder(root) / "latest").write_text('{"version":4,"note":"alice"}')
+
+
+def in_a_view(root):
+    path = max((root / "_delta_log").glob("*.json"))
+    lines = path.read_text().splitlines()
+    named = json.loads(lines[0])
+    named["note"] = KEY.decode()
+    lines[0] = json.dumps(named, separators=(",", ":"))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def in_a_vector(root):
+    path = next(iter(folder(root).glob("views/iceberg/*/*.puffin")))
+    data = path.read_bytes()
+    path.write_bytes(data[:-40] + b"alice" + data[-40:])
+
+
+def in_a_manifest(root):
+    path = next(iter(folder(root).glob("views/iceberg/*/*-list.avro")))
+    path.write_bytes(path.read_bytes() + KEY)
+
+
+def in_an_unknown_file(root):
+    (folder(root) / "data" / "notes.txt").write_text("nothing of interest")
+
+
+def in_a_temporary_file(root):
+    (folder(root) / f"data/.x.parquet.{'d' * 32}.tmp").write_text("x")
+
+
+def in_a_folder_of_another_log(root):
+    path = root / f"_clog/{'e' * 32}/data/{0:020d}-{'a' * 32}.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(parquet_of([b"bob"]))
+
+
+def in_another_receipt(root):
+    rewritten(newest(root, "receipts"), lambda body: body.update(keys=[]))
+
+
+PLANTED = {
+    in_an_orphan: "that no version names",
+    in_an_object: "has an erased key",
+    behind_pages: "index",
+    behind_a_footer: "",
+    in_an_index: "a key index has a hash without a row",
+    in_a_footer: "statistics of a value that no row has",
+    in_metadata: "a footer with more",
+    in_a_dictionary: "a dictionary",
+    in_another_column: "a column that",
+    in_a_commit: "an erased key",
+    in_an_unknown_field: "an unknown field 'memo'",
+    behind_a_document: "no such document",
+    behind_a_stream: "bytes behind a stream",
+    in_a_request: "an erased key",
+    in_a_reader: "an erased key",
+    in_a_bitmap: "bytes behind a stream",
+    in_the_hint: "another content",
+    in_a_view: "an erased key",
+    in_a_vector: "",
+    in_a_manifest: "",
+    in_an_unknown_file: "a file of no kind",
+    in_a_temporary_file: "a file of no kind",
+    in_a_folder_of_another_log: "a file of no kind",
+    in_another_receipt: "the log's receipt is another",
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_what_is_planted_makes_it_fail(erased, copied, plant):
+    """S60: each place, by the file that holds it."""
+    plant(copied)
+    changed = [
+        path.relative_to(copied).as_posix()
+        for path in copied.rglob("*")
+        if path.is_file()
+        and (
+            not (was := erased[0] / path.relative_to(copied)).exists()
+            or was.read_bytes() != path.read_bytes()
+        )
+    ]
+    (found,) = verified(copied, erased).problems
+    assert found.startswith(changed[0])
+    assert PLANTED[plant] in found
+
+
+def test_keys_are_searched_for_in_raw_bytes(erased, copied):
+    """S60: as words, in whatever holds them; values of others that mention one, too."""
+    log = Log.open(str(copied))
+    log.append([{"key": "dave", "value": b"a friend of " + KEY + b", he said"}])
+    assert verified(copied, erased).problems == []
+    (found,) = verified(copied, erased, secret="", keys=[KEY]).problems
+    assert "it holds an erased key" in found
+    assert verified(copied, erased, secret="", keys=[b"alice-of-wonder", b"bo"]).problems == []
+
+
+def test_later_records_of_a_key_are_counted(erased, copied):
+    """S59: they are not covered, and no problem."""
+    Log.open(str(copied)).append([{"key": KEY, "value": "again"}])
+    found = verified(copied, erased)
+    assert (found.problems, found.later) == ([], 1)

@@ -7,7 +7,7 @@ far one is, and what it waits for, follows from the newest version (`diagnostics
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from clog.storage.append import partitions_of, put_records, records_of
@@ -34,6 +34,7 @@ from clog.storage.objects.orders import header_orders
 from clog.storage.objects.writer import DataObject, given_back
 from clog.storage.read.lookup import asked_keys, python_keys, records_of_keys
 from clog.storage.readers import Holds, read_holds
+from clog.storage.values import dataclass
 
 OPERATION: Final = "erase"
 PENDING: Final = "pending"

@@ -18,7 +18,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 import numpy as np
@@ -71,6 +71,7 @@ from clog.storage.objects.reader import read_rows
 from clog.storage.read.scan import asked_bytes, stored_index
 from clog.storage.readers import read_holds
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError, ahead
+from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 TRIES_MAX = 5

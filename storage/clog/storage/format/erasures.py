@@ -8,7 +8,7 @@ what is left when it has gone is the *receipt*.
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, Any, Final
 
 from clog.storage.format import documents
@@ -33,6 +33,7 @@ from clog.storage.format.documents import (
     table,
 )
 from clog.storage.store.contract import Store
+from clog.storage.values import dataclass
 
 KEYS_MAX: Final = 100_000
 """Of one request. Part of the format."""

@@ -1,0 +1,287 @@
+"""Logs of a captured database, without one: groups, cuts, and what a crash between them leaves."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from clog.bridge.postgres.catalogue import SourceTable
+from clog.bridge.postgres.filling import Filler
+from clog.bridge.postgres.logs import ID, Home, LogSettings, TableLog, all_of
+from clog.bridge.postgres.source import Identity
+from clog.bridge.postgres.tables import Changes, Column
+from clog.bridge.postgres.types import Type, plan_from
+from clog.cleaner import Cleaner
+from clog.storage import (
+    CommitConflictError,
+    Log,
+    ManualClock,
+    SourceError,
+    SourceReplacedError,
+    TransactionFencedError,
+    VersionExpiredError,
+)
+from clog.storage.cuts import cuts_of, drop_cut, name_cut
+from clog.storage.env import SystemIds
+from clog_testing.clocked import ClockedStore
+from clog_testing.crash import Folder, memory_store
+from clog_testing.delaying import DelayingStore
+
+IDENTITY = Identity("77", 5, 1, 150_000, 10_000)
+INT8, TEXT = 20, 25
+TYPES = {
+    INT8: Type(INT8, "int8", True, "b", 0, -1, 0, 0, ",", False),
+    TEXT: Type(TEXT, "text", True, "b", 0, -1, 0, 0, ",", False),
+}
+
+
+class Settings(LogSettings):
+    """Opens logs in folders of one store."""
+
+    store = None
+
+    def opened(self, url):
+        return self._reaching(Log.open(Folder(self.store, url), clock=self.clock))
+
+    def made(self, url, **creation):
+        creation = {"partitions": 1, **creation}
+        root = Folder(self.store, url)
+        return self._reaching(Log.create(root, clock=self.clock, exist_ok=True, **creation))
+
+    def _reaching(self, log):
+        log.handle.reach = lambda url: Folder(self.store, url.partition("/log/")[2])
+        return log
+
+
+class Disk:
+    """A database's logs."""
+
+    def __init__(self, store, clock):
+        self.store, self.clock = store, clock
+
+    def settings(self, store=None):
+        made = Settings(
+            partitions=1,
+            config={},
+            storage_options=None,
+            single_writer=False,
+            hash_key=b"",
+            clock=self.clock,
+            ids=SystemIds(),
+        )
+        Settings.store = store or self.store
+        return made
+
+    def home(self, store=None):
+        made = Home("home", IDENTITY, self.settings(store))
+        made.begin()
+        return made
+
+    def table(self, name, oid=None, store=None):
+        columns = (
+            Column("id", 1, INT8, -1, True, True),
+            Column("big", 2, TEXT, -1, False, False),
+        )
+        table = SourceTable(
+            *(oid or sum(name.encode()), "public", name, "key"),
+            columns=columns,
+            defaults=frozenset(),
+            toasted=frozenset(["big"]),
+            leaves={},
+        )
+        plan = plan_from(TYPES, columns, what=table.what, text=())
+        made = TableLog(table, plan, name, IDENTITY, self.settings(store))
+        made.begin()
+        return made
+
+
+@pytest.fixture
+def disk():
+    clock = ManualClock(now_ms=1_000_000_000_000)
+    return Disk(ClockedStore(memory_store(), clock), clock)
+
+
+def changes(table, rows, unchanged=(), moved=None):
+    """Changes of (id, big) with None for a tombstone's value."""
+    ids, bigs = zip(*rows, strict=True)
+    deleted = np.array([big is None for big in bigs])
+    batch = pa.RecordBatch.from_arrays([pa.array(ids), pa.array(bigs)], schema=table.plan.schema)
+    mask = np.array([i in unchanged for i in range(len(rows))])
+    return Changes(
+        *(table, batch, deleted & ~mask, {"big": mask} if mask.any() else {}),
+        moved_from=None if moved is None else np.array(moved, np.int32),
+        transactions=np.zeros(len(rows), np.int32),
+    )
+
+
+def put(table, rows, position, **more):
+    """Has a table take rows in a group of its own."""
+    table.take(changes(table, rows, **more), np.array([0]), 0)
+    table.commit(position)
+
+
+def rows_of(table, **at):
+    return {row["id"]: row["big"] for row in table.log.table(**at).to_arrow().to_pylist()}
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_a_group_is_six_requests_deep_at_most(disk, count, monkeypatch):
+    """H-C2: from the first of its objects until a reader finds the cut, whatever the number of
+    tables; one more makes sure of the home's commit, before the source is told.
+    """
+    far = DelayingStore(disk.store, 100)
+    create, created = far.create, []
+
+    def noted(path, data):
+        create(path, data)
+        if path.startswith("home/") and "/commits/" in path:
+            created.append(far.now_ms)
+
+    monkeypatch.setattr(far, "create", noted)
+    home, tables = disk.home(far), [disk.table(f"t{i}", store=far) for i in range(count)]
+    home.mark_loading(tables)
+    for position in (100, 200, 300):
+        for table in tables:
+            table.take(changes(table, [(position, "x")]), np.array([0]), 0)
+        before_ms = far.now_ms
+        all_of((one.handle, lambda one=one, p=position: one.commit(p)) for one in tables)
+        home.cut(position, tables)
+        assert created[-1] - before_ms <= 600
+    assert len(name_cut(home.log.handle, None).logs) == count + 1
+
+
+def test_there_is_no_cut_while_tables_are_loaded(disk):
+    """S77: it is refused, and the tables are named; the first cut has all of them."""
+    home, a, b = disk.home(), disk.table("a"), disk.table("b")
+    home.mark_loading([a, b])
+    put(a, [(1, "x")], 10)
+    with pytest.raises(CommitConflictError, match=r"being loaded.*/a, .*/b"):
+        name_cut(home.log.handle, None)
+    put(b, [(1, "y")], 20)
+    home.cut(20, [a, b])
+    cut = name_cut(home.log.handle, "kept", 1000)
+    put(a, [(1, "later")], 30)
+    assert rows_of(a, at=cut) == {1: "x"}
+    assert rows_of(b, at=cut) == {1: "y"}
+    assert [one.name for one in cuts_of(home.log.handle)] == ["kept"]
+    drop_cut(home.log.handle, "kept")
+
+
+def test_what_a_crash_left_ahead_is_skipped(disk):
+    """S76: killed between L2 and L3, the log is ahead of the cut, which shows what it did."""
+    home, a, b = disk.home(), disk.table("a"), disk.table("b")
+    put(a, [(1, "x")], 10)
+    put(b, [(1, "x")], 10)
+    home.cut(10, [a, b])
+    put(a, [(1, "y")], 20)  # And then it is killed.
+    cut = name_cut(disk.home().log.handle, None)
+    assert rows_of(a, at=cut) == {1: "x"}
+    again = disk.table("a"), disk.table("b")
+    assert [one.position for one in again] == [20, 10]
+    with pytest.raises(TransactionFencedError):
+        put(b, [(2, "zombie")], 20)
+    with pytest.raises(TransactionFencedError):
+        home.cut(20, [a, b])
+    home = disk.home()
+    assert home.position == 10
+    put(again[1], [(1, "y")], 20)
+    home.cut(20, again)
+    cut = name_cut(home.log.handle, None)
+    assert [rows_of(one, at=cut) for one in again] == [{1: "y"}, {1: "y"}]
+
+
+def test_a_table_that_was_quiet_for_days_is_in_a_cut(disk):
+    """S74: the version that the cut names has expired; a later one shows the same."""
+    home, a, b = disk.home(), disk.table("a"), disk.table("b")
+    for i in range(3):
+        put(a, [(1, f"x{i}")], 10 + i)
+    put(b, [(1, "x")], 12)
+    home.cut(12, [a, b])
+    version = a.handle.tip.version
+    a.log.roll()
+    for _ in range(3):
+        disk.clock.advance(3 * 86_400_000)
+        Cleaner([a.log]).run_once()
+    with pytest.raises(VersionExpiredError):
+        a.log.table(at=version)
+    cut = name_cut(home.log.handle, None)
+    assert rows_of(a, at=cut) == {1: "x2"}
+    kept = name_cut(home.log.handle, "kept")
+    assert rows_of(a, at=kept) == {1: "x2"}
+
+
+def test_a_log_is_bound_to_its_table(disk):
+    """H-C24: one of another oid is not taken for it."""
+    put(disk.table("a", oid=7), [(1, "x")], 10)
+    with pytest.raises(SourceReplacedError, match="made again"):
+        disk.table("a", oid=8)
+
+
+def test_positions_say_which_history(disk):
+    """The timeline is the mark, the LSN the sequence."""
+    a = disk.table("a")
+    put(a, [(1, "x")], 10)
+    assert a.log.positions(ID, marks=True) == {f"{IDENTITY.name}/{a.table.oid}": {0: (10, "1")}}
+    assert a.log.sequence(ID) == 10
+
+
+def test_unchanged_values_come_from_where_they_were(disk):
+    """H-C3, H-C23: from the log, an earlier group, the same changes, through a swap of keys."""
+    a = disk.table("a")
+    put(a, [(1, "one"), (2, "two")], 10)
+    put(a, [(1, None)], 11, unchanged=[0])
+    a.take(changes(a, [(3, "three")]), np.array([0]), 0)
+    swap = [(1, None), (9, None), (2, None), (1, None), (9, None), (2, None), (3, None)]
+    moved = [-1, 0, -1, 2, -1, 4, -1]
+    put(a, swap, 12, unchanged=[1, 3, 5, 6], moved=moved)
+    assert rows_of(a) == {1: "two", 2: "one", 3: "three"}
+
+
+def test_a_value_that_is_nowhere_is_never_null(disk):
+    """H-C3: neither in the log, nor where the row was deleted before in the same changes."""
+    a = disk.table("a")
+    with pytest.raises(SourceError, match=r"public\.a\.big"):
+        put(a, [(1, None)], 10, unchanged=[0])
+    b = disk.table("b")
+    put(b, [(1, "x")], 10)
+    with pytest.raises(SourceError, match="did not send"):
+        put(b, [(1, None), (1, None)], 11, unchanged=[1])
+
+
+def test_what_a_group_has_is_found_again_on_disk(monkeypatch):
+    """H-C3 in a transaction larger than memory: the newest rows, whether kept or written out."""
+    monkeypatch.setattr("clog.bridge.postgres.filling.KEPT_BYTES", 200)
+    filler = Filler("t", ["v"], lambda _: (pa.array([], pa.binary()), batch([])))
+
+    def batch(values):
+        return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], ["v"])
+
+    def fill(keys, values, missing=()):
+        mask = np.array([i in missing for i in range(len(keys))])
+        return (
+            filler.filled(
+                *(pa.array(keys, pa.binary()), batch(values), np.zeros(len(keys), bool)),
+                *({"v": mask} if missing else {}, None),
+            )
+            .column("v")
+            .to_pylist()
+        )
+
+    for round_ in range(5):
+        keys = [f"k{i}".encode() for i in range(20)]
+        fill(keys, [f"{round_}.{i}" for i in range(20)])
+    fill([b"other"], ["o"])
+    assert fill([b"k7", b"other", b"k0"], [None, None, "new"], {0, 1}) == ["4.7", "o", "new"]
+    filler.end_group()
+    with pytest.raises(SourceError):
+        fill([b"k7"], [None], {0})
+
+
+def test_truncate_leaves_what_comes_after_it(disk):
+    """H-C19: tombstones for what the log has; of the group's own rows those before it go."""
+    a = disk.table("a")
+    put(a, [(i, "x") for i in range(100)], 10)
+    a.take(changes(a, [(200, "gone")]), np.array([0]), 0)
+    a.truncate(11, 0)
+    put(a, [(5, "y")], 11)
+    assert rows_of(a) == {5: "y"}
+    assert sum(a.log.end_offsets().values()) == 201

@@ -3,6 +3,7 @@
 - `own`: the Python that runs the benchmarks.
 - `spark`: one Spark release for clog, Spark's Kafka connector and Delta Lake.
 - `tables`: the Python libraries delta-rs, PyIceberg and DuckDB.
+- `quix`: quix-streams, which wants an older confluent-kafka; tests/kafka use it, too.
 - `pypaimon`: PyPaimon, which wants older versions of what the others use.
 - `paimon`: an older Spark, the newest for which Paimon's connector is on Maven Central here.
 - Jars (Kafka's broker, connectors) are folders that Maven copies from Maven Central.
@@ -55,6 +56,7 @@ ENVIRONMENTS = {
         ),
         "s3",
     ),
+    "quix": Requirements(("quixstreams==3.28.*",), "kafka"),
     "pypaimon": Requirements(("pypaimon>=2",), ""),
     "paimon": Requirements(("pyspark==3.5.*", "pyarrow", "numpy", "setuptools")),
 }

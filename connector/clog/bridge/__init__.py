@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         VerifiedTable,
         verify_capture,
     )
+    from clog.bridge.quix import keep_state
     from clog.bridge.replaying import Replayed, replay
     from clog.bridge.sending import Sent, send
     from clog.bridge.verifying import Difference, Verified, verify
@@ -38,6 +39,7 @@ __all__ = [
     "VerifiedCapture",
     "VerifiedTable",
     "capture",
+    "keep_state",
     "mirror",
     "replay",
     "send",
@@ -59,6 +61,7 @@ _MODULES = {
     "VerifiedCapture": "postgres.verifying",
     "VerifiedTable": "postgres.verifying",
     "capture": "postgres.capturing",
+    "keep_state": "quix",
     "mirror": "mirroring",
     "replay": "replaying",
     "send": "sending",

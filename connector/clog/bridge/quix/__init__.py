@@ -1,0 +1,59 @@
+"""State of quix-streams' applications in logs, instead of in RocksDB and changelog topics.
+
+`keep_state` gives an application its store manager (`stores`), which it has to get before its
+dataframes use state. quix-streams is imported when it is called.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from clog.storage.env import install_extra
+from clog.storage.errors import InvalidInputError
+
+RELEASES: Final = ("3.28.",)
+"""Of quix-streams, whose store manager is as `stores` knows it."""
+
+
+def keep_state(
+    app: Any,
+    url: str,
+    cache_dir: str | Path,
+    *,
+    storage_options: Mapping[str, object] | None = None,
+) -> None:
+    """Has an ``Application`` of quix-streams keep its state in logs below a URL, one for each
+    partition of each stream, with the position in its topics in the same commit.
+
+    Args:
+        app: made with ``use_changelog_topics=False``, and without dataframes that use state yet.
+        url: the folder of the logs; each is created with the first state of its partition.
+        cache_dir: a local folder for the files of `StateStore`; nothing is lost with it.
+        storage_options: of the filesystem of the logs.
+
+    Raises:
+        InvalidInputError: another release of quix-streams, or an application that has changelog
+            topics, or state already.
+    """
+    try:
+        import quixstreams
+    except ImportError as e:
+        raise InvalidInputError(f"this needs quix-streams: {install_extra('quixstreams')}") from e
+    if not quixstreams.__version__.startswith(RELEASES):
+        raise InvalidInputError(
+            f"quix-streams {quixstreams.__version__} may keep its state otherwise than"
+            f" {'x, '.join(RELEASES)}x, which clog knows; {install_extra('quixstreams')}"
+        )
+    from clog.bridge.quix.stores import ClogStateStoreManager
+
+    before = app._state_manager  # noqa: SLF001 - it has no other door for a manager
+    if before.using_changelogs:
+        raise InvalidInputError(
+            "the log is the changelog: make the application with use_changelog_topics=False"
+        )
+    if before.stores:
+        raise InvalidInputError("the application has state already: call this before dataframes")
+    consumer, group = app._consumer, app.config.consumer_group  # noqa: SLF001
+    manager = ClogStateStoreManager(url, cache_dir, consumer, group, storage_options)
+    app._state_manager = manager  # noqa: SLF001
+    app._processing_context.state_manager = manager  # noqa: SLF001

@@ -1,0 +1,45 @@
+"""An application of quix-streams that counts words, with its state in logs; for `test_quix`.
+
+    python count_words.py BROKER TOPIC URL CACHE_DIR [COUNT]
+
+Without COUNT it runs until it is killed; with it until no record has come for some seconds.
+"""
+
+import sys
+from datetime import timedelta
+
+from quixstreams import Application
+
+from clog.bridge import keep_state
+
+
+def count(value, state):
+    """Counts a word, in two stores' worth of keys: as often as it came, and its last place."""
+    number = state.get(value, 0) + 1
+    state.set(value, number)
+    state.set(f"seen-{value}", number, ttl=timedelta(days=30))
+    return {"word": value, "count": number}
+
+
+def main(broker, topic, url, cache_dir, ends=None):
+    app = Application(
+        broker_address=broker,
+        consumer_group="count-words",
+        auto_offset_reset="earliest",
+        use_changelog_topics=False,
+        auto_create_topics=False,
+        commit_every=20,
+        commit_interval=0.2,
+        loglevel="WARNING",
+    )
+    keep_state(app, url, cache_dir)
+    words = app.dataframe(app.topic(topic, value_deserializer="str", key_deserializer="bytes"))
+    words.apply(count, stateful=True)
+    if ends is None:
+        app.run()
+    else:
+        app.run(timeout=float(ends))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -236,17 +236,24 @@ def streamed(postgres, plan, table, statements):
     return Decoder(lambda found: (found.name, plan)).decode(messages)
 
 
+def has_xml(postgres):
+    """Some servers are built without it."""
+    ((flags,),) = postgres.query("select setting from pg_config where name = 'CONFIGURE'")
+    return "with-libxml" in flags
+
+
 @pytest.mark.nightly
 def test_each_type_by_both_ways(postgres, connection, tmp_path):
     """What COPY loads and what the stream sends are equal, value by value, and a log takes them."""
     postgres.sql(*filter(str.strip, MADE.split(";")))
-    names = [f"c{i}" for i in range(len(CASES))]
-    declared = ", ".join(f"{n} {case[0]}" for n, case in zip(names, CASES, strict=True))
+    cases = [case for case in CASES if case[0] != "xml" or has_xml(postgres)]
+    names = [f"c{i}" for i in range(len(cases))]
+    declared = ", ".join(f"{n} {case[0]}" for n, case in zip(names, cases, strict=True))
     postgres.sql(f"create table public.t (id int primary key, {declared})")
-    rows = max(len(values) for _, _, values in CASES)
+    rows = max(len(values) for _, _, values in cases)
     inserts = []
     for i in range(rows):
-        given = [values[i][0] if i < len(values) else "null" for _, _, values in CASES]
+        given = [values[i][0] if i < len(values) else "null" for _, _, values in cases]
         inserts.append(f"insert into public.t values ({i}, {', '.join(given)})")
     plan = pg.plan_of(connection, columns_of(connection, "public.t"), what="public.t")
     (changes,) = streamed(postgres, plan, "public.t", inserts).steps
@@ -256,7 +263,7 @@ def test_each_type_by_both_ways(postgres, connection, tmp_path):
     with connection.cursor() as cursor:
         cursor.execute(f"select {texts} from public.t order by id")
         printed = list(zip(*cursor.fetchall(), strict=True))
-    for column, (case, kind, values), name in zip(printed, CASES, names, strict=True):
+    for column, (case, kind, values), name in zip(printed, cases, names, strict=True):
         assert plan.schema.field(name).type == kind, case
         own = (changes.rows.column(name), loaded[0].column(name))
         assert plain(own[0]) == plain(own[1]), case

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.bridge.postgres.verifying import compared, keys_of
+from clog.bridge.postgres.verifying import _common, compared, keys_of
 
 COLUMNS = pa.schema(
     [
@@ -121,3 +121,15 @@ def test_keys_of_several_columns_are_named():
     batch = pa.RecordBatch.from_pylist([{"k": b"\xff", "l": "de", "v": 1}], schema=columns)
     *_, differences = compared(columns, ["k", "l"], lambda take: take(batch), lambda take: 0, ())
     assert differences[0].key == "k=\\xff, l=de"
+
+
+def test_columns_that_cannot_be_compared_are_told():
+    """A log may have wider numbers; another type, and a column that is not there, are wrong."""
+    source = pa.schema([("a", pa.int32()), ("b", pa.int32()), ("c", pa.int32()), ("d", "utf8")])
+    log = pa.schema([("d", "utf8"), ("a", pa.int64()), ("b", "utf8"), ("e", pa.int32())])
+    columns, others = _common(source, log)
+    assert columns == pa.schema([("a", pa.int64()), ("d", "utf8")])
+    assert [one.why for one in others] == [
+        "column b is string in the log, and int32 in the database",
+        "the log has no column c",
+    ]

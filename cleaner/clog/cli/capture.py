@@ -169,10 +169,12 @@ def _verify(
     lines = []
     for one in found.tables:
         rows = f"{counted(one.rows, 'row')} in the database, {count(one.log_rows)} in the log"
-        apart = "all equal" if one.is_equal else f"{counted(one.ranges, 'range')} of keys differ"
+        apart = f"{counted(one.ranges, 'range')} of keys differ" if one.ranges else "all equal"
         meanwhile = f"; {counted(one.changed, 'key')} that changed left out" if one.changed else ""
         lines.append(f"{one.table}: {rows}, {apart}{meanwhile}")
-        lines += [f"{one.table}: {row.key or 'columns'}: {row.why}" for row in one.differences]
+        lines += [
+            f"{one.table}: {f'{row.key}: ' if row.key else ''}{row.why}" for row in one.differences
+        ]
     lines += [f"{name}: not compared: {why}" for name, why in found.skipped.items()]
     given.tell(asdict(found), lines)
     return None if found.is_equal else Code.FAILED

@@ -1,13 +1,12 @@
 """Captured tables compared with their source, while both go on.
 
-V1. A slot of our own is begun, or, where no capture runs, its own slot is looked at: from there on
-    the source can tell what changes.
+V1. The capture's slot is copied, whether or not one reads it: the copy begins where the source was
+    told last that the logs have all.
 V2. A snapshot of the source is taken, and held.
-V3. A capture that runs is waited for until it has all that the snapshot shows.
-V4. A cut of the logs is named, for as long as this takes.
-V5. The slot tells which keys changed from V1 to now. Their rows may be newer on either side, so
+V3. A cut of the logs is named, for as long as this takes. It has all that came before V1.
+V4. The copy tells which keys changed between V1 and now. Their rows may be newer on either side, so
     they are left out, and counted. All others must be equal.
-V6. Each table is read on both sides. Rows fall into `RANGES` by the hash of their key; kept are, of
+V5. Each table is read on both sides. Rows fall into `RANGES` by the hash of their key; kept are, of
     each range, the number of rows and the sum of their hashes. Where those differ, the rows of the
     first such ranges are read again, and those that differ are named.
 
@@ -39,9 +38,9 @@ from clog.storage.env import Clock, Ids, SystemClock, SystemIds
 from clog.storage.errors import (
     InvalidInputError,
     SourceReplacedError,
-    SourceUnavailableError,
 )
 from clog.storage.keys.hashing import hash_keys, key_bytes
+from clog.storage.kinds import widens, word_of
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.types.columns import BYTES
 from clog.storage.values import dataclass
@@ -51,8 +50,6 @@ SHOWN_MAX: Final = 10
 """Of each table so many rows that differ are named."""
 _AGAIN_ROWS: Final = 100_000
 _KEEP_MS: Final = 86_400_000
-_PATIENCE_MS: Final = 60_000
-_LOOK_MS: Final = 100
 _FETCHED: Final = 10_000
 _SHIFT: Final = np.uint64(50)
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -69,7 +66,7 @@ class RowDifference:
     """A row that differs.
 
     Attributes:
-        key: as text.
+        key: as text; empty: it is a column that differs, in all rows.
         why: what is wrong; it names columns, and no value.
     """
 
@@ -102,7 +99,7 @@ class VerifiedTable:
     @property
     def is_equal(self) -> bool:
         """Whether all rows that were compared are equal."""
-        return not self.ranges
+        return not (self.ranges or self.differences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +154,7 @@ def verify_capture(
         InvalidInputError: there is no capture at the URL.
         SourceReplacedError: it is of another database.
         SourcePurgedError: the capture's slot is gone, so what changed since is not known.
-        SourceUnavailableError: the source does not answer, or the capture does not come on.
+        SourceUnavailableError: the source does not answer.
         NotFoundError: no table is meant; or the logs have no cut yet.
     """
     reach: dict[str, Any] = {"storage_options": storage_options, "single_writer": single_writer}
@@ -167,17 +164,17 @@ def verify_capture(
     home.check(source)
     name = f"verify-{ids.new_id()}"
     with source.connected() as ask, source.connected() as held:
-        slot, is_running = _slot(ask, source, home, name)  # V1
+        slot = name.replace("-", "_").lower()
+        if ask.slot(home.slot) is None:
+            raise source.lost(home.slot, "does not exist")
+        ask.rows("select pg_copy_logical_replication_slot(%s, %s, true)", [home.slot, slot])  # V1
         held.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         ((text,),) = held.rows("select pg_current_wal_insert_lsn()::text")  # V2
-        if is_running:
-            _await(ask, home, lsn_of(text), clock)  # V3
-        plans, skipped = _plans(
-            held, source, home, Choice(tuple(tables), tuple(exclude), events=True)
-        )
-        cut = snapshot(home.url, name, _KEEP_MS, clock=clock, ids=ids, **reach)  # V4
+        choice = Choice(tuple(tables), tuple(exclude), events=True)
+        plans, skipped = _plans(held, source, home, choice)
+        cut = snapshot(home.url, name, _KEEP_MS, clock=clock, ids=ids, **reach)  # V3
         try:
-            changed = _changed(ask, slot, home, plans)  # V5
+            changed = _changed(ask, slot, home, plans)  # V4
             found = []
             for one in plans:
                 if changed[one.table.oid] is None:
@@ -231,35 +228,6 @@ class _Home:
                 f"{self.url} captures {', '.join(sorted(self.sources))}, and the address leads to"
                 f" {name}"
             )
-
-
-def _slot(ask: Queries, source: Source, home: _Home, name: str) -> tuple[str, bool]:
-    """Does V1; returns the slot, and whether a capture runs. A slot of our own goes with the
-    connection.
-    """
-    found = ask.slot(home.slot)
-    if found is None:
-        raise source.lost(home.slot, "does not exist")
-    if found.active_pid is None:
-        return home.slot, False
-    own = name.replace("-", "_").lower()
-    ask.rows("select pg_create_logical_replication_slot(%s, 'pgoutput', true)", [own])
-    return own, True
-
-
-def _await(ask: Queries, home: _Home, lsn: int, clock: Clock) -> None:
-    """Does V3."""
-    end_ms = clock.monotonic_ms() + _PATIENCE_MS
-    while (found := ask.slot(home.slot)) is not None and found.active_pid is not None:
-        if found.confirmed_lsn >= lsn:
-            return
-        if clock.monotonic_ms() > end_ms:
-            raise SourceUnavailableError(
-                f"the capture into {home.url} is at {lsn_text(found.confirmed_lsn)}, and has not"
-                f" come to {lsn_text(lsn)} within a minute; compare when it follows more closely"
-            )
-        clock.sleep_ms(_LOOK_MS)
-    raise SourceUnavailableError(f"the capture into {home.url} ended meanwhile; compare again")
 
 
 def _plans(
@@ -333,15 +301,9 @@ class _Compared:
     def verified(
         self, held: Queries, log: Log, cut: Cut, changed: Collection[bytes]
     ) -> VerifiedTable:
-        """Does V6."""
+        """Does V5."""
         shown = log.table(at=cut)
-        there = set(shown.schema.names)
-        columns = pa.schema([field for field in self.plan.schema if field.name in there])
-        lacking = [
-            RowDifference("", f"the log has no column {name}")
-            for name in self.plan.schema.names
-            if name not in there
-        ]
+        columns, others = _common(self.plan.schema, shown.schema)
 
         def source(take: Take) -> None:
             select = self.table.select(self.where)
@@ -362,14 +324,37 @@ class _Compared:
         return VerifiedTable(
             *(self.table.what, log.url, rows, log_rows, len(changed)),
             ranges=ranges,
-            differences=(*lacking, *differences)[:SHOWN_MAX],
+            differences=(*others, *differences)[:SHOWN_MAX],
         )
+
+
+def _common(source: pa.Schema, log: pa.Schema) -> tuple[pa.Schema, list[RowDifference]]:
+    """Returns the columns that both have, with the types of the log, which may be wider; and what
+    is wrong with others.
+    """
+    columns, others = [], []
+    for field in source:
+        at = log.get_field_index(field.name)
+        kind = log.field(at).type if at >= 0 else None
+        if kind is None:
+            others.append(RowDifference("", f"the log has no column {field.name}"))
+        elif kind == field.type or _is_wider(kind, field.type):
+            columns.append(field.with_type(kind))
+        else:
+            why = f"column {field.name} is {kind} in the log, and {field.type} in the database"
+            others.append(RowDifference("", why))
+    return pa.schema(columns), others
+
+
+def _is_wider(kind: pa.DataType, narrow: pa.DataType) -> bool:
+    words = word_of(narrow), word_of(kind)
+    return words[0] is not None and words[1] is not None and widens(words[0], words[1])
 
 
 def _changed(
     ask: Queries, slot: str, home: _Home, tables: Sequence[_Compared]
 ) -> dict[int, set[bytes] | None]:
-    """Does V5; returns the keys by the tables' oids, None where a table was emptied."""
+    """Does V4; returns the keys by the tables' oids, None where a table was emptied."""
     found: dict[int, set[bytes] | None] = {one.table.oid: set() for one in tables}
     plans = {one.table.oid: (one, one.of_key) for one in tables}
     decoder = Decoder(lambda relation: plans.get(relation.oid))

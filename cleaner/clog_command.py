@@ -2,9 +2,14 @@
 their ``clog/__init__.py`` hides what a checkout has of the namespace.
 """
 
+import signal
+
 
 def main() -> None:
     """Runs the command line; the entry point of the distribution."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # While modules are imported, Ctrl-C ends the process: nothing is there to put in order.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from clog.cli import main as run
     except ModuleNotFoundError as e:

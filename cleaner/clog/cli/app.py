@@ -17,6 +17,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from clog.cli import signalled
 from clog.cli.options import Code
 from clog.cli.output import ERRORS_AS, WarningFormatter, drop_output, print_error, reader_has_left
 
@@ -128,6 +129,8 @@ class ClogGroup(TyperGroup):
             if code is None:
                 raise
             raise typer.Exit(code) from e
+        except KeyboardInterrupt:
+            raise typer.Exit(signalled()) from None
         finally:
             ERRORS_AS.set("text")
 

@@ -245,6 +245,7 @@ def legend(*, ascii_only: bool = False) -> "Text":
 
 _INDENT = 4
 _BAR_WIDTH_MIN = 20
+_TABLE_WIDTH_MIN = 64
 _AMOUNT_WIDTH = 28
 """Columns that the size beside a bar gets at least, so that bars are equally long."""
 
@@ -285,7 +286,7 @@ def description(
         legend(ascii_only=ascii_only),
         Text(),
         *waiting,
-        _configs(log["config"], log["config_overrides"], defaults),
+        _configs(log["config"], log["config_overrides"], defaults, width),
         Text(),
         table(["", ""], _totals(log, now_ms).items(), folds=[""], title="Totals"),
     )
@@ -301,7 +302,9 @@ def _partition(
 
     label = f"{detail['partition']:>{_INDENT - 1}} "
     amount = f" {size(detail['size_bytes'])}, {counted(detail['records'], 'record')}"
-    room = max(_BAR_WIDTH_MIN, width - len(label) - max(len(amount), _AMOUNT_WIDTH))
+    room = width - len(label) - max(len(amount), _AMOUNT_WIDTH)
+    if room < _BAR_WIDTH_MIN:  # Then the size comes below.
+        room, amount = max(1, width - len(label)), f"\n{' ' * (_INDENT - 1)}{amount}"
     picture = Text.assemble((label, "bold"), bar(detail, room, ascii_only=ascii_only), amount)
     covered, stable = detail["covered_offset"], detail["stable_offset"]
     facts = (
@@ -378,9 +381,11 @@ def _setting(config: Mapping[str, str], name: str) -> str:
 
 
 def _configs(
-    config: Mapping[str, str], overrides: Mapping[str, str], defaults: Mapping[str, str]
+    config: Mapping[str, str], overrides: Mapping[str, str], defaults: Mapping[str, str], width: int
 ) -> "Table":
-    """Returns all configs; those that were set stand out, with the default beside them."""
+    """Returns all configs; those that were set stand out, with the default beside them. In few
+    columns a line for each.
+    """
     from rich.text import Text
 
     from clog.storage.config.definitions import config_text
@@ -392,6 +397,11 @@ def _configs(
             note = f"set; default {config_text(name, defaults.get(name, '')) or 'none'}"
             style = "bold yellow"
         rows.append((Text(name, style), Text(config_text(name, value), style), note))
+    if width < _TABLE_WIDTH_MIN:
+        lines = (
+            [Text.assemble(name, "=", value, " " * bool(note), note)] for name, value, note in rows
+        )
+        return table([""], lines, folds=[""], title="Configuration")
     return table(["name", "value", ""], rows, folds=["value", ""], title="Configuration")
 
 

@@ -14,7 +14,7 @@ from clog.cli.options import (
     option,
     typed_schema,
 )
-from clog.cli.output import print_error, write_lines
+from clog.cli.output import print_error, print_note, write_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _NAMED_MAX = 5
 """Keys without a value that are named."""
+_UNINDEXED_MAX = 100
+"""Objects without key indexes, of which a command reads all keys: more are worth a note."""
 
 
 @command()
@@ -54,6 +56,13 @@ def get(
     wanted = dict(zip(asked_keys(asked, log.handle.tip.head.log.schema), keys, strict=True))
     rows, missing = _latest(log.table(at=at).of_keys(asked), list(wanted))
     write_lines(b"".join(_lines(rows, values=values, json=given.json)))
+    chunks = (c for all_of in log.handle.manifest().segments for s in all_of for c in s.chunks)
+    unindexed = len({c.object.path for c in chunks if not c.object.index_bytes})
+    if unindexed > _UNINDEXED_MAX:
+        print_note(
+            f"the keys of {unindexed} objects were read, as small appends leave them:"
+            f' "clog clean {log.url} --roll" makes them few, with key indexes'
+        )
     if not missing:
         return None
     when = "" if at is None else f" at version {at}"

@@ -18,6 +18,7 @@ from clog.cli.options import (
     Given,
     argument,
     command,
+    config_names,
     configs,
     flag,
     option,
@@ -223,7 +224,7 @@ def alter(
     *,
     config: list[str] | None = CONFIGS,
     delete_config: list[str] | None = option(
-        "--delete-config NAME", "Reset this config to its default."
+        "--delete-config NAME", "Reset this config to its default.", complete=config_names
     ),
     schema: Path | None = _SCHEMA,
     given: Given,

@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from enum import IntEnum
 from functools import wraps
+from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from clog.cli.output import print_json, print_note, say
+from clog.cli import note_signal, signalled
+from clog.cli.output import print_error, print_json, print_note, say
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,9 +109,14 @@ def choice(*allowed: str) -> Callable[[str], str]:
     return read
 
 
-def argument(name: str, said: str, default: Any = ...) -> Any:
+Complete = Callable[[str], list[str]]
+"""Returns what a text on the command line may become: shells ask for it at TAB."""
+
+
+def argument(name: str, said: str, default: Any = ..., complete: Complete | None = None) -> Any:
     """Returns an argument of a command, as the default of its parameter."""
-    return typer.Argument(default, metavar=name, help=said, show_default=False)
+    more: Any = {"autocompletion": complete} if complete else {}
+    return typer.Argument(default, metavar=name, help=said, show_default=False, **more)
 
 
 def flag(names: str, said: str) -> Any:
@@ -122,29 +130,68 @@ def option(
     said: str,
     read: Callable[[str], Any] | None = None,
     default: Any = None,
+    *,
     shown: str | None = None,
+    complete: Complete | None = None,
 ) -> Any:
     """Returns an option as the default of its parameter. ``form`` has its names, and then what its
-    value is called; ``shown`` stands in the help for a default of None.
+    value is called; ``shown`` stands in the help for a default of None; ``complete``: at TAB.
 
     >>> option("--max -n N", "Stop after this many.", integer()).metavar
     'N'
     """
     *names, value = form.split()
-    return typer.Option(
-        default, *names, metavar=value, help=said, parser=read, show_default=shown or True
-    )
+    more: Any = {"autocompletion": complete} if complete else {}
+    show: Any = shown or True
+    own = {"metavar": value, "help": said, "parser": read, "show_default": show}
+    return typer.Option(default, *names, **own, **more)
 
 
+def config_names(begun: str) -> list[str]:
+    """Returns the configs of a log whose names begin so.
+
+    >>> config_names("segment.m")
+    ['segment.ms']
+    """
+    from clog.storage.config.log_config import LogConfig
+
+    return [name for name in LogConfig.from_overrides({}).as_dict() if name.startswith(begun)]
+
+
+def _settings(begun: str) -> list[str]:
+    return [f"{name}=" for name in config_names(begun)]
+
+
+def local_logs(begun: str) -> list[str]:
+    """Returns the logs on this machine whose paths begin so, with at most one more folder between;
+    where there is none, the shell completes files.
+    """
+    if "://" in begun:
+        return []
+    above, _, name = begun.rpartition("/")
+    around = Path(f"{above}/" if begun.startswith("/") else above or ".")
+    found: list[str] = []
+    for depth in ("*", "*/*"):
+        for path in islice(around.glob(f"{depth}/_clog/log"), _COMPLETED_MAX):
+            log = str(path.parent.parent.relative_to(around))
+            if log.startswith(name):
+                found.append(f"{above}/{log}" if above or begun.startswith("/") else log)
+    return sorted(found)
+
+
+_COMPLETED_MAX = 1000
 URL = argument(
-    "URL", "The log: a local folder, or any fsspec URL (s3://bucket/orders, gs://…, abfs://…)."
+    "URL",
+    "The log: a local folder, or any fsspec URL (s3://bucket/orders, gs://…, abfs://…).",
+    complete=local_logs,
 )
-URLS = argument("[URL]…", "One or more logs.", None)
+URLS = argument("[URL]…", "One or more logs.", None, local_logs)
 PARTITION = option("--partition -p N", "Show only this partition.", integer())
 CONFIGS = option(
     "--config -c NAME=VALUE",
     "A config by its Kafka name, such as cleanup.policy=compact,delete, segment.ms=12h or"
     " segment.bytes=64m.",
+    complete=_settings,
 )
 _OPTIONS = option(
     "--option --storage-option -o KEY=VALUE",
@@ -155,6 +202,11 @@ _OPTIONS = option(
 _SINGLE_WRITER = flag(
     "--single-writer",
     "Write to a filesystem without exclusive create; no other process may ever write to the log.",
+)
+_TIMEOUT = option(
+    "--timeout TIME",
+    "End the command, in order, if it takes longer than this, such as 30s or 5min.",
+    duration_given,
 )
 _JSON = flag("--json", "Print JSON.")
 
@@ -224,7 +276,10 @@ def command(*, writes: bool = False, json: bool = True) -> Callable[[_Command], 
     def decorate(function: _Command) -> _Command:
         mine = list(inspect.signature(function).parameters.values())
         at = [p.name for p in mine].index("given")
-        added = [_parameter("options", list[str] | None, _OPTIONS)]
+        added = [
+            _parameter("options", list[str] | None, _OPTIONS),
+            _parameter("timeout", int | None, _TIMEOUT),
+        ]
         if writes:
             added.append(_parameter("single_writer", bool, _SINGLE_WRITER))
         if json:
@@ -233,9 +288,12 @@ def command(*, writes: bool = False, json: bool = True) -> Callable[[_Command], 
 
         @wraps(function)
         def run(**values: Any) -> None:
-            given = Given(**{name: values.pop(name) for name in names})
-            if code := function(**values, given=given):
-                raise typer.Exit(code)
+            timeout_ms = values.pop("timeout")
+            given = Given(**{name: values.pop(name) for name in names if name in values})
+            with ending_after(timeout_ms):
+                code = function(**values, given=given)
+            if code:
+                raise typer.Exit(signalled() if code is Code.INTERRUPTED else code)
 
         parameters = [*mine[:at], added[0], *mine[at + 1 :], *added[1:]]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -243,6 +301,30 @@ def command(*, writes: bool = False, json: bool = True) -> Callable[[_Command], 
         return run
 
     return decorate
+
+
+@contextmanager
+def ending_after(timeout_ms: int | None) -> Iterator[None]:
+    """Ends what takes longer in the block, as Ctrl-C does, and says so; None: never."""
+    if timeout_ms is None:
+        yield
+        return
+    came: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        note_signal(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, max(timeout_ms, 1) / 1000)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if came:
+            print_error(f"the command took longer than --timeout {timeout_ms} ms, and was ended")
 
 
 def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:

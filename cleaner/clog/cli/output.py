@@ -132,12 +132,14 @@ def table(
 
 
 def print_table(made: "Table") -> None:
-    """Prints a table on standard output, as wide as it is: a number that is cut is another
-    number.
+    """Prints a table on standard output, as wide as its columns that do not fold: a number that is
+    cut is another number.
     """
     console = stdout()
     wide = console.options.update(max_width=_TABLE_WIDTH_MAX)
-    console.width = max(console.width, console.measure(made, options=wide).maximum)
+    folds = any(not column.no_wrap for column in made.columns)
+    needed = console.measure(made, options=wide)
+    console.width = max(console.width, needed.minimum if folds else needed.maximum)
     console.print(made)
 
 

@@ -1,7 +1,7 @@
 """`clog produce`: lines of standard input become records.
 
 Lines come as soon as their line feeds do, from a terminal, a pipe or a file, with a limit on the
-wait. Ctrl-C ends the input: it is noted, once, instead of raised.
+wait. Ctrl-C and SIGTERM end the input: they are noted, once, instead of raised.
 """
 
 import io
@@ -15,6 +15,7 @@ from dataclasses import field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from clog.cli import note_signal
 from clog.cli.lines import LINE_FORMAT, parse_jsonl, parse_text
 from clog.cli.options import URL, Code, Given, choice, command, flag, integer, option, typed_schema
 from clog.cli.output import count, counted, print_note, stderr
@@ -125,8 +126,8 @@ def produce(
     empty value; a key alone is a tombstone, which deletes the key. JSON lines have key and value
     (or key_b64 and value_b64; null means null), and may have headers, timestamp and partition.
     A typed log takes only JSON lines, with key and value as clog consume --json prints them.
-    Empty lines are skipped. Ctrl-C appends the complete lines read so far, and reports what was
-    done.
+    Empty lines are skipped. Ctrl-C and SIGTERM append the complete lines read so far, and report
+    what was done.
 
     \b
     printf 'alice\t1\nbob\t\ncarol\n' | clog produce ./orders
@@ -332,33 +333,41 @@ class LineReader:
             block = os.read(self._fd, _BLOCK_BYTES)
         if not block:
             self._ended = True
-            return [self._tail] if self._tail else None
+            # Ctrl-C ends all of a pipeline: the last line may be half of one.
+            is_stopped = self._stops and select.select(self._stops, [], [], 0)[0]
+            return [self._tail] if self._tail and not is_stopped else None
         *lines, self._tail = (self._tail + block).split(b"\n")
         return lines
 
 
 class Interrupts:
-    """Whether Ctrl-C ``came``; once it did, there is something to read in the descriptor ``fd``."""
+    """Whether a signal ``came``; once it did, there is something to read in the descriptor
+    ``fd``.
+    """
 
     def __init__(self) -> None:
         self.fd, self.signalled = os.pipe()
         self.came = False
+        self.before: dict[int, Any] = {}
 
     def note(self, number: int, _frame: FrameType | None) -> None:
         """Notes it; the next one interrupts as ever."""
         self.came = True
-        signal.signal(number, signal.default_int_handler)
+        note_signal(number)
+        signal.signal(number, self.before[number])
         os.write(self.signalled, b"\0")
 
 
 @contextmanager
 def noting_interrupts() -> Iterator[Interrupts]:
-    """Notes Ctrl-C in the block, once, instead of raising."""
+    """Notes Ctrl-C and SIGTERM in the block, once, instead of raising."""
     interrupts = Interrupts()
-    before = signal.signal(signal.SIGINT, interrupts.note)
+    for number in map(int, (signal.SIGINT, signal.SIGTERM)):
+        interrupts.before[number] = signal.signal(number, interrupts.note)
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in interrupts.before.items():
+            signal.signal(number, handler)
         os.close(interrupts.fd)
         os.close(interrupts.signalled)

@@ -150,6 +150,13 @@ def test_the_page_fits_80_columns_without_colour():
     assert "earliest delete horizon in 1 d 1 h" in text.replace("\n    ", " ")
 
 
+def test_the_page_fits_40_columns():
+    """Bars go over the sizes, and each config has a line of its own."""
+    lines = page(width=40).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert any("cleanup.policy=compact" in line for line in lines)
+
+
 def test_the_page_says_how_far_masks_go():
     """Of a log that has any; of another not a word."""
     text = page(partition_details=[detail(covered_offset=90)])

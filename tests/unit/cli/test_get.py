@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from clog.cli.get import _UNINDEXED_MAX
 from clog.storage import Log, ManualClock
 
 T0 = 1_769_860_800_000
@@ -101,3 +102,18 @@ def test_the_history_of_a_key_reads_only_where_it_may_be(url):
     (batch,) = records_of_keys(counting, manifest, ranges, [b"2-7"])
     assert batch.column("offset").to_pylist() == [6007]
     assert counting.bytes_in < sum(manifest.files().values()) / 2
+
+
+def test_many_small_objects_are_worth_a_note(cli, log, url):
+    """Each costs a request, as long as nobody cleans: the note says how many there are, and what
+    helps."""
+    log.append([{"key": "alice", "value": "1"}])
+    assert cli("get", url, "alice").stderr == ""
+    for _ in range(_UNINDEXED_MAX):
+        log.append([{"key": "bob", "value": "1"}])
+    told = cli("get", url, "alice")
+    assert told.stdout == "alice\t1\n"
+    assert "103 objects" in told.stderr
+    assert f"clog clean {log.url} --roll" in told.stderr
+    cli("clean", url, "--roll", "--force")
+    assert cli("get", url, "alice").stderr == ""

@@ -1,0 +1,119 @@
+"""Signals and time limits end commands in order, as processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from clog.cli import options
+from clog.cli.options import config_names, local_logs
+from clog.storage import Log
+from clog_testing.model import rows_in
+
+COMMAND = [sys.executable, "-c", "from clog_command import main; main()"]
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+def started(*arguments, code=COMMAND[2]):
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_the_end_of_what_produce_reads(tmp_path, number):
+    """The whole lines that wait are appended, and what was done is told; the exit code is the
+    signal's."""
+    log = Log.create(str(tmp_path / "orders"), 1)
+    command = started("produce", log.url, "--linger", 600_000, "--batch-size", 2)
+    command.stdin.write("a\t1\nb\t2\nc\t3\nhalf")
+    command.stdin.flush()
+    while log.version == 0:  # The first batch is there, so the rest was read with it.
+        time.sleep(0.05)
+    command.send_signal(number)
+    out, err = command.communicate()
+    assert (command.returncode, err) == (SIGNALS[number], "")
+    assert "interrupted: appended 3 records in 2 commits" in out
+    assert [row[2].value for row in rows_in(log.read())] == [b"1", b"2", b"3"]
+
+
+def test_sigterm_ends_a_command_that_follows(tmp_path):
+    """In order: without a traceback, and with the code that service managers know."""
+    log = Log.create(str(tmp_path / "orders"), 1)
+    log.append([{"key": "a", "value": "1"}])
+    command = started("consume", log.url, "--follow", "--reader", "billing")
+    assert command.stdout.readline() == "a\t1\n"
+    log.append([{"key": "b", "value": "2"}])
+    assert command.stdout.readline() == "b\t2\n"
+    command.send_signal(signal.SIGTERM)
+    assert command.communicate() == ("", "")
+    assert command.returncode == 143
+    assert log.reader("billing").next_offsets()[0] >= 1
+
+
+def test_ctrl_c_while_it_starts_prints_no_traceback(tmp_path):
+    """At any moment of it: the process ends, by the signal or with its code."""
+    Log.create(str(tmp_path / "orders"), 1)
+    code = "import clog_command; print('begun', flush=True); clog_command.main()"
+    for delay_s in (0.02, 0.1, 0.2, 0.4, 0.8):
+        command = started("describe", tmp_path / "orders", code=code)
+        assert command.stdout.readline() == "begun\n"
+        time.sleep(delay_s)
+        command.send_signal(signal.SIGINT)
+        _, err = command.communicate()
+        assert err == "", delay_s
+        assert command.returncode in (-signal.SIGINT, 130, 0)
+
+
+def test_an_ignored_signal_stays_ignored(tmp_path):
+    """As a shell wants it of what it starts in the background."""
+    Log.create(str(tmp_path / "orders"), 1)
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN);" + COMMAND[2]
+    command = started("consume", tmp_path / "orders", "--follow", "--timeout", "2s", code=code)
+    time.sleep(0.5)
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate()
+    assert command.returncode == 1
+    assert "--timeout" in err
+
+
+def test_a_command_that_takes_too_long_is_ended(cli, tmp_path):
+    """By the limit that was given, with one line that says so."""
+    log = Log.create(str(tmp_path / "orders"), 1)
+    before = signal.getsignal(signal.SIGALRM)
+    result = cli("consume", log.url, "--follow", "--timeout", "300ms", code=1)
+    assert "error: the command took longer than --timeout 300 ms" in result.stderr
+    assert signal.getsignal(signal.SIGALRM) is before
+    cli("describe", log.url, "--timeout", "5min")
+    cli("describe", log.url, "--timeout", "soon", code=2)
+
+
+def test_names_are_completed(tmp_path, monkeypatch):
+    """Configs, and logs on this machine; of what is no log nothing, so that the shell goes on with
+    files."""
+    assert {"segment.ms", "segment.bytes"} <= set(config_names("segment."))
+    for name in ("orders", "orders-copy", "deep/er/log", "far/too/deep/log"):
+        Log.create(str(tmp_path / name), 1)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert local_logs("or") == ["orders", "orders-copy"]
+    assert local_logs("deep/e") == ["deep/er/log"]
+    assert local_logs(f"{tmp_path}/orders-") == [f"{tmp_path}/orders-copy"]
+    assert local_logs("oth") == local_logs("s3://bucket/o") == local_logs("none/") == []
+    assert options._settings("segment.m") == ["segment.ms="]
+    found = subprocess.run(
+        COMMAND,
+        env={**os.environ, "_CLOG_COMPLETE": "complete_bash", "COMP_WORDS": "clog get or"}
+        | {"COMP_CWORD": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.split() == ["orders", "orders-copy"]

@@ -160,7 +160,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     \b
     clog mirror kafka://broker:9092/orders s3://bucket/orders --once
     clog mirror 'kafka://broker:9092/orders-*' s3://bucket/mirror
-    clog mirror kafka://broker:9092/users s3://bucket/users --decode json --schema users.json
+    clog mirror kafka://broker:9092/users ./users --decode json --schema u.json
     clog mirror s3://bucket/orders kafka://broker:9092/orders-2
     """
     from clog.bridge.topic import SCHEME, address_of

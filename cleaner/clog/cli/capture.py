@@ -107,7 +107,7 @@ def capture(  # noqa: PLR0913 - one for each option
     \b
     clog capture postgres://clog@db:5432/shop s3://bucket/shop --once
     clog capture postgres://clog@db/shop s3://bucket/shop --tables 'sales.*'
-    clog capture postgres://clog@db/shop s3://bucket/shop --mask public.users.email=hash
+    clog capture postgres://clog@db/shop ./shop --mask public.users.email=hash
     clog capture postgres://clog@db/shop s3://bucket/shop --verify
     """
     from clog.bridge import capture as run

@@ -5,33 +5,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
-
-SIGNALLED_BASE = 128
-_came: list[int] = []
-
-
-def signalled() -> int:
-    """Returns the exit code of a command that a signal ended: 130 for Ctrl-C, 143 for SIGTERM, 1
-    where it took too long.
-    """
-    number = _came[-1] if _came else signal.SIGINT
-    return 1 if number == signal.SIGALRM else SIGNALLED_BASE + number
-
-
-def note_signal(number: int) -> None:
-    """Notes by which signal the command ends."""
-    _came.append(number)
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    """Ends a command in order, by `KeyboardInterrupt`; at once while modules are imported, as
-    nothing is begun that could be put in order.
-    """
-    if not hasattr(sys.modules.get("clog.storage.log"), "Log"):
-        os._exit(SIGNALLED_BASE + number)
-    note_signal(number)
-    raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -49,9 +22,11 @@ def main() -> None:
         from clog.storage.env import install_extra
 
         raise SystemExit(f"the command line needs {e.name}: {install_extra('cli')}") from e
+    from clog.cli.options import end_in_order
+
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # As `nohup` and others want it.
-            signal.signal(number, _end)
+            signal.signal(number, end_in_order)
     app(prog_name="clog")
 
 

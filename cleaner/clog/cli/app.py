@@ -17,8 +17,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from clog.cli import signalled
-from clog.cli.options import Code
+from clog.cli.options import Code, signalled
 from clog.cli.output import ERRORS_AS, WarningFormatter, drop_output, print_error, reader_has_left
 
 COMMANDS: dict[str, dict[str, str]] = {

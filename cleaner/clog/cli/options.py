@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from clog.cli import note_signal, signalled
 from clog.cli.output import print_error, print_json, print_note, say
 
 if TYPE_CHECKING:
@@ -35,6 +35,33 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST"
 INTEGER_MAX = 2**63 - 1
 _DIGITS_MAX = len(str(INTEGER_MAX))
 _SHOWN_MAX = 40
+
+
+_SIGNALLED_BASE = 128
+_came: list[int] = []
+
+
+def signalled() -> int:
+    """Returns the exit code of a command that a signal ended: 130 for Ctrl-C, 143 for SIGTERM, 1
+    where it took too long.
+    """
+    number = _came[-1] if _came else signal.SIGINT
+    return 1 if number == signal.SIGALRM else _SIGNALLED_BASE + number
+
+
+def note_signal(number: int) -> None:
+    """Notes by which signal the command ends."""
+    _came.append(number)
+
+
+def end_in_order(number: int, _frame: FrameType | None) -> None:
+    """Ends a command, as a handler of signals, by `KeyboardInterrupt`; at once while modules are
+    imported, as nothing is begun that could be put in order.
+    """
+    if not hasattr(sys.modules.get("clog.storage.log"), "Log"):
+        os._exit(_SIGNALLED_BASE + number)
+    note_signal(number)
+    raise KeyboardInterrupt
 
 
 class Code(IntEnum):

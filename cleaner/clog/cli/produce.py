@@ -15,9 +15,19 @@ from dataclasses import field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from clog.cli import note_signal
 from clog.cli.lines import LINE_FORMAT, parse_jsonl, parse_text
-from clog.cli.options import URL, Code, Given, choice, command, flag, integer, option, typed_schema
+from clog.cli.options import (
+    URL,
+    Code,
+    Given,
+    choice,
+    command,
+    flag,
+    integer,
+    note_signal,
+    option,
+    typed_schema,
+)
 from clog.cli.output import count, counted, print_note, stderr
 from clog.storage.values import dataclass
 

@@ -34,8 +34,8 @@ def blocks(path):
     return BLOCK.findall((ROOT / path).read_text())
 
 
-ELSEWHERE = ("# spark", "# with Kafka", "# with PostgreSQL")
-"""How a block begins that Spark's tests run, or that needs a broker or a database."""
+ELSEWHERE = ("# spark", "# with Kafka", "# with PostgreSQL", "# with Airflow", "# with Dagster")
+"""How a block begins that Spark's tests run, or that needs a broker, a database or a scheduler."""
 PYTHON = [
     pytest.param(path, code, id=f"{path} {number}")
     for path in DOCUMENTS

@@ -32,6 +32,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCE = PROJECT["urls"]["Source"]
 PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector", "clog.bridge")
+OUT_OF_SEARCH = re.compile(
+    r"(\w+/)*(decisions|tests|integration|benchmarks)/|(CHANGELOG|CONTRIBUTING|RELEASE|STYLE|SECURITY)\.md"
+)
+"""Pages that are found by their place: they would stand before the guides, which are shorter."""
+GUIDE = re.compile(
+    r"README\.md|docs/(five-minutes|spark-sql|running|clouds|why-slow|faq|operations)\.md"
+)
+"""Pages that stand first: what a newcomer asks for."""
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 
@@ -70,10 +78,17 @@ def bring(folder: Path, page: str, known: frozenset[str]) -> None:
     text = (ROOT / page).read_text()
     for written, wanted in set(linked(page, text, known)):
         text = text.replace(f"]({written})", f"]({wanted})")
-    put(folder, page, text)
+    put(folder, page, searched(page) + text)
     for picture in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", text):
         path = normpath(str(PurePosixPath(page).parent / picture))
         put(folder, path, (ROOT / path).read_bytes())
+
+
+def searched(page: str) -> str:
+    """Returns what tells the search how much a page counts."""
+    if OUT_OF_SEARCH.match(page):
+        return "---\nsearch:\n  exclude: true\n---\n\n"
+    return "---\nsearch:\n  boost: 3\n---\n\n" if GUIDE.match(page) else ""
 
 
 def put(folder: Path, page: str, content: str | bytes) -> None:
@@ -199,7 +214,7 @@ def build(folder: Path) -> None:
     put(folder, "reference/options.md", options())
     put(folder, "reference/configs.md", configs())
     put(folder, "reference/metrics.md", metrics())
-    put(folder, "decisions.md", decisions(known))
+    put(folder, "decisions.md", searched("docs/decisions/") + decisions(known))
     shutil.copytree(Path(__file__).parent / "assets", folder / "assets", dirs_exist_ok=True)
 
 

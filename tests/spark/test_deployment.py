@@ -150,6 +150,13 @@ def run_block(code, spark, tmp_path, *names, **given):
     return found
 
 
+def test_the_spark_of_the_guide_on_sql_runs(spark, tmp_path):
+    """As it stands."""
+    (code,) = spark_blocks("docs/spark-sql.md")
+    run_block(code, spark, tmp_path, "trips-of-sql")
+    assert [row.city for row in spark.table("trips").collect()] == ["Riga"]
+
+
 @pytest.mark.core
 def test_the_spark_of_the_readme_runs(spark, queries, tmp_path):
     """As it stands, from the session to the table, on a log as the README's Python makes it."""

@@ -55,6 +55,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from threading import Thread
 from typing import Any, Literal, Protocol, TypeVar
@@ -355,6 +356,23 @@ def together(calls: Sequence[tuple[Store, Callable[[], _T]]]) -> list[_T | Excep
             except Exception as e:  # noqa: BLE001 - the others go on
                 done.append(e)
     return done
+
+
+def at_once(calls: Iterable[Callable[[], Iterable[_T]]], threads: int) -> Iterator[Iterable[_T]]:
+    """Yields what the calls return, or raises what they raise, in their order; so many of them are
+    under way at the same time, in threads where they are more than one.
+    """
+    begun: deque[Callable[[], Iterable[_T]]] = deque()
+    for call in calls:
+        begun.append(begin_in_thread(partial(_listed, call)) if threads > 1 else call)
+        if len(begun) >= threads:
+            yield begun.popleft()()
+    while begun:
+        yield begun.popleft()()
+
+
+def _listed(call: Callable[[], Iterable[_T]]) -> Iterable[_T]:
+    return [*call()]
 
 
 def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:

@@ -9,6 +9,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clog.bridge.postgres import types as pg
 from clog.bridge.postgres.loading import _Rows, load
@@ -420,6 +422,54 @@ def test_declared_dimensions_are_levels():
     assert by_load(plan, ["{{1,2},{3,NULL}}", "{}"]).to_pylist() == [[[1, 2], [3, None]], []]
     with pytest.raises(SourceError, match="other than 2 dimensions"):
         by_stream(plan, ["{1}"])
+
+
+MOMENTS = st.from_regex(
+    r"-?\d{1,8}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,7})?)?(\+00)?( BC)?", fullmatch=True
+)
+TEXTS = st.text() | st.text('0123456789{}",\\\\NULx.-+e[]=: ') | MOMENTS | st.just("NaN")
+
+
+@given(st.sampled_from(sorted(types())), st.lists(st.none() | TEXTS, min_size=1), st.integers(0, 3))
+def test_strange_texts_are_refused(oid, texts, ndims):
+    """Whatever text stands for a value, it becomes one of the type, or is refused in our words."""
+    try:
+        found = by_stream(plan_for(oid, ndims=ndims), texts)
+    except SourceError:
+        return
+    found.validate(full=True)
+    assert [v is None for v in texts] == [not v for v in found.is_valid().to_pylist()]
+
+
+def printed(array):
+    """An array as the server writes it."""
+    parts = []
+    for value in array:
+        if isinstance(value, list):
+            parts.append(printed(value))
+        elif value is None:
+            parts.append("NULL")
+        elif value == "" or value.upper() == "NULL" or set(value) & set('{}",\\ \n\t'):
+            parts.append('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"')
+        else:
+            parts.append(value)
+    return "{" + ",".join(parts) + "}"
+
+
+ELEMENTS = st.none() | st.text('aé"\\,{} \n', max_size=4) | st.sampled_from(["NULL", "null", ""])
+ARRAYS = st.lists(ELEMENTS, max_size=4)
+GRIDS = st.integers(1, 3).flatmap(
+    lambda n: st.lists(st.lists(ELEMENTS, min_size=n, max_size=n), max_size=3)
+)
+
+
+@given(st.lists(st.none() | ARRAYS, min_size=1), st.lists(st.none() | GRIDS, min_size=1))
+def test_arrays_are_read_as_they_are_written(arrays, grids):
+    """Quotes, escapes, nulls, empty texts and empty arrays, in one dimension and in two."""
+    for values, ndims in ((arrays, 1), (grids, 2)):
+        texts = [None if one is None else printed(one) for one in values]
+        for way in (by_stream, by_load):
+            assert way(plan_for(10_025, ndims=ndims), texts).to_pylist() == values
 
 
 def test_an_unknown_type_is_refused():

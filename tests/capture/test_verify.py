@@ -141,6 +141,23 @@ def test_what_is_no_home_is_refused(postgres, url, tmp_path):
     assert snapshots(url) == []
 
 
+def test_a_partition_that_was_emptied(postgres, url):
+    """Its rows are in the log alone: the stream does not say it (H-C12)."""
+    postgres.sql(
+        "create table p (id int primary key) partition by range (id)",
+        "create table p1 partition of p for values from (0) to (5)",
+        "create table p2 partition of p for values from (5) to (9)",
+        "insert into p select generate_series(3, 6)",
+    )
+    capture(postgres.dsn, url, once=True)
+    assert verify_capture(postgres.dsn, url).is_equal
+    postgres.sql("truncate p1")
+    (one,) = verify_capture(postgres.dsn, url).tables
+    assert {d.key for d in one.differences} == {"id=3", "id=4"}
+    capture(postgres.dsn, url, once=True)
+    assert verify_capture(postgres.dsn, url).is_equal
+
+
 def test_the_command(postgres, url):
     """`clog capture --verify` says what differs, and exits with 1 if anything does."""
     from typer.testing import CliRunner

@@ -286,6 +286,32 @@ def test_each_type_by_both_ways(postgres, connection, tmp_path):
         assert plain(column.cast(plan.schema.field(name).type)) == plain(changes.rows[name]), name
 
 
+@pytest.mark.nightly
+def test_row_security_hides_no_rows(postgres, connection):
+    """A user who would be shown a part of the rows is refused; limits of its role do not hold."""
+    import psycopg2
+
+    postgres.sql(
+        "create table t (id int primary key)",
+        "insert into t values (1), (2)",
+        "alter table t enable row level security",
+        "create policy p on t using (id = 1)",
+        f"create role reader_{postgres.name} login",
+        f"grant select on t to reader_{postgres.name}",
+        f"alter role reader_{postgres.name} set statement_timeout = 1",
+    )
+    plan = pg.plan_of(connection, columns_of(connection, "public.t"), what="public.t")
+    dsn = postgres.dsn.replace("postgres@", f"reader_{postgres.name}@")
+    reader = psycopg2.connect(dsn, options=pg.session_options())
+    try:
+        with pytest.raises(psycopg2.errors.InsufficientPrivilege, match="row-level security"):
+            load(reader, "select * from public.t", plan, lambda batch: None)
+    finally:
+        reader.close()
+    assert load(connection, "select * from public.t", plan, lambda batch: None) == 2
+    postgres.sql(f"drop owned by reader_{postgres.name}", f"drop role reader_{postgres.name}")
+
+
 NUMERIC = (9 << 16 | 2) + 4
 BUILTIN = {
     16: "bool",

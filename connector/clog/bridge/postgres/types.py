@@ -37,8 +37,14 @@ SESSION: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
     "extra_float_digits": "3",
     "search_path": "pg_catalog",
+    "row_security": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
 }
-"""What a session must have set whose texts are read here."""
+"""What a session must have set whose texts are read here. Of a table with row security all rows are
+read, or none, with an error: the stream has all, too. A load takes as long as it takes.
+"""
 DECIMAL_DIGITS_MAX: Final = 38
 """Beyond them many readers have no decimals, or round them."""
 _VARHDRSZ: Final = 4

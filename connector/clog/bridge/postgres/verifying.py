@@ -163,7 +163,7 @@ def verify_capture(
     source = Source(dsn)
     home.check(source)
     name = f"verify-{ids.new_id()}"
-    with source.connected() as ask, source.connected() as held:
+    with source.talking(), source.connected() as ask, source.connected() as held:
         slot = name.replace("-", "_").lower()
         if ask.slot(home.slot) is None:
             raise source.lost(home.slot, "does not exist")

@@ -78,7 +78,7 @@ from clog.storage.format.chunks import Released
 from clog.storage.format.columns import INLINE_PARTITIONS_MAX
 from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
 from clog.storage.format.cuts import CutLogsAt
-from clog.storage.format.log_info import ERASURES, PROPOSALS
+from clog.storage.format.log_info import PROPOSALS
 from clog.storage.format.manifest import Manifest, read_snapshot
 from clog.storage.format.transactions import PositionsAt
 from clog.storage.format.writers import WriterPages
@@ -501,11 +501,9 @@ def _old_proposals(handle: Handle, *, before_ms: int) -> list[StoredObject]:
 
 
 def _left_requests(handle: Handle, *, before_ms: int) -> list[StoredObject]:
-    """Returns documents of erasures that were written before a time and that the log does not name;
-    one LIST in a log that may have some.
+    """Returns documents of erasures that were written before a time and that the log does not name:
+    of requests that were never made, perhaps its first one. One LIST.
     """
-    if ERASURES not in handle.tip.head.log.features:
-        return []
     known = handle.manifest().erasures
     return [
         found

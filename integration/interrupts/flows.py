@@ -7,9 +7,11 @@ to be done again. What was acknowledged is read by a fresh handle, once; what wa
 there once, or not at all; and each commit is one that readers can use.
 """
 
+import sys
 import tempfile
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -26,11 +28,14 @@ from clog.storage import (
 from clog.storage.commit import committer
 from clog.storage.env import SeededIds
 from clog.storage.format.commits import lacks_edits, read_commit
+from clog.storage.store.contract import StoredObject, WrappingStore
 from clog_testing.crash import discard, memory_store
+from clog_testing.delaying import Sleeper
 
 HANGS_S = 30
 """How long another thread may take for an append before it is said to hang."""
 START_MS = 1_700_000_000_000
+LONG = "x" * 60
 _SEEDS = count(1)
 
 
@@ -300,6 +305,110 @@ class Store(Flow):
         super().close()
 
 
+class Asked(WrappingStore):
+    """A store that counts the requests that are made while an interrupt passes."""
+
+    passing = 0
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        self._count()
+        return self.inner.get(path, start, end)
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        self._count()
+        self.inner.put(path, data)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._count()
+        self.inner.create(path, data)
+
+    def delete(self, path: str) -> None:
+        self._count()
+        self.inner.delete(path)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        self._count()
+        return self.inner.list(prefix)
+
+    def _count(self) -> None:
+        self.passing += isinstance(sys.exc_info()[1], KeyboardInterrupt)
+
+
+class Propose(Flow):
+    """An append that lost a race where writers combine (COMMIT.md §14): it is proposed, and
+    committed by its own author, as nobody else comes by. An interrupt makes no requests, and what
+    the handle appends next comes later.
+    """
+
+    clock: Sleeper
+
+    def prepare(self) -> None:
+        self.log.upgrade(["proposals"])
+        self.clock, self.asked = Sleeper(START_MS), Asked(self.root)
+        self.posted()
+        self.log = Log.open(self.asked, clock=self.clock, ids=SeededIds(next(_SEEDS)))
+        self.append("race", self.open())
+
+    def posted(self) -> None:
+        """What others proposed before."""
+
+    def again(self) -> None:
+        for _ in range(2):  # Others combine, and take along what they find.
+            late, n = self.open(), next(_SEEDS)
+            self.append(f"late race {n}", self.open())
+            self.append(f"late {n}", late)
+
+    def check(self) -> None:
+        self.clock.during.clear()
+        assert self.asked.passing == 0, f"{self.asked.passing} requests after an interrupt"
+        super().check()
+        found = [v.decode() for batch in self.open().read() for v in values_of(batch)]
+        if "act" in found:
+            assert found.index("act") < found.index("from a thread"), "a zombie"
+
+
+class TakenAlong(Propose):
+    """The same, and another commits it meanwhile."""
+
+    def act(self) -> None:
+        self.clock.during.append(super().again)
+        super().act()
+
+
+class Combine(Propose):
+    """An append that takes along what others left."""
+
+    def posted(self) -> None:
+        self.doubtful |= {"left 0", "left 1"}
+        for n in range(2):
+            left = self.open()
+            self.append(f"race of {n}", self.open())
+            self.clock.during.append(interrupt)
+            with suppress(KeyboardInterrupt):
+                left.append(row(f"left {n}"))
+
+
+class Withdraw(Propose):
+    """An append that is refused once it was proposed, and so is withdrawn."""
+
+    def act(self) -> None:
+        self.clock.during.append(lambda: self.limit("30"))
+        self.doubtful.add(LONG)
+        with suppress(InvalidInputError):
+            self.log.append(row(LONG))
+            raise AssertionError("it is not refused")
+        self.is_refused = True
+
+    def limit(self, bytes_max: str | None) -> None:
+        self.open().alter({"max.message.bytes": bytes_max})
+
+    def check(self) -> None:
+        self.limit(None)
+        super().check()
+        found = [v.decode() for batch in self.open().read() for v in values_of(batch)]
+        assert not (LONG in found and hasattr(self, "is_refused")), "refused, and there"
+
+
 FLOWS: dict[str, type[Flow]] = {
     "append": Flow,
     "producer": Producer,
@@ -313,7 +422,15 @@ FLOWS: dict[str, type[Flow]] = {
     "visible transaction": VisibleTransaction,
     "publish": Publish,
     "state store": Store,
+    "propose": Propose,
+    "taken along": TakenAlong,
+    "combine": Combine,
+    "withdraw": Withdraw,
 }
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def row(value: str) -> list[dict[str, object]]:

@@ -29,14 +29,13 @@ from clog.storage.errors import (
     StoreUnavailableError,
 )
 from clog.storage.format import documents
+from clog.storage.store.contract import StoredObject
 from clog_testing.delaying import result_of
 from clog_testing.faults import CrashedError
 from clog_testing.interrupts import Tracer, tracing
 
 INTERRUPTED_EVERY = 4
 """In one of so many worlds writers are interrupted."""
-INTERRUPTED_LINES = 800
-"""About as many as an append passes in the commit protocol."""
 
 
 class Actor:
@@ -50,6 +49,7 @@ class Actor:
         may_be_late: its clock may be so wrong that it is refused.
         may_be_off: its clock may be days ahead, which is refused, or behind, which harms nobody.
         may_be_interrupted: it goes on with its handle after an interrupt.
+        interrupted_lines: about as many as an append passes in the commit protocol.
         works_on_log: the log is open when it acts.
         plan: asks the world at each call of the store, at home.
         since: what it did last: "objects" once it put one, "commit" once it made one.
@@ -62,6 +62,7 @@ class Actor:
     may_be_late = False
     may_be_off = False
     may_be_interrupted = False
+    interrupted_lines = 800
     works_on_log = True
 
     def __init__(self, world, name: str, clock) -> None:
@@ -171,7 +172,7 @@ class Actor:
         if not can or self._own_dice.uniform() < 0.5:
             yield
             return
-        line = int(self._own_dice.uniform() * INTERRUPTED_LINES)
+        line = int(self._own_dice.uniform() * self.interrupted_lines)
         with tracing(Tracer(line, under="clog.storage.commit.")):
             yield
 
@@ -184,6 +185,14 @@ class Actor:
     @property
     def _known(self) -> Log | None:
         return self._opened.get(self.site.number)
+
+    def doze(self, call, oracle):
+        """What tells whether it wakes, if it falls asleep over a call; None: it does not."""
+        creates = call.operation == "create" and call.path.startswith(documents.COMMITS)
+        hints = call.operation == "put" and call.path == documents.LATEST
+        if not (creates or hints) or not self.sleeps or self.world.roll(100) >= self.sleepiness:
+            return None
+        return self.awaited(oracle, documents.version_of(call.path) if creates else oracle.newest)
 
     def awaited(self, oracle, version: int):
         """What tells whether it wakes, if it falls asleep over a version."""
@@ -221,6 +230,18 @@ class _Plan:
         self._actor, self._site = actor, site
         self.data: bytes | memoryview = b""
         self.ranges = ""
+        self._shown: dict[str, StoredObject] = {}
+
+    def listed(self, prefix: str, found: Iterator[StoredObject]) -> Iterator[StoredObject]:
+        """What a LIST shows: where names are hidden, of proposals any part of what is there, and of
+        what was there.
+        """
+        world = self._actor.world
+        if not (world.hides_names and documents.PROPOSALS in prefix):
+            return found
+        known, self._shown = self._shown, {one.path: one for one in found}
+        both = known | self._shown
+        return iter([both[path] for path in sorted(both) if world.roll(4)])
 
     def begin(self, call):
         return self._actor.begin(call)
@@ -250,6 +271,7 @@ class PlainWriter(Actor):
 
     may_be_off = True
     may_be_interrupted = True
+    refusals = (CommitConflictError, StoreUnavailableError)
 
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
@@ -259,11 +281,12 @@ class PlainWriter(Actor):
         log, batch = self.log, self.world.batch()
         self._count += 1
         intent = self.oracle.intent(f"{self.name} {self._count}")
+        intent.place = log.handle, self._count
         self.putting = intent, batch.rows
         try:
             result = log.append(batch.table, batch.partition)
-        except (CommitConflictError, StoreUnavailableError) as e:
-            assert not intent.commits, f"{intent.name} happened, and was told {e}"
+        except self.refusals as e:
+            denied(intent, e)
             return
         told(self, intent, result)
 
@@ -342,6 +365,12 @@ class Sink(Producer):
 
     def abort(self, objects) -> None:
         """Nothing, as the connector: what failed may have happened."""
+
+
+def denied(intent, error) -> None:
+    """An append was not done: it is not in the log, and will not be."""
+    assert not intent.commits, f"{intent.name} happened, and was told {error}"
+    intent.is_denied = True
 
 
 def told(actor: Actor, intent, result) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from planted import planted
 from planted_deals import DEAL_BUGS
-from world import SEVERAL, SPECIAL_EVERY, World, world_of
+from planted_proposals import PROPOSAL_BUGS
+from world import SEVERAL, SPECIAL_EVERY, World, is_of_authors, world_of
 
 _FAILURES_MAX = 100
 
@@ -83,6 +84,9 @@ def is_of_deals(seed: int) -> bool:
     return seed % SPECIAL_EVERY in SEVERAL
 
 
+_MADE_FOR = ((DEAL_BUGS, is_of_deals), (PROPOSAL_BUGS, is_of_authors))
+
+
 def run_chunk(seeds: tuple[int, int, bool]) -> Tally:
     """Runs seeds from one to before the other; only those with several logs, if that is asked."""
     first, end, deals_only = seeds
@@ -104,7 +108,8 @@ def run_chunk(seeds: tuple[int, int, bool]) -> Tally:
 
 def find(name: str, *, first: int, seeds: int, enough: int) -> tuple[list[int], int, str]:
     """Plants a bug, and runs up to so many seeds from the first on, until enough of them find it:
-    those with several logs, where it is one of transactions over them.
+    those with several logs, where it is one of transactions over them, those of authors, where it
+    is one of combining.
 
     Returns the seeds that found it, how many ran, and what the first of them says.
     """
@@ -112,7 +117,7 @@ def find(name: str, *, first: int, seeds: int, enough: int) -> tuple[list[int], 
     message = ""
     ran = 0
     with planted(name):
-        asked = is_of_deals if name in DEAL_BUGS else lambda _seed: True
+        asked = next((asked for bugs, asked in _MADE_FOR if name in bugs), lambda _seed: True)
         for seed in islice(filter(asked, count(first)), seeds):
             _, failure = run_one(seed)
             ran += 1

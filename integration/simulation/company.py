@@ -62,7 +62,7 @@ class Company(Actor):
         request = AppendRequest(
             handle.store.url, [obj], writer, handle.writer_pages, handle.ids.uniform
         )
-        return intent, last, _Waiting(request.prepare, len(obj.chunks))
+        return intent, last, _Waiting(request.prepare, len(obj.chunks), request.proposed)
 
     def _check(self, intent, last: int, outcome, *, happened: bool, alone: bool) -> None:
         over = self.oracle.is_over

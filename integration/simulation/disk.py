@@ -133,6 +133,9 @@ class ActorStore(FaultyStore):
         self.plan.ranges = "".join(f" {start}:{end}" for start, end in ranges)
         return super().get_ranges(path, ranges)
 
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        return self.plan.listed(prefix, super().list(prefix))
+
     def put(self, path: str, data: bytes | memoryview) -> None:
         self.plan.data = data
         super().put(path, data)

@@ -13,6 +13,8 @@ class Intent:
         strays: the versions that it created where nothing was left of the log.
         given: by partition the offsets that its records come with, where they do (`mirrors`).
         deal: of records that are undecided for a time, the transaction (`deals`).
+        place: the handle that appends it, and how many it appended before.
+        is_denied: its actor was told that it did not happen.
     """
 
     name: str
@@ -21,6 +23,8 @@ class Intent:
     strays: list[int] = field(default_factory=list)
     given: dict[int, list[int]] = field(default_factory=dict)
     deal: object = None
+    place: tuple[object, int] | None = None
+    is_denied: bool = False
 
 
 @dataclass(frozen=True)

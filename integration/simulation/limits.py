@@ -15,6 +15,7 @@ import clog.cleaner.duties.sweep
 import clog.cleaner.masks
 import clog.cleaner.passes.run_pass
 import clog.state.cache
+import clog.storage.commit.combining
 import clog.storage.commit.committer
 import clog.storage.format.chunks
 import clog.storage.format.columns
@@ -51,12 +52,17 @@ def patching() -> Iterator[Patch]:
 
 
 @contextmanager
-def small_limits(*, parquet: bool = False) -> Iterator[None]:
-    """Sets them; with ``parquet`` objects stay what they are."""
+def small_limits(*, parquet: bool = False, answers: int = 12) -> Iterator[None]:
+    """Sets them; with ``parquet`` objects stay what they are. ``answers``: as many a head holds."""
     storage, cleaner, state = clog.storage, clog.cleaner, clog.state
     with patching() as patch:
         patch(storage.format.documents, "BLOCK_VERSIONS", BLOCK_VERSIONS)
         patch(storage.commit.committer, "SNAPSHOT_EDIT_BYTES_MIN", 10)
+        patch(storage.commit.combining, "ANSWERED_VERSIONS", 4)
+        patch(storage.commit.combining, "ANSWERED_MS", 1_000)
+        patch(storage.commit.combining, "ANSWERS_MAX", answers)
+        patch(storage.commit.combining, "COMBINED_CHUNKS_MAX", 2 * answers)
+        patch(storage.commit.combining, "_REPOST_AFTER", 3)
         patch(storage.format.commits, "INLINE_EDIT_BYTES_MAX", 1500)
         patch(storage.format.manifest, "PAGE_CHUNKS_MIN", 3)
         patch(storage.format.writers, "WRITERS_MAX", 3)

@@ -1,8 +1,8 @@
 """Which numbered points of the protocol were hit, and how: coverage that the run must reach.
 
 A call of the store is named by what it is to the protocol: the crash points C1 to C7 and C10 of
-COMMIT.md §3, B1 and B2 of §4, W1 to W6 of §5, X1 to X5, Z1 and Z2 of §9; commits besides by their
-operation. It is hit in one
+COMMIT.md §3, B1 and B2 of §4, W1 to W6 of §5, X1 to X5, Z1 and Z2 of §9, C31 to C36 of §14; commits
+besides by their operation. It is hit in one
 of three ways: the process dies before it, dies after it, or its reply is lost. C5 and C6 are one
 call, the create of a commit: before is C5, after it, and with the reply lost, is C6.
 """
@@ -24,7 +24,14 @@ POINTS = (
     *("commit of clean", "commit of coalesce", "commit of trim", "commit of retention"),
     *("commit of seal", "commit of roll", "commit of delete-records", "commit of alter"),
     *("X1", "X2", "X3 commit", "X3 abort", "X4", "X5", "Z1", "Z2 commit", "Z2 abort"),
+    *("C31/C32", "C33/C34", "C35/C36"),
 )
+_PLAIN = (
+    (documents.SNAPSHOTS, "create", "C4"),
+    (documents.BLOCKS, "put", "B1"),
+    (documents.PROPOSALS, "create", "C31/C32"),
+)
+"""Folder, operation, and the point that it is."""
 HITS_MIN = 100
 GHOSTS_MIN = 1000
 
@@ -51,13 +58,12 @@ def points_of(call, actor, oracle, data: bytes) -> list[str]:
         and operation == "put"
     ):
         return ["C10" if path.startswith(documents.COLUMNS) else "C3"]
-    if path.startswith(documents.SNAPSHOTS) and operation == "create":
-        return ["C4"]
-    if path.startswith(documents.BLOCKS) and operation == "put":
-        return ["B1"]
+    for folder, done, point in _PLAIN:
+        if path.startswith(folder) and operation == done:
+            return [point]
     if path.startswith(documents.COMMITS):
         if operation == "create":
-            return ["C5/C6", *_of_commit(data, oracle.fates.ledger)]
+            return ["C5/C6", *_of_commit(data, oracle.fates.ledger), *_of_combined(data)]
         if operation == "delete":
             return ["B2"]
     if actor.since == "objects":
@@ -75,6 +81,16 @@ def _of_commit(data: bytes, ledger) -> list[str]:
     if operation == "sweep":
         return ["W4" if "oldest_readable" in body.get("edit", ()) else "W6"]  # W6 may be large.
     return [f"commit of {operation}"]
+
+
+def _of_combined(data: bytes) -> list[str]:
+    """What a commit does of what others proposed, and of what its author gives up."""
+    body = documents.decode("commit", data, where="a commit")
+    answers = body.get("edit", {}).get("combined", {}).get("authors", ())
+    mine = body["id"][:8]
+    withdraws = any(not is_applied for _, _, is_applied in answers)
+    takes = any(applied and not author.startswith(mine) for author, _, applied in answers)
+    return ["C33/C34"] * takes + ["C35/C36"] * withdraws
 
 
 def _of_transaction(body: dict, ledger) -> list[str]:

@@ -16,6 +16,8 @@ After each commit:
 - a tombstone is gone only with all older values of its key, and below the first dirty offset each
   key stands once (S12, `table`);
 - a horizon counts from the commit that sets it, and stays what it was (S23);
+- what one handle appends later comes later, and what its actor was told was not done never comes;
+- what a commit takes along of others was proposed, and may be taken (`proposed`);
 - masks hide what the table does not show, no row too many and none too few (`masked`);
 - a transaction is its holder's, and what it did was next (S48, S54; `taken`);
 - what is undecided is seen by nobody and kept, what was aborted is seen by nobody any more, and
@@ -34,6 +36,7 @@ from disk import Folder
 from facts import Intent, Seen
 from fates import MARKER, NOTHING, Fates
 from masked import Masked
+from proposed import Proposed
 from taken import Taken
 
 from clog.storage.commit.committer import AHEAD_MS_MAX
@@ -80,6 +83,8 @@ class Oracle:
         self.store, self.clock, self._ledger = store, clock, ledger
         self.fates = Fates(ledger, partitions)
         self._masked = Masked()
+        self.proposed = Proposed()
+        self._appended: dict[object, int] = {}
         self.is_over = False
         self.gone_ms: int | None = None
         self.records: list[list[tuple]] = [[] for _ in range(partitions)]
@@ -147,6 +152,9 @@ class Oracle:
             self._block_written(documents.version_of(path), is_new=is_new)
             return
         assert is_new, f"{path} was overwritten"
+        if path.startswith(documents.PROPOSALS):
+            self.proposed.created(self.store, path)
+            return
         # A file that a zombie leaves in the place of one that was deleted makes nothing younger.
         self._written_ms.setdefault(path, self.clock.now_ms())
         if path.startswith(documents.COMMITS):
@@ -202,8 +210,9 @@ class Oracle:
         elif kind == documents.EDITS:
             needed = {e for v, e in self._edits.items() if not self.is_closed(v)}
             assert path not in needed, f"{path} is needed"
-        else:
-            assert path.startswith(documents.CLOCKS), f"{path} deleted"
+        else:  # A proposal is never needed.
+            known = documents.CLOCKS, documents.PROPOSALS
+            assert path.startswith(known), f"{path} deleted"
 
     def _note_stray(self, path: str) -> None:
         """Whose a commit is that comes when nothing is left: it may not be acknowledged."""
@@ -311,6 +320,8 @@ class Oracle:
         if "edit_at" in record.stored:
             self._edits[version] = record.stored["edit_at"]["path"]
         self._check_times(edit)
+        if before is not None:
+            self.proposed.check(before.head, record, edit)
         self.taken.check(self.store, edit)
         if before is None:
             self._ledger.oracles[head.log.log_id] = self
@@ -389,6 +400,12 @@ class Oracle:
         for intent, mine in offsets.items():
             intent.commits.append((version, mine))
             assert len(intent.commits) == 1, f"{intent.name} happened twice: {intent.commits}"
+            assert not intent.is_denied, f"{intent.name} happens, and was told not to"
+            if intent.place is not None:
+                handle, number = intent.place
+                last = self._appended.get(handle, -1)
+                assert number > last, f"{intent.name} happens after number {last} of its handle"
+                self._appended[handle] = number
 
     def _note_released(self, before: Manifest, after: Manifest) -> None:
         gone = _paths(before) - _paths(after)

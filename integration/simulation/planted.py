@@ -16,6 +16,7 @@ from limits import Patch, patching
 from planted_deals import DEAL_BUGS
 from planted_masks import MASK_BUGS
 from planted_mirrors import MIRROR_BUGS
+from planted_proposals import PROPOSAL_BUGS
 from planted_state import STATE_BUGS
 from world import BEGINNINGS, beginning
 
@@ -525,6 +526,7 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     **STATE_BUGS,
     **MASK_BUGS,
     **MIRROR_BUGS,
+    **PROPOSAL_BUGS,
 }
 """By name."""
 

@@ -18,6 +18,7 @@ from collections.abc import Collection
 from functools import cache
 
 from actors import PlainWriter, Producer, Sink, Zombie, ZombieProducer
+from authors import Author, Dozer, Limiter, Successor
 from chased import Chased
 from company import Company
 from crowd import Crowd
@@ -30,7 +31,7 @@ from keepers import CleanerActor, Coalescer, Operator, Recreator, Sweeper, sweep
 from limits import small_limits
 from marks import GHOST, MODES, points_of
 from mirrors import Mirror, Stranger, ZombieMirror
-from oracle import STRANGERS
+from oracle import STRANGERS, Oracle
 from readers import Follower, Reader, expected_rows, expected_table, rows_of
 from records import PARTITIONS, TIME_MS, batches
 from scheduler import Scheduler
@@ -43,7 +44,7 @@ from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.log_info import GIVEN_OFFSETS, SUPERSEDED_ROWS
+from clog.storage.format.log_info import GIVEN_OFFSETS, PROPOSALS, SUPERSEDED_ROWS
 from clog_testing.faults import Fault, FaultKind
 
 CALLS = 200
@@ -60,8 +61,14 @@ ZOMBIE_CALLS = 400
 SEVERAL_CALLS = 400
 STATE_CALLS = 900
 CLEANER_CALLS = 300
+AUTHORS_CALLS = 900
+CROWD_EVERY = 32
+"""In one of so many worlds of authors there are hundreds of them."""
+CROWD_CALLS = 6_000
 MASKED_EVERY = 3
 """In one of so many, of each kind, the logs have masks of superseded rows (FORMAT.md §13)."""
+COMBINING_EVERY = 4
+"""In one of so many, of each kind, writers may combine (FORMAT.md §21)."""
 PARQUET_EVERY = 64
 """One of so many seeds has real Parquet, and is verified as an operator would."""
 BEGINNINGS = 8
@@ -153,6 +160,16 @@ _AROUND_MIRRORS = (
     *("cleaner-1", "coalescer", "sweeper-1", "reader", "follower", "operator", "recreator"),
 )
 _AROUND_CLEANERS = ("plain", "cleaner-1", "cleaner-2")
+_KEEPERS = (
+    *(("cleaner-1", CleanerActor, 50), ("sweeper-1", Sweeper, 30), ("coalescer", Coalescer, 20)),
+    *(("reader", Reader, 30), ("follower", Follower, 30), ("recreator", Recreator, 5)),
+)
+_JOBS = (("company", Company), *((f"job/{n}", Transactor) for n in (1, 2, 3)))
+_BESIDE_AUTHORS = (
+    (("limiter", Limiter, 60),),
+    (("limiter", Limiter, 80), *_KEEPERS),
+    (*((name, role, 80) for name, role in _JOBS), ("operator", Operator, 20), *_KEEPERS),
+)
 
 
 class World:
@@ -168,6 +185,10 @@ class World:
         is_calm: only the closing of blocks is disturbed.
         is_masked: its logs have masks, an older one from now on.
         is_mirror: its log takes offsets.
+        is_combining: writers may combine in its logs, older ones too from now on.
+        late: creates that failed, and are done all the same when so few calls are left.
+        answers: how many a head holds (FORMAT.md §21).
+        hides_names: a LIST shows any part of the proposals that are there or were.
         has_interrupts: some worlds have them; the line where one strikes moves with the code.
     """
 
@@ -194,9 +215,11 @@ class World:
         self.scheduler = Scheduler(self.roll, stay=(60, 85, 95)[self.roll(3)])
         self.fault_rate = (0, 1, 2, 5)[self.roll(4)]
         self.cast = [given for given in ROLES if self.roll(100) < given[2]] or [ROLES[0]]
-        self.is_fleeting = self.is_calm = self.is_mirror = False
+        self.is_fleeting = self.is_calm = self.is_mirror = self.hides_names = False
+        self.is_combining = seed // SPECIAL_EVERY % COMBINING_EVERY == 3
         self.is_masked = seed // SPECIAL_EVERY % MASKED_EVERY == 1
-        self.pace = 60, 8
+        self.pace, self.answers = (60, 8), 12
+        self.late: list[tuple[int, Oracle, str, bytes]] = []
 
     @property
     def draining(self) -> bool:
@@ -232,15 +255,15 @@ class World:
         Raises:
             AssertionError: a promise was broken.
         """
-        with small_limits(parquet=self.parquet):
+        with small_limits(parquet=self.parquet, answers=self.answers):
             self.batches = batches(parquet=self.parquet)
             for site in self.sites:
                 site.disk.observer, site.disk.failed = site.logs, self.scheduler.fail
                 clock, ids = Clock(self.clock, 0), SeededIds(self.seed + (site.number << 40))
                 if site.logs.standing is None:
                     self.create_log(site, site.disk, clock, ids)
-                elif self.is_masked:
-                    Log.open(site.disk, clock=clock, ids=ids).upgrade([SUPERSEDED_ROWS])
+                elif asked := self.features:
+                    Log.open(site.disk, clock=clock, ids=ids).upgrade(asked)
             for name, role, _ in self.cast:
                 off_ms = self.roll(240_000) - 120_000
                 if role.may_be_late and self._begun and self.roll(20) == 0:
@@ -264,8 +287,13 @@ class World:
         log = Log.create(store, PARTITIONS, config, clock=clock, ids=ids, features=features)
         for name in STRANGERS:
             site.disk.put(f"{documents.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
-        if self.is_masked:
-            log.upgrade([SUPERSEDED_ROWS])
+        if self.features:
+            log.upgrade(self.features)
+
+    @property
+    def features(self) -> list[str]:
+        """What its logs can do besides, older ones from now on."""
+        return [SUPERSEDED_ROWS] * self.is_masked + [PROPOSALS] * self.is_combining
 
     def keep_house(self) -> None:
         """Everything that is due is done, and what is then, and in days."""
@@ -293,13 +321,12 @@ class World:
             self.trace.append(line)
             return None if actor.sleeps else Fault(FaultKind.CRASH_BEFORE)
         self.calls_left -= 1
+        self._land_late()
         self.scheduler.wake()
         creates = call.operation == "create" and path.startswith(documents.COMMITS)
-        hints = call.operation == "put" and path == documents.LATEST
-        if (creates or hints) and actor.sleeps and self.roll(100) < actor.sleepiness:
+        if (awaited := actor.doze(call, oracle)) is not None:
             self.trace.append(f"{actor.name} sleeps")
-            version = documents.version_of(path) if creates else oracle.newest
-            self.scheduler.sleep(actor.awaited(oracle, version))
+            self.scheduler.sleep(awaited)
         else:
             self.scheduler.turn()
         self.clock.advance(self.roll(40))
@@ -317,6 +344,10 @@ class World:
         self.trace.append(f"{line} {kind or ''}")
         if kind is None:
             return None
+        is_late = self.is_combining and kind is FaultKind.FAIL_BEFORE and stands
+        proposes = call.operation == "create" and path.startswith(documents.PROPOSALS)
+        if is_late and (creates or proposes):
+            self.late.append((self.calls_left - self.roll(200), oracle, path, bytes(data)))
         if mode := MODES.get(kind):
             self.marks.update(f"{point}, {mode}" for point in points)
         return Fault(kind)
@@ -327,6 +358,15 @@ class World:
             self._jump_ahead()
         self.scheduler.give_way()
 
+    def _land_late(self) -> None:
+        """Does those creates whose time has come, where nothing came first, and the log stands."""
+        for late in [late for late in self.late if late[0] >= self.calls_left]:
+            self.late.remove(late)
+            _, oracle, path, data = late
+            if path not in oracle.store and not oracle.is_over:
+                self.trace.append(f"late create {path}")
+                oracle.store.create(path, data)
+
     def _kind(self, call, points) -> FaultKind | None:
         writes = call.operation in ("put", "create", "delete")
         rest = 4 if call.operation == "list" else 6 if writes else 1
@@ -334,6 +374,8 @@ class World:
             rest = 1  # Else few who compare clocks come any further.
         weights, rest = (_CALM_WEIGHTS, 0) if self.is_calm else (_WEIGHTS, rest)
         weight = max((weights[point] for point in points if point in weights), default=rest)
+        if "C31/C32" in points and self.roll(12) == 0:
+            return FaultKind.FAIL_BEFORE  # It comes late, mostly (`_land_late`).
         if self.roll(100) >= self.fault_rate * weight:
             return None
         if call.operation == "create" and self.roll(8) == 0:
@@ -407,8 +449,9 @@ def world_of(seed: int) -> World:
     # The older worlds have no real Parquet.
     is_mirror = kind == 6 and seed // SPECIAL_EVERY % 4 == 2
     begin = beginning(number) if number and not parquet and not is_mirror else None
-    if kind in SEVERAL:
-        return _world_of_deals(seed, begin=begin, parquet=parquet)
+    if kind in SEVERAL or is_of_authors(seed):
+        made = _world_of_deals if kind in SEVERAL else _world_of_authors
+        return made(seed, begin=begin, parquet=parquet)
     world = World(seed, parquet=parquet, begin=begin)
     if kind in (0, 4):
         world.let_act(_AROUND_ZOMBIES)
@@ -440,6 +483,36 @@ def world_of(seed: int) -> World:
         world.let_act(_AROUND_CLEANERS)
         world.fault_rate, world.scheduler.stay = 2, 95
         world.calls_left = CLEANER_CALLS
+    return world
+
+
+def is_of_authors(seed: int) -> bool:
+    """Whether its world is made for authors who combine."""
+    return seed % SPECIAL_EVERY in (2, 7) and seed // SPECIAL_EVERY % 2 == 1
+
+
+def _world_of_authors(seed: int, *, begin: World | None, parquet: bool) -> World:
+    """A world of authors on one log, or on two; in some there are hundreds, in some days pass."""
+    sites = 1 + (seed % 5 == 2 and seed // SPECIAL_EVERY % 4 == 1)
+    world = World(seed, parquet=parquet, begin=begin, sites=sites)
+    is_crowd = seed // SPECIAL_EVERY // 2 % CROWD_EVERY == 5
+    count = 100 + world.roll(150) if is_crowd else 3 + world.roll(8)
+    kinds = (Author, Author, Dozer, Successor)
+    names = {Author: "author", Dozer: "dozer", Successor: "successor"}
+    beside = _BESIDE_AUTHORS[0 if is_crowd else world.roll(len(_BESIDE_AUTHORS))]
+    world.cast = [given for given in beside if world.roll(100) < given[2]]
+    for n in range(count):
+        role = kinds[world.roll(len(kinds))]
+        world.cast.append((f"{names[role]}-{n}@{world.roll(sites)}", role, 100))
+    world.is_combining, world.hides_names = True, world.roll(3) == 0
+    world.calls_left = CROWD_CALLS if is_crowd else AUTHORS_CALLS
+    world.scheduler.stay = (50, 75, 90)[world.roll(3)]
+    world.fault_rate = (0, 0, 1, 2)[world.roll(4)]
+    world.pace = 300, 40
+    if is_crowd:
+        world.pace, world.scheduler.stay, world.answers = (1000, 100), 92, 64
+    elif world.roll(5) == 0:
+        world.is_fleeting, world.pace = True, (100, 8)
     return world
 
 

@@ -90,6 +90,15 @@ BUGS = {
     "tip is seen in two steps": 0,
     "mirror's end left behind": 0,
     "plain append in a mirror": 0,
+    "proposals live on after forgetting": 0,
+    "retry known by its name": 0,
+    "lower numbers are taken": 0,
+    "no answer is proof": 0,
+    "applied again after forgetting": 0,
+    "posted and committed otherwise": 0,
+    "one author's id for all": 0,
+    "zombies wake": 0,
+    "nothing is owed": 0,
 }
 
 

@@ -297,11 +297,14 @@ def name_cut(
             home.refresh()
         time_ms = home.clock.now_ms()
         until_ms = NONE if keep_ms is None else time_ms + keep_ms
-        found = _named_by_writer(home, without) or _consistent_logs(home, without)
-        logs = tuple(
-            CutLog(log_id, handle.standing.root.url, version, _commit_id(handle, version))
-            for log_id, (handle, version) in found.items()
-        )
+        try:
+            found = _named_by_writer(home, without) or _consistent_logs(home, without)
+            logs = tuple(
+                CutLog(log_id, handle.standing.root.url, version, _commit_id(handle, version))
+                for log_id, (handle, version) in found.items()
+            )
+        except VersionExpiredError:
+            continue  # What was looked at went meanwhile.
         cut_id = home.ids.new_id()
         entry = CutEntry(cut_id, time_ms, until_ms, logs)
         if name is None:

@@ -389,7 +389,7 @@ class Log:
             parts,
             tip.head.partitions.start,
             rows=rows,
-            origin=partial(self.table, partition),
+            origin=partial(self.table, partition, at if isinstance(at, Cut) else version),
         )
         whole = filter is None and columns is None
         return table if whole else table.narrowed(filter, columns)

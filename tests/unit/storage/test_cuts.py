@@ -1,5 +1,6 @@
 """Named cuts: versions of several logs that belong together (S74; FORMAT.md §20, COMMIT.md §12)."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from clog.storage import (
     StoreUnavailableError,
     VersionExpiredError,
     cuts,
+    snapshot,
 )
 from clog.storage.cuts import (
     Shown,
@@ -464,6 +466,40 @@ def test_who_slept_names_nothing_that_was_let_go(disk, logs):
     (entry,) = disk.open("home").handle.tip.head.cuts.values()
     assert all(entry.cut_id in disk.open(name).handle.tip.head.kept for name in NAMES)
     assert disk.values(cut) == all_are("a")
+
+
+@pytest.mark.parametrize("times", [1, cuts.TRIES_MAX])
+def test_versions_that_go_while_they_are_looked_at(disk, logs, monkeypatch, times):
+    """N1 to N3 begin anew; a cut of which this is so each time is told."""
+    left = [times]
+    real = cuts._consistent_logs
+
+    def looked(*given):
+        if left[0]:
+            left[0] -= 1
+            raise VersionExpiredError("gone")
+        return real(*given)
+
+    monkeypatch.setattr(cuts, "_named_by_writer", lambda *_: None)
+    monkeypatch.setattr(cuts, "_consistent_logs", looked)
+    if times == cuts.TRIES_MAX:
+        with pytest.raises(CommitConflictError, match=f"expired {times} times"):
+            disk.cut()
+    else:
+        assert disk.cut().name == "c"
+
+
+def test_a_table_of_a_cut_is_pickled_as_that(tmp_path):
+    """Another process asks for the cut, whose log must be the same, and not for a number."""
+    home, other = (Log.create(str(tmp_path / name), 1) for name in ("home", "other"))
+    with home.transaction("t") as t:
+        for log in (home, other):
+            t.append([{"key": "a", "value": "1"}], log=log)
+    cut = snapshot(home.url, name="c")
+    data = pickle.dumps(other.table(at=cut))
+    other.append([{"key": "a", "value": "2"}])
+    assert pickle.loads(data).get("a") == b"1"
+    assert pickle.loads(data)._origin.args == (None, cut)
 
 
 def test_force_frees_a_log_of_a_home_that_is_gone(disk, logs):

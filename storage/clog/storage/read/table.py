@@ -544,12 +544,14 @@ class Table(Frame):
         return dict(self._ends)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns how another process makes it: of the log, opened there, at the same version."""
+        """Returns how another process makes it: of the log, opened there, at the same version or
+        cut.
+        """
         if self._origin is None:
             raise InvalidInputError(
                 f"changes of {self._indexes.url} cannot be pickled; pass what to_arrow() returns"
             )
-        return partial(self._origin, at=self.version), ()
+        return self._origin, ()
 
     def get(self, key: Any) -> Any:
         """Returns the value of a key, or None if it has none. If writers put the key in several

@@ -79,6 +79,7 @@ class Feed:
         self._consumer = cluster.consumer({"group.id": group, **OPTIONS})
         self._failures: Counter[tuple[Place, str]] = Counter()
         self._count = MESSAGES
+        self._topics: set[str] = set()
 
     def close(self) -> None:
         """Ends it; what was read and not taken is dropped."""
@@ -86,6 +87,7 @@ class Feed:
 
     def add(self, places: Mapping[Place, At]) -> None:
         """Reads these partitions, too."""
+        self._topics |= {topic for topic, _ in places}
         if places:
             self._consumer.incremental_assign([self._place(p, at) for p, at in places.items()])
 
@@ -103,7 +105,7 @@ class Feed:
         if messages:
             size_bytes = sum(map(len, messages))
             self._count = max(1, min(MESSAGES, TAKEN_BYTES * len(messages) // (size_bytes + 1)))
-        return self._sorted(_by_topic(messages), events)
+        return self._sorted(self._by_topic(messages), events)
 
     def positions(self, places: Iterable[Place]) -> dict[Place, At]:
         """Returns where these partitions stand after all that was taken; only those of which
@@ -115,6 +117,13 @@ class Feed:
             for tp in self._consumer.position(asked)
             if tp.offset >= 0
         }
+
+    def _by_topic(self, messages: list[Any]) -> dict[str, list[Any]]:
+        """Returns messages by topic; most often all are of one."""
+        topics = self._topics if len(self._topics) == 1 else {m.topic() for m in messages}
+        if len(topics) == 1:
+            return {next(iter(topics)): messages} if messages else {}
+        return {topic: [m for m in messages if m.topic() == topic] for topic in sorted(topics)}
 
     def _place(self, place: Place, at: At) -> Any:
         epoch = -1 if at.epoch is None else at.epoch
@@ -148,14 +157,6 @@ class Feed:
             else:
                 troubles.append(error.str())
         return Taken(messages, ended, frozenset(lost), frozenset(gone), damaged, tuple(troubles))
-
-
-def _by_topic(messages: list[Any]) -> dict[str, list[Any]]:
-    """Returns messages by topic; most often all are of one."""
-    topics = {m.topic() for m in messages}
-    if len(topics) == 1:
-        return {topics.pop(): messages}
-    return {topic: [m for m in messages if m.topic() == topic] for topic in sorted(topics)}
 
 
 def _epoch(epoch: int | None) -> int | None:

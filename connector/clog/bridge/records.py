@@ -10,6 +10,7 @@ Keys, values, headers and times stay what they are, with two exceptions, which a
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,8 @@ from clog.storage.values import dataclass
 TIMESTAMP_HEADER: Final = b"clog.mirror.timestamp"
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 _MS_MAX: Final = (2**63 - 1) // 1000
+_SAMPLE: Final = 16
+_SHORT_BYTES: Final = 400
 _MESSAGE_BYTES: Final = 32
 """What a record takes beside key and value, about: offset, time, places."""
 
@@ -59,20 +62,21 @@ class Columns:
 
 def columns_of(messages: Sequence[Any], *, needs_key: bool) -> Columns:
     """Returns messages as columns; ``needs_key`` leaves out those without one."""
-    found, keys = len(messages), [m.key() for m in messages]
+    kind: Any = type(messages[0])  # Its methods, unbound: a step of C for each message.
+    found, keys = len(messages), list(map(kind.key, messages))
     if needs_key and None in keys:
         messages = [m for m, key in zip(messages, keys, strict=True) if key is not None]
         keys = [key for key in keys if key is not None]
     count = len(messages)
-    times_ms = np.fromiter((m.timestamp()[1] for m in messages), np.int64, count)
+    times_ms = np.fromiter(map(itemgetter(1), map(kind.timestamp, messages)), np.int64, count)
     held_ms = np.clip(times_ms, 0, _MS_MAX)
     moved = np.flatnonzero(held_ms != times_ms)
     columns = {
-        "key": of_bytes(keys),
-        "value": of_bytes([m.value() for m in messages]),
+        "key": _octets(keys),
+        "value": _octets(list(map(kind.value, messages))),
         "timestamp": pa.Array.from_buffers(_TIMESTAMP, count, [None, pa.py_buffer(held_ms * 1000)]),
     }
-    headers = [m.headers() for m in messages]
+    headers = list(map(kind.headers, messages))
     if moved.size or any(headers):
         named = [[(name.encode(), value) for name, value in some or ()] for some in headers]
         for i in moved.tolist():
@@ -81,12 +85,21 @@ def columns_of(messages: Sequence[Any], *, needs_key: bool) -> Columns:
     rows = pa.table(columns)
     return Columns(
         rows,
-        np.fromiter((m.partition() for m in messages), np.int32, count),
-        np.fromiter((m.offset() for m in messages), np.int64, count),
+        np.fromiter(map(kind.partition, messages), np.int32, count),
+        np.fromiter(map(kind.offset, messages), np.int64, count),
         rows.nbytes + _MESSAGE_BYTES * count,
         int(moved.size),
         found - count,
     )
+
+
+def _octets(values: list[bytes | None]) -> pa.Array:
+    """Returns bytes as a column: Arrow makes short ones in half the time, and would move long ones
+    again and again.
+    """
+    first = values[:_SAMPLE]
+    is_short = sum(len(value or b"") for value in first) < _SHORT_BYTES * len(first)
+    return pa.array(values, pa.binary()) if is_short else of_bytes(values)
 
 
 def joined(parts: Sequence[Columns]) -> Columns:

@@ -19,7 +19,7 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.format.commits import Head
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import GIVEN_OFFSETS
-from clog.storage.objects.writer import DataObject
+from clog.storage.objects.writer import DataObject, partition_order
 from clog.storage.values import dataclass
 
 _Ints = np.ndarray[Any, Any]
@@ -92,11 +92,12 @@ def checked_offsets(
             f"offsets from {given.min()} to {given.max()} are out of range; allowed: 0 to 2^62 - 1"
         )
     made = given.astype(np.int64)
-    order = np.argsort(partition, kind="stable")
-    parts, ordered = partition[order], made[order]
+    order = partition_order(partition)
+    parts, ordered = (partition, made) if order is None else (partition[order], made[order])
     falls = np.flatnonzero((np.diff(parts) == 0) & (np.diff(ordered) <= 0))
     if falls.size:
-        row, after = int(order[falls[0] + 1]), int(ordered[falls[0]])
+        row, after = int(falls[0] + 1), int(ordered[falls[0]])
+        row = row if order is None else int(order[row])
         raise InvalidInputError(
             f"record {row} of partition {int(partition[row])} has offset {int(made[row])}, after"
             f" {after}; in each partition offsets ascend; nothing was appended to {url}"

@@ -452,7 +452,7 @@ class Rows:
     """Records of one object, and the order they go to it; None: as they are."""
 
     def __init__(self, records: pa.Table, partition: _Ints, sizes: _Ints) -> None:
-        self.order = _order(partition)
+        self.order = partition_order(partition)
         # One array for each column: gathering rows from many would copy them all each time.
         self.records = records if self.order is None else records.combine_chunks()
         self.partition = self.ordered(partition)
@@ -596,7 +596,7 @@ def int64_of(column: pa.ChunkedArray) -> _Ints:
     return to_numpy(column.cast(pa.int64()))
 
 
-def _order(partition: _Ints) -> _Ints | None:
+def partition_order(partition: _Ints) -> _Ints | None:
     """Returns the rows by partition, each partition's as they came; None where they are so
     already.
     """

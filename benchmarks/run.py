@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="default: results, or quick")
     parser.add_argument("--list", action="store_true", help="the scenarios and their sizes")
     parser.add_argument("--report", action="store_true", help="only the report, of results")
+    parser.add_argument("--before", type=Path, help="results of the last release: what fell since")
     parser.set_defaults(size="full")
     args = parser.parse_args()
     if args.list:
@@ -72,8 +73,13 @@ def main() -> int:
             print(f"{name}: {reason}")
     from harness.readme import write_table
     from harness.report import report, write_docs
-    from harness.results import load
+    from harness.results import fallen, load
 
+    if args.before:
+        for scenario, what, who, was, now in fallen(load(args.out), load(args.before)):
+            print(
+                f"fell by more than 10 %: {scenario}: {what} beside {who}: {was:.2f}, now {now:.2f}"
+            )
     if args.out == BENCHMARKS / "results":
         write_docs(args.out, BENCHMARKS.parent / "docs")
         write_table(BENCHMARKS.parent / "README.md", load(args.out))

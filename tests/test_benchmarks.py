@@ -73,6 +73,19 @@ def test_a_ratio_is_taken_within_each_round(harness):
     assert ratios(row("peer", [10, 40], lower=True), quicker) == [10, 20]
 
 
+def test_what_fell_since_the_last_release(harness):
+    """A ratio that is more than a tenth lower than it was; a row that is new, or gone, is none."""
+    from harness.results import fallen
+
+    def of(sink, clean):
+        rows = [row("clog", [10]), row("peer", [10 / sink]), row("clog", [10], what="clean")]
+        return {"spark_streams": result([*rows, row("peer", [10 / clean], what="clean")])}
+
+    (found,) = fallen(of(0.89, 0.91), of(1, 1))
+    assert found == ("spark_streams", "sink, 100 B", "peer", 1, pytest.approx(0.89))
+    assert fallen(of(2, 2), of(1, 1)) == fallen(of(1, 1), {}) == fallen({}, of(1, 1)) == []
+
+
 @pytest.mark.parametrize(("peer", "verdict"), [([5, 5], "met"), ([20, 40], "**missed**")])
 def test_the_report_says_which_target_was_missed(harness, tmp_path, peer, verdict):
     """A target is met by the median of the ratios."""

@@ -32,6 +32,26 @@ def base_of(result: dict[str, Any], what: str) -> dict[str, Any] | None:
     return next(iter(named + floors), None)
 
 
+def fallen(
+    now: dict[str, dict[str, Any]], before: dict[str, dict[str, Any]], *, by: float = 0.1
+) -> list[tuple[str, str, str, float, float]]:
+    """Returns the rows in which clog does worse beside others than it did, by more than this part:
+    scenario, what, who, and the median ratios before and now.
+    """
+    found = []
+    for scenario, result in now.items():
+        for row in result["rows"]:
+            pairs = [pair(of, scenario, row["what"], row["who"]) for of in (before, now)]
+            if row["who"] == CLOG or None in pairs:
+                continue
+            was, is_now = (
+                statistics.median(ratios(peer, base)) for base, peer in filter(None, pairs)
+            )
+            if is_now < (1 - by) * was:
+                found.append((scenario, row["what"], row["who"], was, is_now))
+    return found
+
+
 def pair(
     results: dict[str, dict[str, Any]], scenario: str, what: str, peer: str
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:

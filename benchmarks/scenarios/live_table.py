@@ -1,6 +1,8 @@
 """The table of a log that is published and cleaned, read from Python: `to_arrow()` beside
 delta-rs' read of the same rows from a Delta table of its own, delta-rs' read of the published view,
 and DuckDB's `arg_max` over the log's objects; and what masks and publishing cost writers.
+DuckDB also reads the rows from one Parquet file, without a log. delta-rs hands out views of the
+pages that it decoded; "its bytes copied" is its other call, which hands out arrays, as clog does.
 
 A million records, each key once, in 8 appends; then 50 appends of 1,000 keys that exist. All read
 into one Arrow table and may use both cores. "No masks" is the same log before its cleaner has run:
@@ -40,14 +42,17 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
     assert masked.log.table().to_arrow().num_rows == size["keys"]
     masked.log.publish("delta")
     delta = masked.as_delta(folder / "delta")
+    parquet = masked.as_parquet(folder / "rows.parquet")
     columns = ["key", "value"]
     readers: dict[str, Callable[[], pa.Table]] = {
         "clog": lambda: masked.log.table().to_arrow(columns=columns),
         "clog, all columns": lambda: masked.log.table().to_arrow(),
         "clog, no masks": lambda: bare.log.table().to_arrow(columns=columns),
         "delta-rs, a Delta table": lambda: _delta_rs(delta),
+        "delta-rs, its bytes copied": lambda: _copied(delta),
         "delta-rs, the published view": lambda: _delta_rs(masked.folder),
         "DuckDB, arg_max": lambda: _arg_max(masked),
+        "DuckDB, a Parquet file": lambda: _duckdb(f"read_parquet('{parquet}')"),
     }
     for who, read in readers.items():
         assert read().num_rows == size["keys"], who
@@ -91,6 +96,15 @@ class _Filled:
         write_deltalake(str(folder), rows, writer_properties=zstd)
         return folder
 
+    def as_parquet(self, path: Path) -> Path:
+        """Writes the table's keys and values to one Parquet file."""
+        import pyarrow.parquet as pq
+
+        pq.write_table(
+            self.log.table().to_arrow(columns=["key", "value"]), path, compression="zstd"
+        )
+        return path
+
     def objects(self) -> list[str]:
         """Returns the paths of the log's objects, in the order of offsets."""
         folder = self.folder / "_clog" / self.log.id
@@ -105,14 +119,23 @@ def _delta_rs(folder: Path) -> pa.Table:
     return pa.table(query.execute("SELECT key, value FROM t").read_all())
 
 
-def _arg_max(log: _Filled) -> pa.Table:
+def _copied(folder: Path) -> pa.Table:
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(folder)).to_pyarrow_table(columns=["key", "value"])
+
+
+def _duckdb(source: str) -> pa.Table:
     import duckdb
 
+    return pa.table(duckdb.sql(f"SELECT key, value FROM {source}").arrow())
+
+
+def _arg_max(log: _Filled) -> pa.Table:
     # Names of objects ascend with their versions, rows with their offsets.
     scan = f"read_parquet({log.objects()}, filename = true, file_row_number = true)"
     latest = f"SELECT key, arg_max(value, (filename, file_row_number)) value FROM {scan}"
-    query = f"SELECT * FROM ({latest} GROUP BY key) WHERE value IS NOT NULL"
-    return pa.table(duckdb.sql(query).arrow())
+    return _duckdb(f"({latest} GROUP BY key) WHERE value IS NOT NULL")
 
 
 def _cpu_ms(act: Callable[[], object]) -> Callable[[], float]:

@@ -118,3 +118,34 @@ def test_a_cold_process_imports_no_pandas(tmp_path, run):
     modules = set(done.stdout.split())
     assert {"pyarrow", "clog"} <= modules
     assert not modules & {"pandas", "fsspec", "rich", "typer", "duckdb", "polars"}
+
+
+COUNTED = """
+import sys
+import numpy, pyarrow, pyarrow.compute, xxhash
+before = set(sys.modules)
+{what}
+names = set(sys.modules) - before
+print(sum(name.startswith("clog") for name in names), *sorted(n for n in names if "." not in n))
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "modules_max", "absent"),
+    [
+        ("from clog.storage import Log", 85, "fsspec asyncio multiprocessing sqlite3 ssl typer"),
+        ("import clog.cli.app", 5, "pyarrow.parquet fsspec pyspark rich sqlite3"),
+    ],
+)
+def test_an_import_loads_few_modules(what, modules_max, absent):
+    """Each costs a process half a millisecond or more before it does anything: so many of ours, and
+    none of the libraries that are not always needed. The ceilings only become lower."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED.format(what=what)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    count, *others = done.stdout.split()
+    assert int(count) <= modules_max
+    assert not {*others} & {*absent.split()}

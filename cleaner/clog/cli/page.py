@@ -14,12 +14,16 @@ none after it; ``key_bytes`` and ``value_bytes`` say how long one is that was cu
 
 *Safe*: it listens on the loopback address and answers requests for that host alone, so that no page
 of elsewhere reads logs through a name that leads here; all it does is read; the page may load
-nothing but what this server has (no inline script, no other host), and puts data in as text.
+nothing but what this server has (no inline script, no other host), and puts data in as text. Who
+lets others reach it (`Access`) names the hosts and asks for a token, or for a header that a proxy
+sets of who logged in; columns may be masked (`ShownLogs`), also from who searches.
 """
 
 import base64
+import hmac
 import json
 import queue
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +39,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -202,6 +206,52 @@ _PREFIXES = ""
 """The name of the look for new logs: no log has this URL."""
 
 
+SCANNED_MAX = 50_000
+"""Records that are looked through for those that are sought; the next page goes on after them."""
+LOGS_MAX = 50
+"""Logs of one page of the list: each costs a request at every look."""
+MASKED = "•••"
+
+
+class Sought(NamedTuple):
+    """What records must have: a text in the key, the value or a header, or, where there is a
+    ``path``, in that part of a value that is JSON.
+    """
+
+    contains: str
+    path: str = ""
+
+    def fits(self, key: str, value: str, headers: str) -> bool:
+        """Tells whether a record has it."""
+        if not self.path:
+            return self.contains in key or self.contains in value or self.contains in headers
+        found = part_of(value, self.path)
+        return found is not None and self.contains in found
+
+
+def part_of(text: str, path: str) -> str | None:
+    """Returns the part of JSON at a path, as text; None where there is none.
+
+    >>> part_of('{"user": {"tags": ["a", "b"]}}', "$.user.tags[1]")
+    'b'
+    """
+    try:
+        found = json.loads(text)
+        for step in re.findall(r"[^.\[\]]+", path.removeprefix("$")):
+            found = found[int(step)] if isinstance(found, list) else found[step]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+
+
+class Page(list[dict[str, Any]]):
+    """Records as the page shows them; ``next`` is where the next ones are asked for, if there may
+    be some.
+    """
+
+    next: str | None = None
+
+
 class AskedKey(NamedTuple):
     """A key as somebody typed it."""
 
@@ -220,7 +270,12 @@ class ShownLogs:
         *,
         clock: "Clock",
         patience_s: float = PATIENCE_S,
+        masks: Sequence[str] = (),
     ) -> None:
+        """Shows these logs, and those below prefixes; ``masks``: paths of columns that are not
+        shown, as ``value.user.email``, ``key``, ``headers``.
+        """
+        self._masks = [tuple(mask.split(".")) for mask in masks]
         self._options = storage_options
         self._prefixes = prefixes
         self._clock = clock
@@ -256,18 +311,24 @@ class ShownLogs:
         log = self._opened.get(url)
         return log or self._opened.setdefault(url, Log.open(url, self._options))
 
-    def overview(self) -> list[dict[str, Any]]:
-        """Returns a line for each log; of one that cannot be read, why. A request for each, all
-        under way at once.
-        """
+    def matching(self, contains: str = "") -> list[tuple[int, str]]:
+        """Returns numbers and URLs, without secrets, of the logs that have the text in theirs."""
         from clog.storage.store.opening import redact
 
+        named = ((number, redact(url)) for number, url in enumerate(self._urls))
+        return [(number, url) for number, url in named if contains.lower() in url.lower()]
+
+    def overview(self, contains: str = "", page: int = 0) -> list[dict[str, Any]]:
+        """Returns a line for each log of a page of those that match; of one that cannot be read,
+        why. A request for each, all under way at once.
+        """
         self.look()
-        urls = list(self._urls)
+        some = self.matching(contains)[page * LOGS_MAX : (page + 1) * LOGS_MAX]
+        urls = [self._urls[number] for number, _ in some]
         found = self._looks.lines(urls)
         return [
-            {"number": number, "url": redact(url)} | (line or {"error": self._silence(url)})
-            for number, (url, line) in enumerate(zip(urls, found, strict=True))
+            {"number": number, "url": shown} | (line or {"error": self._silence(url)})
+            for (number, shown), url, line in zip(some, urls, found, strict=True)
         ]
 
     def _silence(self, url: str) -> str:
@@ -367,10 +428,17 @@ class ShownLogs:
         return found.as_json() | {"stored_dollars": found.stored_dollars}
 
     def records(
-        self, number: int, partition: int | None, where: str, limit: int
-    ) -> list[dict[str, Any]]:
+        self,
+        number: int,
+        partition: int | None,
+        where: str,
+        limit: int,
+        *,
+        sought: Sought | None = None,
+        after: str = "",
+    ) -> Page:
         """Returns records from a position on: earliest, an offset, or @ and a time; of ``latest``
-        the last ones of each partition, newest first.
+        the last ones of each partition, newest first. ``after``: where a page before ended.
         """
         from clog.storage.read.scan import partitions_named
 
@@ -383,36 +451,88 @@ class ShownLogs:
         else:
             with _as_input():
                 at = positions(log, partition, where)
+        if after:
+            there, offset = _place(after)
+            at = {p: offset if p == there else first for p, first in at.items() if p >= there}
         # All at once: partitions share objects, and each is read once.
         ends = {p: ends[p] if p in at else starts[p] for p in starts}
         batches = log.read(start={**starts, **at}, end=ends)
-        return _first(_newest_first(batches) if where == "latest" else batches, limit)
+        if where != "latest":
+            return self._page(batches, limit, sought, after=after or "0:0")
+        found = self._page(_newest_first(batches), limit, sought)
+        found.next = None  # Older ones are asked for by an offset.
+        return found
 
-    def history_of_key(self, number: int, key: AskedKey, limit: int) -> list[dict[str, Any]]:
+    def history_of_key(
+        self,
+        number: int,
+        key: AskedKey,
+        limit: int,
+        *,
+        sought: Sought | None = None,
+        after: str = "",
+    ) -> Page:
         """Returns all records of a key that are still there."""
         from clog.storage.read.lookup import records_of_keys
         from clog.storage.read.scan import ranges
 
         log = self.log(number)
+        if any(top == "key" for top, *_ in self._masks):
+            raise InvalidInputError("keys are masked here; their history is not shown")
         log.handle.refresh()
         manifest = log.handle.manifest()
         everything = ranges(manifest.head, None, None, None, url=log.url)
-        return _first(
-            records_of_keys(log.handle.store, manifest, everything, _keys(log, key)), limit
-        )
+        batches = records_of_keys(log.handle.store, manifest, everything, _keys(log, key))
+        return self._page(batches, limit, sought, after=after)
 
     def table(
-        self, number: int, at: int | None, key: AskedKey | None, limit: int
-    ) -> list[dict[str, Any]]:
+        self,
+        number: int,
+        at: int | None,
+        key: AskedKey | None,
+        limit: int,
+        *,
+        sought: Sought | None = None,
+        after: str = "",
+    ) -> Page:
         """Returns rows of the table at a version; of one key alone where it is given."""
         log = self.log(number)
+        if key is not None and any(top == "key" for top, *_ in self._masks):
+            raise InvalidInputError("keys are masked here; none can be asked for")
         view = log.table(at=at)
         batches = (
             view.to_batches(columns=RECORD_COLUMNS)
             if key is None
             else view.of_keys(_keys(log, key)).to_batches()
         )
-        return _first(batches, limit)
+        return self._page(batches, limit, sought, after=after)
+
+    def _page(
+        self,
+        batches: "Iterable[pa.RecordBatch]",
+        limit: int,
+        sought: Sought | None,
+        *,
+        after: str = "",
+    ) -> Page:
+        """Returns the first records that are sought, ``limit`` at most. ``after`` says what was
+        shown before: a number of rows, or, with a colon, a place from which ``batches`` go on.
+        """
+        by_place = ":" in after
+        scanned = left = 0 if by_place or not after else _integer(after, "after") or 0
+        page, wanted, until = Page(), min(limit, RECORDS_MAX), scanned + SCANNED_MAX
+        for whole in batches:
+            batch = whole.slice(left)
+            left -= whole.num_rows - batch.num_rows
+            if sought is None:
+                batch = batch.slice(0, wanted - len(page))
+            for i, found in enumerate(_shown(batch, self._masks, sought)):
+                scanned += 1
+                page += [found] if found is not None else []
+                if len(page) == wanted or scanned == until:
+                    page.next = _after(batch, i) if by_place else str(scanned)
+                    return page
+        return page
 
 
 def exact(value: Any) -> Any:
@@ -449,51 +569,99 @@ def _newest_first(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBat
         yield from pa.Table.from_batches(found).sort_by(order).to_batches()
 
 
-def _first(batches: "Iterable[pa.RecordBatch]", limit: int) -> list[dict[str, Any]]:
-    """Returns the first records as the page shows them, ``limit`` at most."""
-    found: list[dict[str, Any]] = []
-    wanted = min(limit, RECORDS_MAX)
-    for batch in batches:
-        found += _shown(batch.slice(0, wanted - len(found)))
-        if len(found) == wanted:
-            break
-    return found
+def _after(batch: "pa.RecordBatch", row: int) -> str:
+    """Returns the place after a row."""
+    partition, offset = (batch.column(name)[row].as_py() for name in ("partition", "offset"))
+    return f"{partition}:{offset + 1}"
 
 
-def _shown(batch: "pa.RecordBatch") -> "Iterator[dict[str, Any]]":
-    """Yields records as the page shows them."""
-    names = ("partition", "offset", "headers")
-    plain = (batch.column(name).to_pylist() for name in names)
-    contents = (_contents(batch, name) for name in ("key", "value"))
-    rows = zip(*plain, timestamps_of(batch), *contents, strict=True)
+def _place(after: str) -> tuple[int, int]:
+    """Reads where a page ended."""
+    partition, _, offset = after.partition(":")
+    return _integer(partition, "after") or 0, _integer(offset, "after") or 0
+
+
+def _shown(
+    batch: "pa.RecordBatch", masks: Sequence[tuple[str, ...]], sought: Sought | None
+) -> "Iterator[dict[str, Any] | None]":
+    """Yields records as the page shows them, None in place of those that are not sought."""
+    named = {name: _contents(batch, name, masks) for name in ("key", "value")}
+    suffixes = {name: suffix for name, (suffix, _) in named.items()}
+    plain = (batch.column(name).to_pylist() for name in ("partition", "offset", "headers"))
+    rows = zip(*plain, timestamps_of(batch), *(texts for _, texts in named.values()), strict=True)
+    hides_headers = ("headers",) in masks
     for partition, offset, headers, timestamp, key, value in rows:
-        shown = {"partition": partition, "offset": offset, "timestamp": timestamp} | key | value
-        if headers:
+        pairs = [] if hides_headers else headers or []
+        if sought is not None:
+            texts = " ".join(f"{pair['key']}={_text(pair['value'])}" for pair in pairs)
+            if not sought.fits(_text(key), _text(value), texts):
+                yield None
+                continue
+        shown = {"partition": partition, "offset": offset, "timestamp": timestamp}
+        for name, data in (("key", key), ("value", value)):
+            shown |= _beginning(name if data is None else name + suffixes[name], data)
+        if pairs:
             shown["headers"] = [
                 {"key": pair["key"][:HEADER_SHOWN_MAX]}
                 | _beginning("value", pair["value"], HEADER_SHOWN_MAX)
-                for pair in headers[:HEADERS_MAX]
+                for pair in pairs[:HEADERS_MAX]
             ]
-            shown["headers_left_out"] = max(0, len(headers) - HEADERS_MAX)
+            shown["headers_left_out"] = max(0, len(pairs) - HEADERS_MAX)
         yield shown
 
 
-def _contents(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
-    """Returns the keys or the values of records: text, base64 of bytes that are none, or JSON."""
+def _text(data: bytes | None) -> str:
+    return "" if data is None else data.decode(errors="replace")
+
+
+def _contents(
+    batch: "pa.RecordBatch", name: str, masks: Sequence[tuple[str, ...]]
+) -> tuple[str, list[bytes | None]]:
+    """Returns the keys or the values of records, without what is masked: as they are, or as JSON,
+    which a suffix of their name says.
+    """
     import pyarrow as pa
 
     from clog.storage.types.conform import column_json
 
     column = batch.column(name)
+    hidden = [path for top, *path in masks if top == name]
     if of_bytes(batch.schema) or pa.types.is_string(column.type):
         texts = column.cast(pa.binary()).to_pylist()
-        return [_beginning(name, text) for text in texts]
-    return [
-        {name: None}
-        if value is None
-        else _beginning(f"{name}_json", json.dumps(value, ensure_ascii=False).encode())
-        for value in column_json(column)
-    ]
+        return "", [_masked(text, hidden) for text in texts] if hidden else texts
+    made = column_json(column)
+    whole = [None if v is None else json.dumps(v, ensure_ascii=False).encode() for v in made]
+    return "_json", [_masked(text, hidden) for text in whole] if hidden else whole
+
+
+def _masked(data: bytes | None, hidden: Sequence[Sequence[str]]) -> bytes | None:
+    """Returns JSON without the parts that are hidden; of what is no JSON nothing.
+
+    >>> _masked(b'{"n": 1, "mail": "a@b"}', [["mail"]]).decode()
+    '{"n": 1, "mail": "•••"}'
+    """
+    if data is None:
+        return None
+    try:
+        found = json.loads(data) if all(hidden) else None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict | list):
+        return MASKED.encode()
+    for path in hidden:
+        _hide(found, path)
+    return json.dumps(found, ensure_ascii=False).encode()
+
+
+def _hide(found: Any, path: Sequence[str]) -> None:
+    if isinstance(found, list):
+        for one in found:
+            _hide(one, path)
+    elif isinstance(found, dict) and path[0] in found:
+        if len(path) > 1:
+            _hide(found[path[0]], path[1:])
+        else:
+            found[path[0]] = MASKED
 
 
 def _beginning(name: str, data: bytes | None, most: int = SHOWN_MAX) -> dict[str, Any]:
@@ -528,25 +696,67 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-_HOSTS = ["127.0.0.1", "localhost"]
+_HOSTS = ("127.0.0.1", "localhost")
+_COOKIE = "clog_token"
 
 
-def application(shown: ShownLogs, cleaner: ShownCleaner | None = None) -> Starlette:
+class Access(NamedTuple):
+    """Who may look: under which names of this host, with which ``token``, or with which header a
+    proxy says who logged in.
+    """
+
+    hosts: Sequence[str] = _HOSTS
+    token: str = ""
+    header: str = ""
+
+    async def guard(self, request: Request, call: Callable[[Request], Any]) -> Response:
+        """Answers who may look; a token in the address of the page becomes a cookie."""
+        asked = request.query_params.get("token", "")
+        if self.token and request.url.path == "/" and self._is_token(asked):
+            entered = RedirectResponse("/", 303)
+            entered.set_cookie(_COOKIE, asked, httponly=True, samesite="strict")
+            return entered
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        given = bearer if scheme.lower() == "bearer" else request.cookies.get(_COOKIE, "")
+        may = self._is_token(given) if self.token else True
+        if may and (not self.header or request.headers.get(self.header)):
+            answered: Response = await call(request)
+            return answered
+        why = "open this page with /?token=…, once" if self.token else "log in at the proxy"
+        return JSONResponse({"error": why}, 401, {"WWW-Authenticate": "Bearer"})
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+
+_LOOPBACK = Access()
+
+
+def application(
+    shown: ShownLogs, cleaner: ShownCleaner | None = None, access: Access = _LOOPBACK
+) -> Starlette:
     """Returns the page and what it asks for; with what a cleaner in this process does."""
     answers: dict[str, Callable[[Request], Any]] = {
-        "": lambda _: {"logs": shown.overview(), "cleaner": cleaner and cleaner.state()},
+        "": lambda r: _listed(shown, r) | {"cleaner": cleaner and cleaner.state()},
         "/{number}": lambda r: shown.details(_number(r)),
         "/{number}/cost": lambda r: shown.cost(_number(r), _asked(r, "readers") or 0),
         "/{number}/users": lambda r: shown.users(_number(r)),
         "/{number}/records": lambda r: shown.records(
-            _number(r), _asked(r, "partition"), r.query_params.get("from", "latest"), _limit(r)
+            *(_number(r), _asked(r, "partition"), r.query_params.get("from", "latest"), _limit(r)),
+            **_page_asked(r),
         ),
-        "/{number}/key": lambda r: shown.history_of_key(_number(r), _key_given(r), _limit(r)),
-        "/{number}/table": lambda r: shown.table(_number(r), _asked(r, "at"), _key(r), _limit(r)),
+        "/{number}/key": lambda r: shown.history_of_key(
+            _number(r), _key_given(r), _limit(r), **_page_asked(r)
+        ),
+        "/{number}/table": lambda r: shown.table(
+            _number(r), _asked(r, "at"), _key(r), _limit(r), **_page_asked(r)
+        ),
     }
 
-    def answer(found: Callable[[Request], Any], request: Request) -> Response:
-        return JSONResponse(exact(found(request)))
+    def answer(find: Callable[[Request], Any], request: Request) -> Response:
+        found = find(request)
+        after = found.next if isinstance(found, Page) else None
+        return JSONResponse(exact(found), headers={} if after is None else {"clog-next": after})
 
     async def refused(_: Request, error: Exception) -> Response:
         gone = " is gone" if isinstance(error, FileNotFoundError) else ""
@@ -564,12 +774,26 @@ def application(shown: ShownLogs, cleaner: ShownCleaner | None = None) -> Starle
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
         middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS),
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(access.hosts)),
             Middleware(BaseHTTPMiddleware, dispatch=with_headers),
+            Middleware(BaseHTTPMiddleware, dispatch=access.guard),
             Middleware(GZipMiddleware),
         ],
         exception_handlers={ClogError: refused, FileNotFoundError: refused},
     )
+
+
+def _listed(shown: ShownLogs, request: Request) -> dict[str, Any]:
+    contains = request.query_params.get("contains", "")
+    logs = shown.overview(contains, _asked(request, "page") or 0)
+    return {"logs": logs, "found": len(shown.matching(contains)), "page_size": LOGS_MAX}
+
+
+def _page_asked(request: Request) -> dict[str, Any]:
+    asked = request.query_params
+    contains, path = asked.get("contains", ""), asked.get("path", "")
+    sought = Sought(contains, path) if contains or path else None
+    return {"sought": sought, "after": asked.get("after", "")}
 
 
 def _number(request: Request) -> int:

@@ -52,12 +52,12 @@ def serving():
     """Serves the page of logs in a thread; yields the port."""
 
     @contextmanager
-    def serving(shown, cleaner=None):
+    def serving(shown, cleaner=None, **given):
         from clog.cleaner.daemon.metrics import listening, quiet_server
         from clog.cli.page import application
 
         with listening("0") as socket:
-            server = quiet_server(application(shown, cleaner))
+            server = quiet_server(application(shown, cleaner, **given))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
             thread.start()
             try:

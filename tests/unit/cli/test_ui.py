@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pyarrow as pa
 import pytest
 
-from clog.cli.page import COMMITS_MAX, LOOK_MS, AskedKey, ShownLogs
+from clog.cli.page import COMMITS_MAX, LOOK_MS, MASKED, Access, AskedKey, ShownLogs, Sought
 from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableError
 from clog.storage.store import opening
 from clog_testing.counting import CountingStore
@@ -331,3 +331,141 @@ def test_a_port_that_is_taken_is_refused():
 def test_the_command_needs_a_log(cli):
     """Or a folder in which there are some."""
     assert "--discover" in cli("ui", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("sought", "found"),
+    [
+        (Sought("pai"), ["1", "4"]),
+        (Sought("shop"), ["3"]),
+        (Sought("order-2"), ["2"]),
+        (Sought("ann", "$.by.name"), ["4"]),
+        (Sought("", "by.tags[1]"), ["4"]),
+        (Sought("nothing of it"), []),
+    ],
+)
+def test_records_are_sought(tmp_path, sought, found):
+    """By a text in the key, the value or a header, or in a part of a value that is JSON; by pages,
+    each of which says where the next one begins."""
+    log = Log.create(str(tmp_path / "log"), partitions=2)
+    value = json.dumps({"by": {"name": "ann", "tags": ["x", "y"]}, "state": "paid"})
+    rows = [("1", "paid", []), ("2", "\xff", []), ("3", "3", [("from", b"shop")]), ("4", value, [])]
+    log.append(
+        [{"key": f"order-{k}", "value": v, "headers": h} for k, v, h in rows],
+        partition=[0, 1, 0, 1],
+    )
+    shown = ShownLogs([log.url], (), {}, clock=ManualClock())
+    for view in (
+        lambda **how: shown.records(0, None, "earliest", 1, **how),
+        lambda **how: shown.table(0, None, None, 1, **how),
+    ):
+        got, after = [], ""
+        while True:
+            page = view(sought=sought, after=after)
+            got += [record["key"].removeprefix("order-") for record in page]
+            if page.next is None:
+                break
+            after = page.next
+        assert sorted(got) == found
+        everything, after = [], ""
+        while (page := view(after=after)) or after == "":
+            everything += [record["offset"] for record in page]
+            after = page.next or "9:0"
+        assert sorted(everything) == [0, 0, 1, 1]
+
+
+def test_a_search_ends_after_many_records(tmp_path, monkeypatch):
+    """The page says so, and the next one goes on where it ended."""
+    monkeypatch.setattr("clog.cli.page.SCANNED_MAX", 10)
+    log = Log.create(str(tmp_path / "log"), partitions=1)
+    log.append([{"key": "k", "value": str(i)} for i in range(25)])
+    shown = ShownLogs([log.url], (), {}, clock=ManualClock())
+    page = shown.records(0, None, "earliest", 5, sought=Sought("24"))
+    assert (list(page), page.next) == ([], "0:10")
+    page = shown.records(0, None, "earliest", 5, sought=Sought("24"), after="0:20")
+    assert [record["value"] for record in page] == ["24"]
+
+
+def test_masked_columns_are_not_shown(tmp_path):
+    """Nor found by who searches; of a value that is no JSON nothing is shown."""
+    log = Log.create(str(tmp_path / "log"), partitions=1)
+    person = {"user": {"mail": "a@b", "n": 1}}
+    log.append(
+        [
+            {"key": "k", "value": json.dumps(person), "headers": [("mail", b"a@b")]},
+            {"key": "plain", "value": "a@b"},
+        ]
+    )
+    masks = ["value.user.mail", "headers"]
+    shown = ShownLogs([log.url], (), {}, clock=ManualClock(), masks=masks)
+    first, second = shown.records(0, None, "earliest", 9)
+    assert json.loads(first["value"]) == {"user": {"mail": MASKED, "n": 1}}
+    assert second["value"] == MASKED
+    assert "headers" not in first
+    assert shown.records(0, None, "earliest", 9, sought=Sought("a@b")) == []
+    schema = {"key": pa.string(), "value": pa.struct([("mail", pa.string()), ("n", pa.int32())])}
+    typed = Log.create(str(tmp_path / "typed"), partitions=1, schema=schema)
+    typed.append([{"key": "k", "value": {"mail": "a@b", "n": 1}}])
+    shown = ShownLogs([typed.url], (), {}, clock=ManualClock(), masks=["value.mail", "key"])
+    (row,) = shown.table(0, None, None, 9)
+    assert (row["key"], json.loads(row["value_json"])) == (MASKED, {"mail": MASKED, "n": 1})
+    for asked in (shown.history_of_key, lambda *a: shown.table(0, None, *a[1:])):
+        with pytest.raises(InvalidInputError, match="keys are masked"):
+            asked(0, AskedKey("k", is_base64=False), 9)
+
+
+def test_logs_are_listed_by_pages(tmp_path, monkeypatch):
+    """Of a thousand logs those of a page are asked, and a search goes over all."""
+    monkeypatch.setattr("clog.cli.page.LOGS_MAX", 2)
+    for name in ("a", "b", "c", "other"):
+        Log.create(str(tmp_path / name), partitions=1)
+    urls = [str(tmp_path / name) for name in ("a", "b", "c", "other")]
+    shown = ShownLogs(urls, (), {}, clock=ManualClock())
+    assert [line["number"] for line in shown.overview(page=1)] == [2, 3]
+    (line,) = shown.overview("OTHER")
+    assert (line["number"], line["url"]) == (3, urls[3])
+    assert len(shown.matching("no such")) == 0
+
+
+def asked_with(serving, access, path="/api/logs", **headers):
+    shown = ShownLogs([], (), {}, clock=ManualClock())
+    with serving(shown, access=access) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+
+
+def test_a_token_opens_the_page(serving):
+    """As a header, or once in the address, which makes it a cookie; nothing else does."""
+    access = Access(("*",), token="s3cret")
+    assert asked_with(serving, access)[0] == 401
+    assert asked_with(serving, access, "/")[0] == 401
+    assert asked_with(serving, access, "/?token=other")[0] == 401
+    assert asked_with(serving, access, "/api/logs?token=s3cret")[0] == 401
+    assert asked_with(serving, access, Authorization="Bearer s3cret")[0] == 200
+    assert asked_with(serving, access, Authorization="Basic s3cret")[0] == 401
+    status, headers, _ = asked_with(serving, access, "/?token=s3cret")
+    assert (status, headers["location"]) == (303, "/")
+    assert {"HttpOnly", "SameSite=strict"} <= set(headers["set-cookie"].split("; "))
+    assert asked_with(serving, access, Cookie="clog_token=s3cret")[0] == 200
+    assert "s3cret" not in asked_with(serving, access)[2]
+
+
+def test_a_proxy_says_who_logged_in(serving):
+    """By its header; without it nobody looks. Names of the host that are not given are refused."""
+    access = Access(("logs.example",), header="X-Forwarded-User")
+    assert asked_with(serving, access, Host="logs.example")[0] == 401
+    ann = {"X-Forwarded-User": "ann"}
+    assert asked_with(serving, access, Host="logs.example", **ann)[0] == 200
+    assert asked_with(serving, access, Host="other.example", **ann)[0] == 400
+
+
+def test_others_are_served_only_behind_something(cli, monkeypatch):
+    """Who listens for others says how they are let in, and masks name columns."""
+    for wrong in (
+        ["--listen", "0.0.0.0:0"],
+        ["--token-variable", "NO_SUCH_VARIABLE"],
+        ["--mask", "secret"],
+    ):
+        cli("ui", "memory://x", *wrong, code=2)

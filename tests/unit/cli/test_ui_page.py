@@ -1,5 +1,6 @@
 """The page of `clog ui` in a real browser: clicks, news, hostile records, a wide log."""
 
+import json
 import os
 import shutil
 import threading
@@ -497,3 +498,77 @@ def test_no_word_is_broken_on_a_phone(open_page, log):
         assert page.evaluate(BROKEN_WORDS) == [], tab.inner_text()
         width = page.evaluate("document.documentElement.scrollWidth")
         assert width <= 390, tab.inner_text()
+
+
+def test_the_address_leads_back(open_page, log, tmp_path):
+    """To the log, the view, the filter and the version that were shown: by reloading, by an address
+    that was sent, and by the browser's way back."""
+    other = Log.create(str(tmp_path / "other"), partitions=1)
+    other.append([{"key": "x", "value": json.dumps({"n": i})} for i in range(3)])
+    page = open_page(log.url, other.url)
+    page.locator("#logs").get_by_role("button", name=other.url).click()
+    api.expect(page.locator("#log-title")).to_have_text(other.url)
+    page.get_by_role("tab", name="Records").click()
+    page.get_by_label("from").fill("earliest")
+    page.get_by_label("contains").fill("2")
+    page.get_by_label("JSON path").fill("n")
+    page.get_by_role("button", name="show", exact=True).click()
+    api.expect(page.locator("#found tr")).to_have_count(1)
+    address = page.url
+    page.reload()
+    api.expect(page.locator("#found tr")).to_have_count(1)
+    assert page.get_by_label("JSON path").input_value() == "n"
+    page.get_by_role("tab", name="Configuration").click()
+    page.go_back()
+    api.expect(page.get_by_role("tab", name="Records")).to_have_attribute("aria-selected", "true")
+    page.goto("about:blank")
+    page.goto(address)
+    api.expect(page.locator("#log-title")).to_have_text(other.url)
+    api.expect(page.locator("#found tr")).to_have_count(1)
+
+
+def test_new_records_come_by_themselves(open_page, log):
+    """Where the newest are shown; who has the focus keeps it."""
+    page = open_page(log.url)
+    page.get_by_role("tab", name="Records").click()
+    page.get_by_role("button", name="show", exact=True).click()
+    page.wait_for_selector("#found tr")
+    page.get_by_label("contains").focus()
+    log.append([{"key": "order-new", "value": "here"}])
+    api.expect(page.locator("#found tr").first).to_contain_text("order-new")
+    assert page.evaluate("document.activeElement.name") == "text"
+
+
+def test_pages_of_records_and_raw_text(open_page, log, tmp_path):
+    """The next page goes on; a value is folded, and shown as it was written."""
+    wide = Log.create(str(tmp_path / "wide"), partitions=1)
+    wide.append([{"key": f"k{i:03}", "value": '{"a":1,"b":2}'} for i in range(250)])
+    page = open_page(wide.url)
+    page.get_by_role("tab", name="Records").click()
+    page.get_by_label("from").fill("earliest")
+    page.get_by_role("button", name="show", exact=True).click()
+    api.expect(page.locator("#found tr")).to_have_count(200)
+    page.locator("#found").get_by_role("button", name="raw").first.click()
+    assert records(page)[0][1].startswith('{"a":1,"b":2}')
+    page.get_by_role("button", name="next page").click()
+    api.expect(page.locator("#found tr")).to_have_count(50)
+    assert records(page)[0][0] == "k200"
+    api.expect(page.get_by_role("button", name="next page")).to_be_hidden()
+
+
+def test_many_logs_are_searched_and_sorted(open_page, tmp_path):
+    """By a part of the URL, over all pages; by any column, both ways."""
+    urls = [str(tmp_path / f"log-{i:02}") for i in range(60)]
+    for i, url in enumerate(urls):
+        Log.create(url, partitions=1 + i % 7)
+    page = open_page(*urls)
+    rows = page.locator("#logs tbody tr")
+    api.expect(rows).to_have_count(50)
+    page.get_by_role("button", name="next", exact=True).click()
+    api.expect(rows).to_have_count(10)
+    page.get_by_role("searchbox").fill("log-3")
+    api.expect(rows).to_have_count(10)
+    page.get_by_role("button", name="partitions").click()
+    api.expect(rows.first).to_contain_text("log-35")
+    page.get_by_role("button", name="partitions").click()
+    api.expect(rows.first).to_contain_text("log-34")

@@ -7,6 +7,9 @@ let chosen = null; // the number of the log that is shown
 let drawn = null; // the number of the log that the page has drawn
 let newest = null; // its id and version
 let asking = 0; // how often records were asked for
+let listed = {page: 0, by: "", down: false}; // which page of the list, and how it is sorted
+let wanted = null; // the log that the address names, as long as it was not found
+let further = null; // where the next page of records begins
 const INDENT_MAX = 100; // spaces: nobody reads what is deeper, and its lines would fill the memory
 
 function el(name, text, attributes = {}) {
@@ -61,7 +64,7 @@ function ago(ms) {
   return seconds < 129600 ? Math.round(seconds / 3600) + " h" : Math.round(seconds / 86400) + " d";
 }
 
-async function ask(path) {
+async function ask(path, told = () => {}) {
   let answer;
   try {
     answer = await fetch(path);
@@ -75,6 +78,7 @@ async function ask(path) {
     throw new Error("clog cannot answer this (" + answer.status + "); the terminal it runs in says why");
   }
   if (!answer.ok) throw new Error(body.error || answer.statusText);
+  told(answer.headers.get("clog-next"));
   return body;
 }
 
@@ -85,9 +89,25 @@ function row(cells) {
 }
 
 async function showLogs() {
-  const {logs, cleaner} = await ask("/api/logs");
+  const search = $("search").elements;
+  const asked = new URLSearchParams();
+  if (search.part.value) asked.set("contains", search.part.value);
+  if (listed.page) asked.set("page", listed.page);
+  const {logs, cleaner, found, page_size} = await ask("/api/logs" + (asked.size ? "?" + asked : ""));
   const now = Date.now();
+  const pages = Math.max(1, Math.ceil(found / page_size));
+  search.listing.value = count(found) + (found === 1 ? " log" : " logs") + (pages > 1 ? ", page " + (listed.page + 1) + " of " + pages : "");
+  search.earlier.hidden = search.later.hidden = pages === 1;
+  search.earlier.disabled = listed.page === 0;
+  search.later.disabled = listed.page >= pages - 1;
   showCleaner(cleaner);
+  if (listed.by) {
+    const rank = (log) => log[listed.by] ?? "";
+    logs.sort((a, b) => (rank(a) < rank(b) ? -1 : rank(a) > rank(b) ? 1 : 0) * (listed.down ? -1 : 1));
+  }
+  for (const by of document.querySelectorAll("[data-by]")) {
+    by.parentElement.setAttribute("aria-sort", by.dataset.by !== listed.by ? "none" : listed.down ? "descending" : "ascending");
+  }
   fill($("logs").tBodies[0], logs.map((log) => {
     const name = el("td");
     name.append(el("button", log.url, {class: "link", type: "button", "data-number": log.number}));
@@ -122,6 +142,7 @@ function showCleaner(cleaner) {
 
 async function choose(number, url) {
   if (number !== chosen) {
+    $("further").hidden = true;
     for (const id of ["found", "bill", "readers", "transactions", "writers", "problem", "priced-note", "log-problem"]) $(id).replaceChildren();
     const slider = $("browse").elements.at;
     slider.value = slider.max;
@@ -132,6 +153,7 @@ async function choose(number, url) {
   }
   chosen = number;
   newest = null;
+  remember();
   await refresh();
   if (!$("cost").hidden && chosen === drawn) await showCost();
 }
@@ -170,8 +192,10 @@ async function showLog(logs) {
   }));
   const version = log.log_id + " " + log.version; // Another log may stand there, at the same version.
   if (version === newest) return; // Nothing else has changed.
+  const isNews = newest !== null;
   newest = version;
   showPartitions(log);
+  fill($("schema"), Object.entries(log.schema).flatMap(([name, kind]) => fields(name, kind)).map(row));
   showCommits(log.commits);
   $("configs").replaceChildren(...Object.entries(log.config).sort().map(([name, value]) =>
     row([name, value + (name in log.config_overrides ? "  (set)" : "")])));
@@ -181,6 +205,7 @@ async function showLog(logs) {
   slider.max = log.version;
   if (atEnd) slider.value = log.version;
   tellVersion();
+  if (isNews && !$("records").hidden && isTail()) browse(); // What is new is shown as it comes.
 }
 
 function showPartitions(log) {
@@ -223,6 +248,11 @@ function showCommits(commits) {
     if (c.operation === "clean") bar.setAttribute("class", "clean");
     return bar;
   }));
+  const appends = commits.filter((c) => c.records);
+  const hours = appends.length > 1 ? (appends.at(-1).time_ms - appends[0].time_ms) / 3600000 : 0;
+  const each = (name) => appends.slice(1).reduce((total, c) => total + c[name], 0) / hours;
+  $("pace").textContent = hours > 0 ? count(Math.round(each("records"))) + " records and " + size(Math.round(each("size_bytes"))) +
+    " an hour, in " + count(Math.round((appends.length - 1) / hours)) + " appends, over the last " + ago(hours * 3600000) : "";
   const sum = (name) => commits.reduce((total, c) => total + (c.effect ? c.effect[name] : 0), 0);
   $("removed").textContent = "These " + count(commits.length) + " commits removed " + count(sum("removed_records")) + " records (" +
     size(sum("removed_bytes")) + ") and rewrote " + size(sum("rewritten_bytes")) + " for it.";
@@ -311,16 +341,9 @@ function valueCell(record) {
   if (found === null) return el("td", "deleted", {class: "none"});
   const cell = el("td", null, {class: "bytes"});
   const pretty = found.isBytes ? null : indented(found.text);
-  const shown = el("div", pretty ?? found.text);
-  cell.append(shown);
+  cell.append(el("div", pretty ?? found.text));
   if (pretty !== null && pretty !== found.text) {
-    const raw = el("button", "raw", {class: "link", type: "button", "aria-pressed": "false", title: "the text as it was written"});
-    raw.addEventListener("click", () => {
-      const isRaw = raw.getAttribute("aria-pressed") !== "true";
-      raw.setAttribute("aria-pressed", String(isRaw));
-      shown.textContent = isRaw ? found.text : pretty;
-    });
-    cell.append(raw);
+    cell.append(el("button", "raw", {class: "link", type: "button", "aria-pressed": "false", title: "the text as it was written", "data-raw": found.text, "data-pretty": pretty}));
   }
   if (found.note) cell.append(el("div", found.note, {class: "none"}));
   return cell;
@@ -334,17 +357,7 @@ function keyCell(record) {
     cell.append(el("div", found.text), el("div", found.note, {class: "none"}));
     return cell; // Its history cannot be asked for: the rest of it is not here.
   }
-  const link = el("button", found.text || "(empty)", {class: "link", type: "button", title: "the history of this key"});
-  link.addEventListener("click", () => {
-    const given = $("browse").elements;
-    given.view.value = "key";
-    given.key.value = found.text;
-    given.key.dataset.bytes = found.isBytes ? record.key_b64 : "";
-    tellView();
-    given.key.focus(); // The button goes with its row.
-    browse();
-  });
-  cell.append(link);
+  cell.append(el("button", found.text || "(empty)", {class: "link", type: "button", title: "the history of this key", "data-key": found.text, "data-b64": found.isBytes ? record.key_b64 : ""}));
   return cell;
 }
 
@@ -354,10 +367,90 @@ function headersCell(record) {
   return el("td", pairs.join("\n"));
 }
 
-async function browse() {
+// The fields of a type, nested ones by their paths.
+function fields(name, kind) {
+  if (Array.isArray(kind)) return fields(name + "[]", kind[0]);
+  if (typeof kind !== "object" || kind === null) return [[name, String(kind)]];
+  return Object.entries(kind).flatMap(([inner, of]) => fields(name + "." + inner, of));
+}
+
+function isTail() {
+  const given = $("browse").elements;
+  return $("live").checked && given.view.value === "records" && ["", "latest"].includes(given.from.value.trim());
+}
+
+function toggleRaw(button) {
+  const isRaw = button.getAttribute("aria-pressed") !== "true";
+  button.setAttribute("aria-pressed", String(isRaw));
+  button.previousSibling.textContent = isRaw ? button.dataset.raw : button.dataset.pretty;
+}
+
+function showKey({key, b64}) {
+  const given = $("browse").elements;
+  given.view.value = "key";
+  given.key.value = key;
+  given.key.dataset.bytes = b64;
+  tellView();
+  given.key.focus(); // The button goes with its row.
+  browse();
+}
+
+const KEPT = ["view", "partition", "from", "key", "at", "text", "path"];
+
+// Puts what is shown into the address, so that it can be reloaded, sent, and gone back to.
+function remember() {
+  const given = $("browse").elements;
+  const kept = new URLSearchParams();
+  if (chosen !== null) kept.set("log", $("log-title").textContent);
+  kept.set("tab", document.querySelector("[role=tab][aria-selected=true]").getAttribute("aria-controls"));
+  if (kept.get("tab") === "records") {
+    for (const name of KEPT) {
+      const isShown = !given[name].closest("label").hidden && !(name === "at" && given.at.value === given.at.max);
+      if (given[name].value && isShown) kept.set(name, given[name].value);
+    }
+    if (given.key.dataset.bytes && kept.has("key")) kept.set("key_b64", given.key.dataset.bytes);
+  }
+  if ($("search").elements.part.value) kept.set("search", $("search").elements.part.value);
+  if (listed.page) kept.set("page", listed.page);
+  if (listed.by) kept.set("sort", (listed.down ? "-" : "") + listed.by);
+  const address = "#" + kept;
+  if (address !== location.hash) history.pushState(null, "", address);
+}
+
+// Shows what the address says.
+async function recall() {
+  const kept = new URLSearchParams(location.hash.slice(1));
+  const given = $("browse").elements;
+  $("search").elements.part.value = kept.get("search") ?? "";
+  const by = kept.get("sort") ?? "";
+  listed = {page: Number(kept.get("page") ?? 0), by: by.replace(/^-/, ""), down: by.startsWith("-")};
+  for (const name of KEPT) if (name !== "at") given[name].value = kept.get(name) ?? (name === "view" ? "records" : "");
+  given.key.dataset.bytes = kept.get("key_b64") ?? "";
+  tellView();
+  wanted = kept.get("log");
+  if (wanted !== null) {
+    const {logs} = await ask("/api/logs?" + new URLSearchParams({contains: wanted}));
+    const line = logs.find((log) => log.url === wanted);
+    if (line && line.number !== chosen) {
+      chosen = line.number;
+      newest = null;
+      $("log-title").textContent = line.url;
+    }
+  }
+  const tab = $("tab-" + (kept.get("tab") ?? "partitions"));
+  await refresh();
+  if (kept.has("at")) { given.at.value = kept.get("at"); tellVersion(); }
+  if (tab) select(tab);
+  if (tab && tab.id === "tab-records" && chosen !== null) await browse();
+}
+
+async function browse(after = null) {
   const given = $("browse").elements;
   const view = given.view.value;
   const asked = new URLSearchParams({limit: 200});
+  if (given.text.value) asked.set("contains", given.text.value);
+  if (given.path.value) asked.set("path", given.path.value);
+  if (after !== null) asked.set("after", after);
   if (view === "records") {
     if (given.partition.value.trim()) asked.set("partition", given.partition.value.trim());
     asked.set("from", given.from.value.trim() || "latest");
@@ -369,14 +462,19 @@ async function browse() {
   $("problem").textContent = "";
   const mine = (asking += 1);
   try {
-    const records = await ask("/api/logs/" + chosen + "/" + view + "?" + asked);
+    let next = null;
+    const records = await ask("/api/logs/" + chosen + "/" + view + "?" + asked, (told) => { next = told; });
     if (mine !== asking) return; // Something else was asked for meanwhile.
-    $("found").replaceChildren(...records.map((r) =>
-      row([r.partition, r.offset, when(String(r.timestamp).replace("T", " ")), keyCell(r), valueCell(r), headersCell(r)])));
-    if (!records.length) $("problem").textContent = "no records";
+    const rows = records.map((r) =>
+      row([r.partition, r.offset, when(String(r.timestamp).replace("T", " ")), keyCell(r), valueCell(r), headersCell(r)]));
+    fill($("found"), rows);
+    further = next;
+    $("further").hidden = next === null;
+    if (!records.length) $("problem").textContent = next === null ? "no records" : "no such record so far; the next page looks further";
   } catch (error) {
     if (mine !== asking) return;
     $("found").replaceChildren();
+    $("further").hidden = true;
     $("problem").textContent = error.message;
   }
 }
@@ -410,7 +508,7 @@ async function refresh() {
     if (chosen === null) chosen = logs.find((log) => !log.error)?.number ?? null;
     if (chosen !== null) await showLog(logs);
     if (chosen !== null && chosen === drawn && !$("users").hidden) await showUsers();
-    $("state").textContent = logs.length + (logs.length === 1 ? " log" : " logs") + ", " + moment(Date.now());
+    $("state").textContent = "as of " + moment(Date.now());
   } catch (error) {
     $("state").textContent = error.message;
   }
@@ -426,7 +524,9 @@ $("logs").addEventListener("click", (event) => {
   if (number !== undefined) choose(Number(number), event.target.textContent);
 });
 document.querySelector("[role=tablist]").addEventListener("click", (event) => {
-  if (event.target.role === "tab") select(event.target);
+  if (event.target.role !== "tab") return;
+  select(event.target);
+  remember();
 });
 document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
   const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
@@ -435,12 +535,32 @@ document.querySelector("[role=tablist]").addEventListener("keydown", (event) => 
   const next = tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length];
   select(next);
   next.focus();
+  remember();
 });
 $("priced").addEventListener("submit", (event) => { event.preventDefault(); showCost(); });
-$("browse").addEventListener("submit", (event) => { event.preventDefault(); browse(); });
-$("browse").elements.view.addEventListener("change", () => { tellView(); browse(); });
+$("browse").addEventListener("submit", (event) => { event.preventDefault(); remember(); browse(); });
+$("browse").elements.view.addEventListener("change", () => { tellView(); remember(); browse(); });
+$("browse").elements.fold.addEventListener("change", (event) => { $("found").classList.toggle("open", !event.target.checked); });
+$("found").addEventListener("click", ({target}) => {
+  if (target.dataset.raw !== undefined) toggleRaw(target);
+  if (target.dataset.key !== undefined) { showKey(target.dataset); remember(); }
+});
+$("further").addEventListener("click", () => browse(further));
+$("search").addEventListener("submit", (event) => { event.preventDefault(); });
+$("search").elements.part.addEventListener("input", () => { listed.page = 0; remember(); refresh(); });
+for (const [name, step] of [["earlier", -1], ["later", 1]]) {
+  $("search").elements[name].addEventListener("click", () => { listed.page += step; remember(); refresh(); });
+}
+$("logs").tHead.addEventListener("click", ({target}) => {
+  const {by} = target.dataset;
+  if (by === undefined) return;
+  listed = {...listed, by, down: listed.by === by && !listed.down};
+  remember();
+  refresh();
+});
+addEventListener("popstate", recall);
 $("browse").elements.key.addEventListener("input", (event) => { event.target.dataset.bytes = ""; });
 $("browse").elements.at.addEventListener("input", tellVersion);
-$("browse").elements.at.addEventListener("change", browse);
+$("browse").elements.at.addEventListener("change", () => { remember(); browse(); });
 tellView();
-refresh().then(() => setTimeout(keepFresh, REFRESH_MS));
+(location.hash ? recall().catch((error) => { $("state").textContent = error.message; }) : refresh()).then(() => setTimeout(keepFresh, REFRESH_MS));

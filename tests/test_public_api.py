@@ -310,6 +310,17 @@ def parameters() -> Iterator[tuple[str, list[str], str]]:
                 yield path, list(inspect.signature(member).parameters), member.__doc__
 
 
+def test_every_method_of_a_log_has_an_example():
+    """In its docstring, where `tests/test_docs.py` runs it; and who completes names at TAB sees
+    what is for users."""
+    methods = {name: inspect.getdoc(getattr(Log, name)) or "" for name in vars(Log)}
+    hidden = {name.removeprefix("Log.") for name in NOT_FOR_USERS}
+    public = {n: text for n, text in methods.items() if n[0] != "_" and callable(getattr(Log, n))}
+    lacking = [n for n, text in public.items() if ">>> " not in text and n not in hidden]
+    assert lacking == []
+    assert not hidden & set(dir(Log.create("memory://what-is-listed")))
+
+
 def test_help_explains_every_parameter_and_field():
     """Each is a word of the docstring: of its ``Args``, its ``Attributes`` or its sentences."""
     explained = list(parameters())

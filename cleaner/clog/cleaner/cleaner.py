@@ -37,7 +37,7 @@ from clog.cleaner.duties.retention import BACKOFF_MS, MaintenanceResult
 from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.monitor import Monitor
 from clog.cleaner.passes.run_pass import PassProgress
-from clog.cleaner.selection import Candidate, PassResult
+from clog.cleaner.selection import Candidate, Passes, PassResult
 from clog.cleaner.threads import (
     MORE_MEMORY,
     NAP_MS,
@@ -211,7 +211,7 @@ class Cleaner:
                 raise mine.failure
         done = [pair for mine in ended for pair in mine.results]
         done.sort(key=lambda pair: pair[0])
-        return [result for _, result in done]
+        return Passes(result for _, result in done)
 
     def run(self) -> None:
         """Does rounds until `stop` is called; sleeps if there was nothing to clean. Survives logs

@@ -433,3 +433,40 @@ class PassResult:
     next_dirty_offset: int
     stats: PassStats
     complete: bool = True
+
+
+class Passes(list[PassResult]):
+    """What the passes of a round did: a list that prints as a table."""
+
+    _NAMES = ("partition", "clean to", "removed", "kept", "bytes before", "after", "seconds")
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                f"{each.partition}{'' if each.complete else ' (not complete)'}",
+                *(f"{n:,}" for n in (each.next_dirty_offset, stats.records_removed)),
+                *(f"{n:,}" for n in (stats.records_written, stats.size_bytes_before)),
+                f"{stats.size_bytes_after:,}",
+                f"{(stats.index_ms + stats.clean_ms) / 1000:.1f}",
+            )
+            for each in self
+            for stats in [each.stats]
+        ]
+
+    def __repr__(self) -> str:
+        if not self:
+            return "[]: nothing was due; run_once(force=True) cleans whatever can be cleaned"
+        lines = [self._NAMES, *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+            for line in lines
+        )
+
+    def _repr_html_(self) -> str:
+        import pyarrow as pa
+
+        from clog.storage.types.columns import html
+
+        columns = dict(zip(self._NAMES, zip(*self._rows(), strict=True), strict=False))
+        return html(pa.table(columns), f"{len(self)} passes") if self else repr(self)

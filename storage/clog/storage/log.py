@@ -159,6 +159,11 @@ class Log:
     ) -> Self:
         """Opens a log; at most 5 requests. The arguments are those of `create`.
 
+        >>> Log.create("memory://help-of-open").version
+        0
+        >>> Log.open("memory://help-of-open")
+        Log('memory://help-of-open', version=0)
+
         Raises:
             NotFoundError: there is no log at this URL.
             UnsupportedFormatError: a newer clog wrote it.
@@ -245,6 +250,10 @@ class Log:
         """Appends records to all the partitions they belong to, in one atomic commit; in each
         partition they keep their order.
 
+        >>> log = Log.create("memory://help-of-append", 1)
+        >>> log.append([{"key": "alice", "value": "1"}, {"key": "bob", "value": "2"}]).offsets
+        {0: (0, 2)}
+
         Args:
             data: a pyarrow Table or RecordBatch, a pandas or Polars DataFrame (the index of a
                 pandas frame is left out), any other object with ``__arrow_c_stream__``, or a list
@@ -305,6 +314,11 @@ class Log:
         """Returns the records with ``start <= offset < end``, partition by partition: an iterator
         of batches of partition, offset, timestamp, key, value and headers, which Arrow, pandas,
         Polars and DuckDB take as they take any stream of batches.
+
+        >>> log = Log.create("memory://help-of-read", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.read(columns=["offset", "key"]).to_pylist()
+        [{'offset': 0, 'key': b'alice'}]
 
         Args:
             partition: one, or None for all.
@@ -399,6 +413,11 @@ class Log:
         brings a copy as of that position up to date. If the cleaner has removed tombstones since,
         the copy misses these deletes; a `StateTable` notices that, and rebuilds.
 
+        >>> log = Log.create("memory://help-of-changes", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.changes({0: 0}).get("alice")
+        b'1'
+
         Args:
             start: an offset, or one by partition, as in `Table.offsets`.
             partition: one, or None for all that ``start`` names.
@@ -413,16 +432,33 @@ class Log:
         return self._part(_tables_of).changes(manifest, ranges)
 
     def start_offsets(self) -> dict[int, int]:
-        """Returns the first readable offset of each partition (the low watermark)."""
+        """Returns the first readable offset of each partition (the low watermark).
+
+        >>> log = Log.create("memory://help-of-start-offsets", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.start_offsets()
+        {0: 0}
+        """
         return dict(enumerate(self._handle.refresh().head.partitions.start))
 
     def end_offsets(self) -> dict[int, int]:
-        """Returns the offset that the next record gets (the high watermark), by partition."""
+        """Returns the offset that the next record gets (the high watermark), by partition.
+
+        >>> log = Log.create("memory://help-of-end-offsets", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.end_offsets()
+        {0: 1}
+        """
         return dict(enumerate(self._handle.refresh().head.partitions.end))
 
     def stable_offsets(self) -> dict[int, int]:
         """Returns the last stable offset of each partition, where ``read_committed`` ends: below
         it, no transaction is undecided. Without undecided transactions, it is the end offset.
+
+        >>> log = Log.create("memory://help-of-stable-offsets", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.stable_offsets()
+        {0: 1}
         """
         head = self._handle.refresh().head
         return {p: head.stable_offset(p) for p in range(head.log.partitions)}
@@ -430,6 +466,11 @@ class Log:
     def offsets_for_times(self, ts_ms: int | Mapping[int, int]) -> dict[int, int | None]:
         """Returns, by partition, the offset of the first record whose timestamp is at or after the
         time; None where no record is that late.
+
+        >>> log = Log.create("memory://help-of-offsets-for-times", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.offsets_for_times(0)
+        {0: 0}
 
         Args:
             ts_ms: the time, in ms since 1970, or one by partition.
@@ -450,6 +491,12 @@ class Log:
     ) -> NamedReader:
         """Returns the reader of this name, whose position the log knows, and which `readers` lists.
 
+        >>> log = Log.create("memory://help-of-reader", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> for batch in log.reader("billing").follow(poll_ms=None):
+        ...     print(batch.num_rows)
+        1
+
         Args:
             name: 1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first.
             expires_after_ms: how long after its last commit the log may forget it.
@@ -468,12 +515,24 @@ class Log:
     def readers(self) -> list[Reader]:
         """Returns the named readers, how far each is behind, and how long until something overtakes
         it; a LIST, and one to three requests for each.
+
+        >>> log = Log.create("memory://help-of-readers", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.reader("billing").commit({0: 0})
+        True
+        >>> [(reader.name, reader.lag_records) for reader in log.readers()]
+        [('billing', 1)]
         """
         config = LogConfig.from_overrides(self._handle.refresh().head.config)
         return list_readers(self._handle, config, now_ms=self._handle.clock.now_ms())
 
     def forget_reader(self, name: str) -> None:
-        """Forgets the reader ``name`` and its position, whether there is one or not."""
+        """Forgets the reader ``name`` and its position, whether there is one or not.
+
+        >>> log = Log.create("memory://help-of-forget-reader", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.forget_reader("billing")
+        """
         self._handle.recent()  # Another log may stand there since.
         self._handle.store.delete(reader_path(check_name(name)))
 
@@ -489,6 +548,13 @@ class Log:
         ``with`` statement commits it at its end, and aborts it if an exception ends the block. The
         first under an id takes over the id, by a commit that fences the previous holder; so does
         one that begins while the last of this handle is open.
+
+        >>> log = Log.create("memory://help-of-transaction", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> with log.transaction("load-7") as work:
+        ...     _ = work.append([{"key": "bob", "value": "2"}])
+        >>> log.end_offsets()
+        {0: 2}
 
         Args:
             id: names the work; use the same id to continue after a crash.
@@ -507,6 +573,11 @@ class Log:
     def transactions(self) -> list[TransactionInfo]:
         """Returns the transactions that this handle began and did not end, and those that the log
         knows of, because records are undecided here, or other logs wait for it; one request.
+
+        >>> log = Log.create("memory://help-of-transactions", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.transactions()
+        []
         """
         return self._part(Holders).infos()
 
@@ -514,6 +585,13 @@ class Log:
         """Ends the undecided transactions of an id, without waiting for their timeout, and returns
         them: what their home has committed stays committed. A holder that is still alive fails when
         it commits.
+
+        >>> log = Log.create("memory://help-of-abort-transaction", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> work = log.transaction("load-7", visible=True)
+        >>> _ = work.append([{"key": "bob", "value": "2"}])
+        >>> [ended.id for ended in log.abort_transaction("load-7")]
+        ['load-7']
 
         Args:
             id: as `transactions` lists it.
@@ -530,6 +608,11 @@ class Log:
     def markers(self, partition: int) -> list[tuple[int, str, str, int | None]]:
         """Returns the markers of ended transactions whose records were undecided: (offset, id,
         outcome, delete horizon in ms since 1970, or None before a pass has set it).
+
+        >>> log = Log.create("memory://help-of-markers", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.markers(0)
+        []
 
         Args:
             partition: the partition.
@@ -557,6 +640,13 @@ class Log:
         what is no log, and by partition. Who was killed begins a transaction first, so that what
         the former process has sent cannot come later.
 
+        >>> log = Log.create("memory://help-of-positions", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> with log.transaction("load-7") as work:
+        ...     work.positions("kafka:c/t", {0: 42})
+        >>> log.positions("load-7")
+        {'kafka:c/t': {0: 42}}
+
         Args:
             id: as of `transaction`.
             marks: (offset, mark) in place of each offset; the mark is None where none was given.
@@ -571,6 +661,12 @@ class Log:
         None where there is none. What an interrupted or dead process left under the id, for others
         to commit, is withdrawn first, so that who goes on from the number is not overtaken.
 
+        >>> log = Log.create("memory://help-of-sequence", 1)
+        >>> log.append([{"key": "alice", "value": "1"}], producer=("till-3", 7)).version
+        1
+        >>> log.sequence("till-3")
+        7
+
         Args:
             id: as in ``producer=(id, sequence)``, or as of `transaction`.
             kind: which of both; needed only where both have used the id.
@@ -580,6 +676,11 @@ class Log:
     def delete_records(self, before: Mapping[int, int]) -> dict[int, int]:
         """Raises log start offsets, and returns those of the partitions named: no read that is
         planned from now on sees records below them.
+
+        >>> log = Log.create("memory://help-of-delete-records", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.delete_records({0: -1})
+        {0: 1}
 
         Args:
             before: by partition, the first offset to keep; -1: the end offset as of the call.
@@ -593,6 +694,12 @@ class Log:
         """Asks that every byte of the records of some keys, as far as they were appended by now,
         go from the log: values, headers and the keys themselves, in old versions, too. The
         cleaner's rounds do it; `erasures` tells how far they are, and has the receipt at the end.
+
+        >>> log = Log.create("memory://help-of-erase", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> request = log.erase(["alice"])
+        >>> print(log.table().get("alice"))
+        None
 
         Args:
             keys: as `Table.get` takes them; up to 100,000.
@@ -609,12 +716,23 @@ class Log:
     def erasures(self) -> list[Erasure]:
         """Returns the erasures that are pending, with what each waits for, and those that are done,
         with their receipts; oldest first.
+
+        >>> log = Log.create("memory://help-of-erasures", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> request = log.erase(["alice"])
+        >>> [found.id == request.id for found in log.erasures()]
+        [True]
         """
         return erasures(self._handle)
 
     def alter(self, config: Mapping[str, object]) -> dict[str, str]:
         """Changes configs, and returns those in force; None takes one back to its default. Appends,
         reads and passes that begin later follow them.
+
+        >>> log = Log.create("memory://help-of-alter", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.alter({"segment.ms": "1h"})["segment.ms"]
+        '3600000'
 
         Raises:
             InvalidInputError: a config is refused; nothing changes.
@@ -629,6 +747,10 @@ class Log:
     ) -> pa.Schema:
         """Changes the schema of a typed log, by which all records are read from then on, and
         returns it.
+
+        >>> log = Log.create("memory://help-of-evolve", key="id", like=[{"id": 1, "n": 2}])
+        >>> log.evolve(add={"value.note": pa.string()}).field("value").type
+        StructType(struct<n: int64, note: string>)
 
         Args:
             add: new fields, which may be null, by their paths: ``{"value.note": pa.string()}``.
@@ -646,6 +768,10 @@ class Log:
         features; without ``features`` it changes nothing. Releases that do not know a feature
         refuse the log from then on.
 
+        >>> log = Log.create("memory://help-of-upgrade")
+        >>> "proposals" in [state.name for state in log.upgrade()]
+        True
+
         Raises:
             InvalidInputError: a feature is unknown, not built yet, or only for new logs.
         """
@@ -656,6 +782,10 @@ class Log:
         good; returns the version that did. From then on anybody appends to it, and an append with
         offsets is refused.
 
+        >>> mirror = Log.create("memory://help-of-give-offsets", 1, features=["given-offsets"])
+        >>> mirror.give_offsets()
+        1
+
         Raises:
             InvalidInputError: the log mirrors nothing.
         """
@@ -664,6 +794,11 @@ class Log:
     def roll(self, partition: int | None = None) -> list[int]:
         """Seals active segments, of a ``partition`` or of all, so that they can be cleaned; returns
         the partitions in which there was something to seal.
+
+        >>> log = Log.create("memory://help-of-roll", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.roll()
+        [0]
         """
         return administration.roll(self._handle, partition)
 
@@ -671,6 +806,11 @@ class Log:
         """Publishes the newest version's table as a view that other engines read, ``delta`` at the
         log's own URL, ``iceberg`` at ``metadata/v<table_version>.metadata.json`` under it. It names
         the log's objects, and copies none. A version that is already published is left alone.
+
+        >>> log = Log.create("memory://help-of-publish", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.publish("delta").version
+        1
 
         Raises:
             InvalidInputError: the format is unknown, or has no type for a field of the schema; the
@@ -686,6 +826,11 @@ class Log:
         ``file.delete.delay.ms`` later, when a cleaner looks. It may be published again; while
         ``table.publish`` names the format, the cleaner does that in its next round.
 
+        >>> log = Log.create("memory://help-of-withdraw", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> _ = log.publish("delta")
+        >>> _ = log.withdraw("delta")
+
         Args:
             format: ``delta`` or ``iceberg``.
             force: give the view up even where the store refuses to write that version: from then on
@@ -700,17 +845,34 @@ class Log:
         return self._part(Publications).withdraw(format, force=force)
 
     def segments(self, partition: int) -> list[SegmentInfo]:
-        """Returns the segments of a partition in offset order, the active one last."""
+        """Returns the segments of a partition in offset order, the active one last.
+
+        >>> log = Log.create("memory://help-of-segments", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> [(part.base_offset, part.next_offset, part.active) for part in log.segments(0)]
+        [(0, 1, True)]
+        """
         return segment_infos(self._handle, partition)
 
     def history(self, start: int = 0) -> Iterator[CommitInfo]:
         """Yields what each commit from version ``start`` on did, oldest first; one request each.
         Old commits that were swept are left out.
+
+        >>> log = Log.create("memory://help-of-history", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> [commit.operation for commit in log.history()]
+        ['create', 'append']
         """
         return history(self._handle, self._handle.refresh(), start)
 
     def describe(self) -> LogDescription:
-        """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON."""
+        """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON.
+
+        >>> log = Log.create("memory://help-of-describe", 1)
+        >>> _ = log.append([{"key": "alice", "value": "1"}])
+        >>> log.describe()["objects"]
+        1
+        """
         self._handle.standing.check()  # All may be known from before, for a log that is gone.
         return describe(self._handle)
 

@@ -513,6 +513,12 @@ class NamedReader(Shared):
     def __repr__(self) -> str:
         return f"NamedReader({self._name!r}, {self.handle.store.url!r})"
 
+    def __dir__(self) -> list[str]:
+        """Lists what is for users."""
+        return [
+            name for name in super().__dir__() if name not in ("commit_at", "followed", "handle")
+        ]
+
     @property
     def name(self) -> str:
         """Its name."""

@@ -461,3 +461,17 @@ def test_no_log_waits_for_the_pass_of_another(make_log, put, clock):
     cleaner.run()
     assert cleaner.monitor.logs()[long.url].totals["rounds"] == 1
     discard(other.handle.store)
+
+
+def test_what_passes_did_prints_as_a_table(make_log, put):
+    """For people at a prompt or in a notebook; it stays a list of results."""
+    log = two_partitions(make_log, put)
+    passes = Cleaner(log).run_once(force=True)
+    head, *rows = repr(passes).splitlines()
+    assert " ".join(head.split()) == "partition clean to removed kept bytes before after seconds"
+    assert [row.split()[:4] for row in rows] == [["0", "3", "1", "2"], ["1", "3", "1", "2"]]
+    assert [result.stats.records_removed for result in passes] == [1, 1]
+    assert "<td>3</td>" in passes._repr_html_()
+    nothing = Cleaner(log).run_once()
+    assert nothing == []
+    assert "nothing was due" in repr(nothing)

@@ -536,6 +536,10 @@ class Table(Frame):
     def __repr__(self) -> str:
         return f"Table({self._indexes.url!r}, version={self.version})"
 
+    def __dir__(self) -> list[str]:
+        """Lists what is for users."""
+        return [name for name in super().__dir__() if name not in ("narrowed", "of_key_bytes")]
+
     @property
     def offsets(self) -> dict[int, int]:
         """By partition, the offset at which to continue reading: the table contains everything

@@ -268,6 +268,14 @@ class Transaction:
     def __repr__(self) -> str:
         return f"Transaction({self.id!r}, {self._work.state.value})"
 
+    def __dir__(self) -> list[str]:
+        """Lists what is for users."""
+        return [
+            name
+            for name in super().__dir__()
+            if name not in ("append_objects", "name_cut", "note_content")
+        ]
+
     @property
     def id(self) -> str:
         """The id under which it began."""

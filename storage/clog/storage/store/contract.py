@@ -364,7 +364,9 @@ def at_once(calls: Iterable[Callable[[], Iterable[_T]]], threads: int) -> Iterat
     """
     begun: deque[Callable[[], Iterable[_T]]] = deque()
     for call in calls:
-        begun.append(begin_in_thread(partial(_listed, call)) if threads > 1 else call)
+        # Python ends daemons where they ask for its lock, in the midst of Arrow: that aborts.
+        in_thread = partial(begin_in_thread, partial(_listed, call), daemon=False)
+        begun.append(in_thread() if threads > 1 else call)
         if len(begun) >= threads:
             yield begun.popleft()()
     while begun:
@@ -375,8 +377,10 @@ def _listed(call: Callable[[], Iterable[_T]]) -> Iterable[_T]:
     return [*call()]
 
 
-def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:
-    """Begins a call in a thread of its own; what is returned waits for its result."""
+def begin_in_thread(call: Callable[[], _T], *, daemon: bool = True) -> Callable[[], _T]:
+    """Begins a call in a thread of its own; what is returned waits for its result. A process that
+    ends waits for a thread that is no ``daemon``.
+    """
     future: Future[_T] = Future()
 
     def run() -> None:
@@ -387,7 +391,7 @@ def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:
         else:
             future.set_result(found)
 
-    Thread(target=run, name="clog-ahead", daemon=True).start()
+    Thread(target=run, name="clog-ahead", daemon=daemon).start()
     return future.result
 
 

@@ -72,6 +72,8 @@ BATCH_BYTES: Final = 16 << 20
 """Records of so many bytes, or more by one batch of a log, are decoded together."""
 _SCHEMAS: Final = 16
 """So many schemas beside values are remembered."""
+_IN_VAIN: Final = 6
+"""So many times as many documents as there are may be parsed together in vain."""
 _FEW: Final = 64
 """Documents that are decoded one by one where they cannot be parsed together."""
 REASON, LOG_ID, SOURCE, PARTITION, OFFSET = (
@@ -205,17 +207,23 @@ def _decoded(
 ) -> tuple[pa.Array, np.ndarray[Any, Any], dict[int, str]]:
     """Returns a column of those that decode and fit, their places, and why others do not."""
     kind = field_of(name).type
+    if decode is plain_keys and (pa.types.is_binary(kind) or pa.types.is_string(kind)):
+        try:
+            return conformed(data.cast(kind), field_of(name)), np.arange(len(data)), {}
+        except (UnfitError, pa.ArrowException):
+            pass  # Which ones are not, is found one by one.
     at_once = decode is json_values and _is_plain(kind)
     parts: list[tuple[int, pa.Array, np.ndarray[Any, Any]]] = []
     reasons: dict[int, str] = {}
-    waiting = [(0, len(data))]
+    waiting, in_vain = [(0, len(data))], 0
     while waiting:
         low, high = waiting.pop()
         piece = data.slice(low, high - low)
+        at_once = at_once and in_vain <= _IN_VAIN * len(data)
         if at_once and (made := _parsed_together(piece, field_of(name))) is not None:
             parts.append((low, made, np.arange(low, high)))
         elif at_once and high - low > _FEW:
-            middle = (low + high) // 2
+            middle, in_vain = (low + high) // 2, in_vain + high - low
             waiting += [(low, middle), (middle, high)]
         else:
             made, places, unfit = _one_by_one(piece, name, decode, field_of)
@@ -313,7 +321,7 @@ def _is_exact(values: pa.Array) -> bool:
         return _is_exact(values.flatten())
     if not pa.types.is_float64(kind):
         return True
-    floats = to_numpy(values.drop_null())
+    floats = values.drop_null().to_numpy(zero_copy_only=False)
     whole = np.abs(floats) < 2.0**53  # False for infinite ones, and what is no number.
     return bool(np.all(whole & ~((floats == 0) & np.signbit(floats))))
 

@@ -312,6 +312,18 @@ class RandomLog:
     def reopen(self) -> None:
         self.logs = [self._opened(), *self.logs[:1]]
         self._name_cuts(self.logs[0].handle)
+        self._erase(self.logs[0])
+
+    def _erase(self, log: Log) -> None:
+        """Asks that a key be erased, the next one each time; rounds carry it out."""
+        number = self.done["reopen"] % 14
+        key: Any = f"k{number}"
+        if self.is_typed:
+            key = {"a": number - 3, "b": None if number % 4 == 0 else "\0" * (number % 3)}
+            if self.has_typed_keys:
+                key["p"] = Decimal(number - 7) / 4
+                key["t"] = None if number % 5 == 0 else date(1970, 1, 1 + number % 3)
+        log.erase([key], notify=number % 2 == 0 and not self.is_mirror)
 
     def _name_cuts(self, handle: Handle) -> None:
         """Names a cut, keeps it, and drops the one before the last."""
@@ -372,7 +384,7 @@ EVERYTHING = {
     ),
     *("append times", "gaps", "released", "steps of tombstones", "start", "headers"),
     *("times set back", "swept", "several writers", "undecided-records", "undecided rows"),
-    *("named cuts", "kept versions", "members"),
+    *("named cuts", "kept versions", "members", "erasures", "receipts"),
     *(
         "row-texts",
         "aborted rows",
@@ -403,6 +415,8 @@ def found_in(log: RandomLog) -> set[str]:
         "named cuts": bool(own.cuts),
         "kept versions": bool(own.kept),
         "members": bool(own.members),
+        "erasures": bool(own.erasures),
+        "receipts": any((folder / "receipts").glob("*")),
         "added midway": heads[0]["log"]["features"] != heads[-1]["log"]["features"],
         "dead rows in a file": any(path.suffix == ".dead" for path in kinds["data"]),
         "undecided-records": "undecided-records" in own.features,

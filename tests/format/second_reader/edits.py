@@ -352,6 +352,11 @@ def _reset_times(state: State, value: bool) -> None:
     state.uncleanable = {
         p: {**why, "time_ms": min(why["time_ms"], now)} for p, why in state.uncleanable.items()
     }
+    times = {"requested_ms", "killed_ms", "rewritten_ms"}
+    state.erasures = {
+        name: {**one, **{ms: min(one[ms], now) for ms in times & one.keys()}}
+        for name, one in state.erasures.items()
+    }
 
 
 def _forget(state: State, value: list[str]) -> None:

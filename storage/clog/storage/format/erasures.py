@@ -84,6 +84,14 @@ class ErasureEntry:
         """Whether rows of the keys may be there that were not killed yet."""
         return self.gone == NONE
 
+    def reset(self, time_ms: int) -> "ErasureEntry":
+        """Returns the entry with no time later than this one."""
+        times = self.requested_ms, self.killed_ms, self.rewritten_ms
+        requested_ms, killed_ms, rewritten_ms = (min(ms, time_ms) for ms in times)
+        return replace(
+            self, requested_ms=requested_ms, killed_ms=killed_ms, rewritten_ms=rewritten_ms
+        )
+
     def killed_by(self, version: int, time_ms: int, held: tuple[Held, ...]) -> "ErasureEntry":
         """Returns the entry after a commit that killed what was next."""
         is_last = self.killed != NONE or not self.told

@@ -352,6 +352,7 @@ def _with_times_reset(manifest: Manifest, time_ms: int) -> Manifest:
             p: replace(why, time_ms=min(why.time_ms, time_ms))
             for p, why in manifest.uncleanable.items()
         },
+        erasures={name: one.reset(time_ms) for name, one in manifest.erasures.items()},
     )
 
 

@@ -5,6 +5,8 @@ import importlib.util
 import random
 from pathlib import Path
 
+import pytest
+
 TABLES = Path(__file__).parents[2] / "examples" / "tables"
 
 
@@ -47,6 +49,15 @@ def test_out_of_order_changes(tmp_path):
     assert min(results["timestamp"]) > 0
     assert min(results["offset"]) > 0
     assert results["timestamp"][1] < results["offset"][1]
+
+
+def test_what_an_erasure_does_not_reach_is_unreadable(tmp_path):
+    """A back-up keeps the sealed records of who was forgotten, and nobody opens them (S59)."""
+    pytest.importorskip("cryptography")
+    found = example("crypto_shredding").main(str(tmp_path))
+    assert found["before"] == ["1 Elm Street", "Alice", "Bob"]
+    assert found["after"] == [found["bob"]] == ["Bob"]
+    assert (found["sealed"], found["done"]) == (3, ["done"])
 
 
 def test_a_copy_job_that_is_killed(tmp_path, monkeypatch):

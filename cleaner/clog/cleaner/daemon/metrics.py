@@ -423,6 +423,8 @@ _METRICS: Sequence[_Row] = (
     _sum("records_coalesced", "records rewritten from small objects into big ones"),
     _sum("publications", "versions of published views made"),
     _sum("publications_refused", "tries to bring published views up to date that failed"),
+    _sum("records_erased", "records of erased keys that nobody sees any more"),
+    _sum("erasures_done", "erasures that got their receipt"),
     _sum("views_withdrawn", "published views that could not follow, and show nothing since"),
     _sum("segments_sealed", "active segments sealed because nobody had written to them for long"),
     _sum("retention_records", "records of whole segments that retention or the log start removed"),

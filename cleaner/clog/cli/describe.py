@@ -452,6 +452,7 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
         **{f"read by {name}": _sources(mine) for name, mine in log["sources"].items()},
         **{f"published as {view['format']}": _kept(view, now_ms) for view in log["views"]},
         **{f"kept for cut {keep['cut']}": _kept_for_cut(keep) for keep in log["kept"]},
+        **{f"erasure {name[:8]}": f"pending: {why}" for name, why in log["erasures"].items()},
         "readable versions": f"{log['oldest_readable_version']} to {log['version']}",
         "newest snapshot": "none" if snapshot is None else f"version {snapshot}",
         "last commit": f"{duration(age_ms)} ago",

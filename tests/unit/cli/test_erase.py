@@ -1,0 +1,71 @@
+"""`clog erase`, `erasures`, `verify-erasure`: from the request to a receipt that others check."""
+
+import json
+
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.storage import Log, ManualClock
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def url(tmp_path):
+    """A log on disk, from some days ago."""
+    return str(tmp_path / "log")
+
+
+@pytest.fixture
+def done(url):
+    """An erasure that is done; its secret."""
+    clock = ManualClock(now_ms=1_700_000_000_000)
+    log = Log.create(url, 1, clock=clock)
+    log.append([{"key": "alice", "value": "1"}, {"key": "bob", "value": "2"}])
+    secret = log.erase(["alice"], notify=False).secret
+    for _ in range(3):
+        Cleaner(log).run_once()
+        clock.advance(DAY_MS + 1)
+    return secret
+
+
+def test_a_request_and_what_it_waits_for(cli, url, tmp_path):
+    """S59: keys on the line and in a file; the secret is printed once."""
+    Log.create(url, 1).append([{"key": key, "value": "1"} for key in ("a", "b", "c")])
+    keys = tmp_path / "keys.txt"
+    keys.write_text("b\nnobody\n")
+    made = cli.json("erase", url, "a", "--file", keys)
+    assert (len(made["secret"]), made["version"]) == (64, 2)
+    (one,) = cli.json("erasures", url)["erasures"]
+    assert (one["id"], one["state"], one["keys"]) == (made["id"], "pending", 3)
+    assert made["secret"] not in json.dumps(one)
+    shown = cli("erasures", url).stdout
+    assert "3 keys, asked for" in shown
+    assert "pending: the cleaner's next round marks its records dead" in shown
+    assert made["id"] in cli.json("describe", url)["erasures"]
+    assert f"erasure {made['id'][:8]}" in cli("describe", url).stdout
+
+
+def test_a_receipt_is_written_out_and_verified(cli, url, done, tmp_path, monkeypatch):
+    """S60: with the script beside it; the secret comes from the environment."""
+    folder = tmp_path / "receipts"
+    (one,) = cli.json("erasures", url, "--to", folder)["erasures"]
+    receipt = folder / f"{one['id']}.json"
+    assert json.loads(receipt.read_text()) == one["receipt"]
+    assert (folder / "verify_erasure.py").read_text().startswith('"""Verifies the receipt')
+    assert "is compared with the erased keys" in cli("verify-erasure", receipt, url).stderr
+    monkeypatch.setenv("CLOG_ERASURE_SECRET", done)
+    assert cli.json("verify-erasure", receipt, url)["problems"] == []
+    (folder.parent / "log" / "notes.txt").write_text("x")
+    found = json.loads(cli("verify-erasure", receipt, url, "--json", code=1).stdout)
+    assert found["problems"] == ["notes.txt: a file of no kind that the format names"]
+
+
+def test_keys_in_a_file_do_without_the_secret(cli, url, done, tmp_path):
+    """S60: a later record of a key is counted."""
+    (one,) = cli.json("erasures", url, "--to", tmp_path)["erasures"]
+    keys = tmp_path / "keys.txt"
+    keys.write_text("alice\n")
+    Log.open(url).append([{"key": "alice", "value": "again"}])
+    shown = cli.json("verify-erasure", tmp_path / f"{one['id']}.json", url, "--keys", keys)
+    assert (shown["problems"], shown["later"]) == ([], 1)

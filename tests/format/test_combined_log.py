@@ -47,7 +47,8 @@ def test_both_readers_find_the_same_in_a_log_of_many(tmp_path):
     def interrupt():
         raise KeyboardInterrupt
 
-    left.handle._committing[1]._cycle_ms = 1_000.0  # As far away as that: it lets others combine.
+    combiner = left.handle._committing[1]
+    combiner._cycle_ms, combiner._place = 1_000.0, lambda *_: 9  # Others come first.
     left.handle.clock.then = interrupt
     with pytest.raises(KeyboardInterrupt):
         left.append(row("left"))

@@ -29,12 +29,13 @@ An answer counts only in a version that was committed for sure, as a duplicate d
 it.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
 from clog.storage.commit.committer import (
     LOSSES_MAX,
@@ -100,13 +101,20 @@ COMBINED_CHUNKS_MAX = 4096
 """Chunks that a commit takes along."""
 _READ_BYTES_MAX = 1 << 20
 """Bytes of proposals that are read for one commit: of those of one small object some 1,500."""
-_STAMPS = 100
-"""Proposals are listed by so many stamps: all but the last two digits."""
-_REPOST_AFTER = _STAMPS // 2
-"""Versions after which an operation is posted anew; so one LIST shows it, or two."""
-_CALLS_MAX = 64
+_PAGE_NAMES = 1000
+"""Names that one LIST request shows."""
+_CALLS_MAX = 128
 """Proposals that are read at once."""
-_FEW = 4
+_NEARLY = 8
+"""One of so many proposals may be late."""
+_LISTERS = 8
+"""So many of those who wait list at once who else does, on average."""
+_OFTEN, _SELDOM = 8, 3
+"""Such a part of the time that combining takes is between two looks: of those who are likely to
+list next, and of the others.
+"""
+_INSTEAD = 0.75
+"""After such a part of it each of those who wait combines in place of the one before him."""
 _CYCLE_MS_MAX = 4_000
 _TURN_VERSIONS = 8
 """Who asked for a turn asks again after so many versions."""
@@ -174,6 +182,11 @@ def first_after(
     if over > len(old):
         old = sorted(a.version for a in may_go)[:over]
     return max([before.first, *old])
+
+
+def _share(author: str, version: int) -> float:
+    """Returns a number below 1 that is drawn for an author and a version, the same by all."""
+    return ((int(author, 16) * (2 * version + 1)) & ((1 << 64) - 1)) / (1 << 64)
 
 
 class Appends(Protocol):
@@ -291,6 +304,7 @@ class Combiner:
         self._author: Author | None = None
         self.owes = self._waits = False
         self._known: dict[str, Proposal | None] = {}
+        self._seen: tuple[int, list[StoredObject]] | None = None
         self._honoured: set[str] = set()
         self._pause_ms = 0.0
         self._asked_at = -_TURN_VERSIONS
@@ -389,7 +403,9 @@ class Combiner:
         """
         if self._waits:
             return None
-        tip = self._tip.commit if lost else self._tip.refresh()
+        tip = self._tip.commit
+        if not lost and self._tip.behind() >= self._near / 2:
+            tip = self._tip.step()
         if FEATURE not in tip.head.log.features:
             return None
         try:
@@ -448,8 +464,7 @@ class Combiner:
         """Commits the operation, or its end, or waits until another did."""
         posts = prepare == op.prepare
         for _ in range(LOSSES_MAX):
-            self._await(op, lost=lost, posts=posts)
-            began_ms = self._clock.monotonic_ms()
+            began_ms = self._await(op, lost=lost, posts=posts)
             try:
                 done = self._committer.commit(
                     prepare, operation=APPEND, losses_max=1, lost=lost, yields=False
@@ -457,7 +472,7 @@ class Combiner:
             except LostRaceError:
                 lost = True
                 continue
-            finally:
+            if isinstance(done, Commit):
                 self._took(began_ms)
             return self._told(op, done)
         raise CommitConflictError(
@@ -498,50 +513,72 @@ class Combiner:
         except FileNotFoundError:
             return Edit()  # Swept since: where it was appended nobody knows any more.
 
-    def _await(self, op: Operation, *, lost: bool, posts: bool) -> None:
-        """Waits until the operation is answered, or it is this author's turn to combine (F2)."""
-        seen_ms = self._clock.monotonic_ms()
-        delay_ms = self._delay_ms(op)
-        while op.answer(tip := self._tip.commit) is None:
-            left_ms = seen_ms + delay_ms - self._clock.monotonic_ms()
-            if left_ms <= 0 and not lost:
-                return
-            if posts:
-                self._post(op)
-            pause_ms, self._pause_ms = self._pause_ms, 0.0
-            self._clock.sleep_ms(int(max(1, pause_ms, min(left_ms, self._cycle_ms / 2))))
-            newer = self._tip.refresh()
-            if op.answer(newer) is not None:
-                return
-            op.unapplied_at = newer.version
-            lost = False
-            if newer.version != tip.version:
-                seen_ms, delay_ms = self._clock.monotonic_ms(), self._delay_ms(op)
-
-    def _delay_ms(self, op: Operation) -> float:
-        """Returns for how long this author waits for others to combine upon the tip: those who
-        were answered by it are likely to have nothing to say, and come last.
+    def _await(self, op: Operation, *, lost: bool, posts: bool) -> int:
+        """Waits until the operation is answered, or it is for this author to combine (F2); returns
+        when it began with that.
         """
-        tip = self._tip.commit
-        answers = recent_answers(tip)
+        due_ms, looked, is_near = self._due_ms(op), False, False
+        while op.answer(tip := self._tip.commit) is None:
+            began_ms = self._clock.monotonic_ms()
+            pause_ms, self._pause_ms = self._pause_ms, 0.0
+            if due_ms <= began_ms and not lost:
+                place = 0 if looked else self._place(op, tip)
+                if place == 0:
+                    return began_ms
+                looked = place is not None
+                late_ms = (place or 0) * _INSTEAD * self._cycle_ms
+                due_ms = self._clock.monotonic_ms() + late_ms
+            if pause_ms or looked or is_near:
+                is_likely = self._turn(op, tip.version + 1) <= 1
+                often_ms = self._cycle_ms / (_OFTEN if is_likely else _SELDOM)
+                left_ms = due_ms - self._clock.monotonic_ms()
+                self._clock.sleep_ms(int(max(1, pause_ms, min(left_ms, often_ms))))
+            if posts and self._is_due(op):
+                newer = self._tip.step(partial(self._post, op, tip))
+            else:
+                newer = self._tip.step()
+            lost, is_near = False, is_near or newer.version == tip.version
+            if op.answer(newer) is not None:
+                break
+            op.unapplied_at = newer.version
+            if newer.version != tip.version:
+                due_ms, looked = self._due_ms(op), False
+        return self._clock.monotonic_ms()
 
-        def place(answer: Answer) -> tuple[bool, int]:
-            mixed = (int(answer.author, 16) * (2 * tip.version + 1)) & ((1 << 64) - 1)
-            return answer.version == tip.version, mixed
+    def _due_ms(self, op: Operation) -> float:
+        """Returns when this author looks who else waits upon the tip, which it has seen just now: a
+        few do at once, the others later and later.
+        """
+        late = max(0.0, self._turn(op, self._tip.commit.version) - 1)
+        return self._clock.monotonic_ms() + late * self._cycle_ms
 
-        order = [answer.author for answer in sorted(answers, key=place)]
-        if op.author in order:
-            rank: float = order.index(op.author)
-        else:
-            rank = self._ids.uniform() * (len(order) + 1)
-        return rank * self._cycle_ms / _FEW
+    def _turn(self, op: Operation, version: int) -> float:
+        """Returns the place of an author in the order of a version, about, by `_LISTERS`."""
+        return _share(op.author, version) * self._pending(self._tip.commit) / _LISTERS
 
-    def _post(self, op: Operation) -> None:
-        """Posts the operation, unless it was posted of late (F1)."""
-        tip = self._tip.commit
+    def _place(self, op: Operation, tip: Commit) -> int | None:
+        """Lists what is proposed; returns how many of those who wait come before this author in the
+        order of the version; None where another commit came first.
+        """
+        files = self._files(tip, looks=True)
+        if files is None:
+            return None
+        self._seen = tip.version, files
+        mine, waiting = _share(op.author, tip.version), self._newest(files, tip)
+        return sum(_share(author, tip.version) < mine for author in waiting)
+
+    def _pending(self, tip: Commit) -> int:
+        """Returns how many wait, about: as many as one of the last commits answered."""
+        return max(Counter(answer.version for answer in recent_answers(tip)).values(), default=1)
+
+    def _is_due(self, op: Operation) -> bool:
+        """Tells whether an operation is to be posted: it was not yet, or a while ago (F1)."""
         last = proposal_of(op.posted[-1]) if op.posted else None
-        if not self._may_post or (last is not None and tip.version - last[0] < _REPOST_AFTER):
-            return
+        is_near = last is not None and self._tip.commit.version - last[0] < self._near
+        return self._may_post and not is_near
+
+    def _post(self, op: Operation, tip: Commit) -> None:
+        """Posts an operation (F1)."""
         author = Author(op.author, op.number)
         proposal = replace(
             self._proposal(author, tip, stamp=op.unapplied_at, kind=APPEND),
@@ -554,6 +591,7 @@ class Combiner:
         self._put(proposal)
         if not self._cycle_ms:
             self._cycle_ms = 4.0 * max(1, self._clock.monotonic_ms() - began_ms)
+        self._clock.sleep_ms(1)
 
     def _proposal(self, author: Author, tip: Commit, *, stamp: int, kind: str) -> Proposal:
         return Proposal(
@@ -651,48 +689,107 @@ class Combiner:
         gives way where another commit came first meanwhile. ``whole``: all of them, or raises where
         the store fails; else what it does not show now is left out.
         """
+        seen, self._seen = self._seen, None
+        is_seen = own and seen is not None and seen[0] == tip.version
+        files = (
+            seen[1] if seen is not None and is_seen else self._files(tip, looks=own, whole=whole)
+        )
+        if files is None:
+            raise LostRaceError("another commit came first while proposals were listed")
+        there = sorted(self._newest(files, tip).values(), key=lambda found: found.path)
+        self._known = {f.path: self._known[f.path] for f in there if f.path in self._known}
+        fresh = [found for found in there if found.path not in self._known]
+        sizes = accumulate(found.size_bytes for found in fresh)
+        fits = [one for one, size in zip(fresh, sizes, strict=True) if size <= _READ_BYTES_MAX]
+        now = fresh if whole else fits or fresh[:1]
+        self._fetch([found.path for found in now], tip.head.log.partitions, whole=whole)
+        named = (proposal_of(found.path) for found in fresh[len(now) :])
+        left = [name[0] for name in named if name is not None]
+        return [p for p in self._known.values() if p is not None], min([tip.version, *left])
+
+    def _fetch(self, paths: Sequence[str], partitions: int, *, whole: bool) -> None:
+        """Reads proposals; what takes a quarter longer than nearly all the others is left out, but
+        where they are wanted as a ``whole``: else a commit would wait for the slowest of many.
+        """
+        done: dict[str, Proposal | StoreUnavailableError | None] = {}
+
+        def read(some: Sequence[str]) -> None:
+            try:
+                for path in some:
+                    done[path] = self._read(path, partitions)
+            finally:
+                done.update((path, None) for path in some if path not in done)
+
+        calls = [partial(read, paths[n::_CALLS_MAX]) for n in range(min(len(paths), _CALLS_MAX))]
+        begun = [call if len(calls) == 1 else self._store.begin(call) for call in calls]
+        for call, wait in zip(calls, begun, strict=True):
+            if whole or wait is call:  # Nothing is under way where requests are short.
+                wait()
+        began_ms, nearly_ms = self._clock.monotonic_ms(), 0
+        while missing := len(paths) - len(done):
+            took_ms = self._clock.monotonic_ms() - began_ms
+            if missing <= len(paths) // _NEARLY:
+                nearly_ms = nearly_ms or took_ms
+                if took_ms > 1.25 * nearly_ms:
+                    break
+            self._clock.sleep_ms(int(max(1, self._cycle_ms / 32)))
+        for path, found in list(done.items()):
+            if not isinstance(found, StoreUnavailableError):
+                self._known[path] = found
+            elif whole:
+                raise found
+
+    def _newest(self, files: Iterable[StoredObject], tip: Commit) -> dict[str, StoredObject]:
+        """Returns the newest proposal of each other author that is not answered."""
         combined = tip.head.combined or Combined()
         answered = {answer.author: answer.number for answer in combined.authors}
         mine = None if self._author is None else self._author.id
         newest: dict[str, tuple[tuple[int, int], StoredObject]] = {}
-        stamps: dict[str, int] = {}
-        try:
-            for found in self._near(tip.version):
-                if (parts := proposal_of(found.path)) is None:
-                    continue
-                stamp, author, *which = parts
-                place = (which[0], which[1])
-                if author == mine or stamp < combined.first:
-                    continue
-                if place[0] > answered.get(author, 0) and place > newest.get(author, ((0, 0),))[0]:
-                    newest[author], stamps[found.path] = (place, found), stamp
-        except StoreUnavailableError:
-            if whole:
-                raise  # Else: who may not list commits what is his own.
-        there = sorted((found for _, found in newest.values()), key=lambda found: found.path)
-        known = {one.path: self._known[one.path] for one in there if one.path in self._known}
-        fresh = [one for one in there if one.path not in known]
-        sizes = accumulate(one.size_bytes for one in fresh)
-        fits = [one for one, size in zip(fresh, sizes, strict=True) if size <= _READ_BYTES_MAX]
-        now = fresh if whole else fits or fresh[:1]
-        if own and len(fresh) > _FEW and try_read(self._store, tip.version + 1):
-            raise LostRaceError("another commit came first while proposals were listed")
-        partitions = tip.head.log.partitions
-        reads = ((partial(self._read, one.path, partitions), one.size_bytes) for one in now)
-        for one, read in zip(now, ahead(self._store, reads, calls_max=_CALLS_MAX), strict=True):
-            if not isinstance(read, StoreUnavailableError):
-                known[one.path] = read
-            elif whole:
-                raise read
-        self._known = known
-        left = [stamps[one.path] for one in fresh[len(now) :]]
-        return [p for p in known.values() if p is not None], min([tip.version, *left])
+        for found in files:
+            if (parts := proposal_of(found.path)) is None:
+                continue
+            stamp, author, number, attempt = parts
+            place = (number, attempt)
+            if author == mine or stamp < combined.first:
+                continue
+            if number > answered.get(author, 0) and place > newest.get(author, ((0, 0),))[0]:
+                newest[author] = (place, found)
+        return {author: found for author, (_, found) in newest.items()}
 
-    def _near(self, version: int) -> Iterable[StoredObject]:
-        """Yields the files of the proposals with stamps near a version."""
-        near = {max(0, version - _REPOST_AFTER) // _STAMPS, version // _STAMPS}
-        for hundred in sorted(near):
-            yield from self._store.list(f"{PROPOSALS}{hundred:018d}")
+    def _files(self, tip: Commit, *, looks: bool, whole: bool = False) -> list[StoredObject] | None:
+        """Returns the files of proposals with stamps near the tip, as far as LISTs show them;
+        ``looks``: None where another commit came first; ``whole``: raises where the store fails.
+        """
+        last, first = tip.version, max(0, tip.version - self._near)
+        is_short = self._pending(tip) * self._near < _PAGE_NAMES
+        some = (
+            sorted({v // self._near for v in (first, last)}) if is_short else range(first, last + 1)
+        )
+        digits = 20 - (len(str(self._near)) - 1 if is_short else 0)
+
+        def listed(stamps: int) -> list[StoredObject]:
+            try:
+                return list(self._store.list(f"{PROPOSALS}{stamps:0{digits}d}"))
+            except StoreUnavailableError:
+                if whole:
+                    raise
+                return []  # Who may not list commits what is his own.
+
+        calls: list[tuple[Callable[[], Any], int]] = []
+        if looks:
+            calls.append((partial(try_read, self._store, last + 1), 4096))
+        calls += [(partial(listed, stamps), 4096) for stamps in some]
+        answers = ahead(self._store, calls)
+        if looks and next(answers) is not None:
+            return None
+        return [found for files in answers for found in files]
+
+    @property
+    def _near(self) -> int:
+        """So many versions after its stamp a proposal is found, at least, and posted anew: few
+        where a LIST shows a thousand names at a time, and who appends may not delete.
+        """
+        return 100 if is_on_disk(self._store) else 10
 
     def _read(self, path: str, partitions: int) -> Proposal | StoreUnavailableError | None:
         try:

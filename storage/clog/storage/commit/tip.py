@@ -21,6 +21,7 @@ along, and a manifest catches up by them. What it learns replaces one value.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
@@ -61,6 +62,10 @@ closed too early, whoever polls finds that out.
 _BEFORE_IDS = ("_clog/commits/00000000000000000000.json", "_clog/latest")
 """What logs had that were written before there were ids in paths."""
 _READS_MAX = 5
+_PACE_VERSIONS = 16
+_LEAP_MAX = 64
+_SURELY = 0.8
+"""Where versions come evenly this part of those that are expected is there."""
 
 Moment = tuple[int, int]
 """By the monotonic clock and by the wall clock, in ms."""
@@ -565,14 +570,14 @@ class Tip:
         else:
             self.open_anew()
 
-    def refresh(self) -> Commit:
+    def refresh(self, *, steps: int | None = None) -> Commit:
         """Looks for newer versions; one GET when there is none. Returns the tip, which is at least
-        as new as the newest version was when the call began.
+        as new as the newest version was when the call began, or so many ``steps`` further.
         """
         self._check_standing()
         self.settle()
         was_stale = self.is_stale()
-        for _ in range(FOLLOW_STEPS_MAX):
+        for _ in range(steps or FOLLOW_STEPS_MAX):
             began = self.now()
             newer = try_read(self._store, self.commit.version + 1)
             self._note(vain_looks=self._view.vain_looks + 1 if newer is None else 0)
@@ -590,8 +595,48 @@ class Tip:
             if newer.parent != self.commit.record.commit_id:
                 return self.open_anew()
             self._see(newer, confirmed=began)
+        if steps:
+            return self.commit
         began = self.now()
         self._take(self._found(lambda: find_newer(self._store, self.commit.version)), began)
+        return self.commit
+
+    def behind(self) -> float:
+        """Returns how many versions were committed since the last look, if they came as fast as the
+        last ones. No request.
+        """
+        last = self._view.recent.known[-_PACE_VERSIONS:]
+        took_ms = last[-1].time_ms - last[0].time_ms
+        since_ms = self._clock.monotonic_ms() - self._view.looked[0]
+        return since_ms * (len(last) - 1) / took_ms if took_ms > 0 else math.inf
+
+    def step(self, meanwhile: Callable[[], None] | None = None) -> Commit:
+        """Looks once for a newer version, the next, or one further on where the pace of the last
+        ones tells so; again, half as far, where that is not there. What is to be done ``meanwhile``
+        is done while the look is under way. Returns the tip.
+        """
+        behind = self.behind()
+        ahead = max(1, int(_SURELY * behind)) if behind < _LEAP_MAX else 1
+        if self.is_stale() or self._is_old(self._view.stood_ms) or (ahead == 1 and not meanwhile):
+            if meanwhile:
+                meanwhile()
+            return self.refresh(steps=1 if behind < _LEAP_MAX else None)
+        began, known = self.now(), self.commit
+        look: Callable[[], Commit | None] = partial(try_read, self._store, known.version + ahead)
+        if meanwhile:
+            look = self._store.begin(look)
+            meanwhile()
+        while (found := look()) is None and ahead > 1:
+            ahead //= 2
+            look = partial(try_read, self._store, known.version + ahead)
+        if found is None:
+            return known
+        if ahead > 1:
+            self._take(Found(found, {found.version: found}), began)
+        elif found.parent != known.record.commit_id:
+            return self.open_anew()
+        else:
+            self._see(found, confirmed=began, looked=began)
         return self.commit
 
     def recently(self, *, settled: bool = False) -> Commit:

@@ -493,7 +493,8 @@ def test_other_commits_take_proposals_along(crowd):
     ]
     for n, do in enumerate(doings):
         a = crowd.author()
-        a.handle._committing[1]._cycle_ms = 1_000.0  # As far away as that.
+        combiner = a.handle._committing[1]
+        combiner._cycle_ms, combiner._place = 1_000.0, lambda *_: 9  # Others come first.
         asleep(a, do)
         done = a.append(one(f"a{n}"))
         assert done.version == crowd.log.handle.tip.version, n
@@ -510,7 +511,8 @@ def crowded(store, partitions=1):
 def pending(crowd, value, partition=0, **how):
     """Posts an append of an author who is interrupted while others combine; returns the author."""
     a = crowd.author()
-    a.handle._committing[1]._cycle_ms = 1_000.0  # As far away as that: it lets others combine.
+    combiner = a.handle._committing[1]
+    combiner._cycle_ms, combiner._place = 1_000.0, lambda *_: 9  # Others come first.
     asleep(a, interrupt)
     with pytest.raises(KeyboardInterrupt):
         a.append(one(value), partition, **how)

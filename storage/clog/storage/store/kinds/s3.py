@@ -25,7 +25,7 @@ from clog.storage.values import dataclass
 _CONFIG: Mapping[str, object] = {
     "retries": {"total_max_attempts": 3, "mode": "standard"},
     "connect_timeout": 10,
-    "max_pool_connections": 32,
+    "max_pool_connections": 128,
 }
 """botocore's; its own defaults wait a minute for a connection, five times."""
 _RETRIES = 2

@@ -10,8 +10,9 @@ commit on that gives it, for some time; the author learns it there.
 F1. *Propose.* After a lost race, or while others combine: the objects are written as ever; what a
     commit must know of them is posted under a name with the *stamp*, a version at which the
     operation was known not to be applied.
-F2. *Wait*, and follow what is committed. Those who were answered last are last to combine next; the
-    others take it up one after the other, so that mostly one is at it. This decides nothing.
+F2. *Wait*, and follow what is committed. A few of those who wait list who else does; the first of
+    them, in an order that is drawn for the version, combines, and the next one in its place where
+    nothing comes of it. This decides nothing.
 F3. *Combine.* List the newest proposals, take those that are eligible, in turn, each prepared upon
     the head as those before it leave it; what the head refuses is left out, and nothing is said of
     it. Any commit does so while writers combine, the cleaner's too.
@@ -528,14 +529,14 @@ class Combiner:
                 looked = place is not None
                 late_ms = (place or 0) * _INSTEAD * self._cycle_ms
                 due_ms = self._clock.monotonic_ms() + late_ms
-            if pause_ms or looked or is_near:
-                is_likely = self._turn(op, tip.version + 1) <= 1
-                often_ms = self._cycle_ms / (_OFTEN if is_likely else _SELDOM)
-                left_ms = due_ms - self._clock.monotonic_ms()
-                self._clock.sleep_ms(int(max(1, pause_ms, min(left_ms, often_ms))))
             if posts and self._is_due(op):
                 newer = self._tip.step(partial(self._post, op, tip))
             else:
+                if pause_ms or looked or is_near:
+                    is_likely = self._turn(op, tip.version + 1) <= 1
+                    often_ms = self._cycle_ms / (_OFTEN if is_likely else _SELDOM)
+                    left_ms = due_ms - self._clock.monotonic_ms()
+                    self._clock.sleep_ms(int(max(1, pause_ms, min(left_ms, often_ms))))
                 newer = self._tip.step()
             lost, is_near = False, is_near or newer.version == tip.version
             if op.answer(newer) is not None:
@@ -760,12 +761,11 @@ class Combiner:
         """Returns the files of proposals with stamps near the tip, as far as LISTs show them;
         ``looks``: None where another commit came first; ``whole``: raises where the store fails.
         """
-        last, first = tip.version, max(0, tip.version - self._near)
-        is_short = self._pending(tip) * self._near < _PAGE_NAMES
-        some = (
-            sorted({v // self._near for v in (first, last)}) if is_short else range(first, last + 1)
-        )
-        digits = 20 - (len(str(self._near)) - 1 if is_short else 0)
+        near, last = self._near, tip.version
+        tens = range(max(0, last - near) // near, last // near + 1)
+        is_short = self._pending(tip) * near < _PAGE_NAMES
+        some = tens if is_short else range(tens[0] * near, last + 1)
+        digits = 20 - (len(str(near)) - 1 if is_short else 0)
 
         def listed(stamps: int) -> list[StoredObject]:
             try:

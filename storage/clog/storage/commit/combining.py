@@ -102,8 +102,9 @@ COMBINED_CHUNKS_MAX = 4096
 """Chunks that a commit takes along."""
 _READ_BYTES_MAX = 1 << 20
 """Bytes of proposals that are read for one commit: of those of one small object some 1,500."""
-_PAGE_NAMES = 1000
-"""Names that one LIST request shows."""
+_NAMES_MAX = 2000
+"""Names that one LIST is to show, in two pages."""
+_NEAR, _NEAR_ON_DISK = 10, 100
 _CALLS_MAX = 128
 """Proposals that are read at once."""
 _NEARLY = 8
@@ -763,7 +764,7 @@ class Combiner:
         """
         near, last = self._near, tip.version
         tens = range(max(0, last - near) // near, last // near + 1)
-        is_short = self._pending(tip) * near < _PAGE_NAMES
+        is_short = near > _NEAR or self._pending(tip) * near < _NAMES_MAX
         some = tens if is_short else range(tens[0] * near, last + 1)
         digits = 20 - (len(str(near)) - 1 if is_short else 0)
 
@@ -789,7 +790,7 @@ class Combiner:
         """So many versions after its stamp a proposal is found, at least, and posted anew: few
         where a LIST shows a thousand names at a time, and who appends may not delete.
         """
-        return 100 if is_on_disk(self._store) else 10
+        return _NEAR_ON_DISK if is_on_disk(self._store) else _NEAR
 
     def _read(self, path: str, partitions: int) -> Proposal | StoreUnavailableError | None:
         try:

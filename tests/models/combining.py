@@ -15,11 +15,14 @@ What is nondeterministic, and how little it takes:
 - Authors jump over versions, are interrupted, give up, try again.
 - `first` (before which answers are forgotten) and the floor of orphans rise with any commit, as far
   as they may; data below the floor may be swept at any time.
+- Another process ends what it sees of an author (F6), and goes on from there once it has read so;
+  the reply to its commit may be lost, so the two are steps of their own.
+- Each operation appends a record to partition 0, those of author 1 one to partition 1 besides; the
+  ranges of a commit follow from the chain.
 - A block that is closed: whoever slept before it may find there what another sleeper left, a
   *ghost*, whose contents are what any commit at that place might have held.
 
-Not in it: offsets, which the commit alone gives; the time, as no rule rests on one; a store that
-lets two creates of one name succeed.
+Not in it: the time, as no rule rests on one; a store that lets two creates of one name succeed.
 """
 
 from collections import deque
@@ -59,6 +62,16 @@ class Rules:
     """Each handle in each process draws an author's id of its own."""
     epochs: bool = True
     """A proposal of a fenced epoch is left out."""
+    others_withdraw_by_stamp: bool = True
+    """Another withdraws an operation only by a proposal whose stamp is not below `first`."""
+    ends_are_seen: bool = True
+    """Who ends another's operation goes on from what it reads, not from having tried."""
+    list_proves_nothing: bool = True
+    """Who does not see a proposal in a LIST, its own too, takes it for posted."""
+    ranges_by_tip: bool = True
+    """The ranges of a commit begin where the version before it ends."""
+    own_ranges: bool = True
+    """An author is told the ranges of its own objects, whoever else is in the commit."""
 
 
 class Bounds(NamedTuple):
@@ -69,6 +82,7 @@ class Bounds(NamedTuple):
     attempts: int = 2
     commits: int = 3
     takeovers: int = 0
+    successors: int = 0
 
 
 class Commit(NamedTuple):
@@ -102,6 +116,7 @@ class State(NamedTuple):
     authors: tuple
     swept: frozenset = frozenset()
     closed: int = 0
+    ended: frozenset = frozenset()
 
 
 APPLIED, GONE, UNKNOWN = "applied", "gone", "unknown"
@@ -195,10 +210,11 @@ class Model:
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         """Each step that can be taken, named, and where it leads."""
         yield from self.commits(state)
+        yield from self.successions(state)
         for a, author in enumerate(state.authors):
             yield from self.posts(state, a, author)
             yield from self.looks(state, a, author)
-            yield from self.ends(state, a, author)
+            yield from self.gives_up(state, a, author)
         for a, author in enumerate(state.authors):
             for n, stamp in enumerate(author.data, 1):
                 if (a, n) not in state.swept and self.sweepable(state, a, n, stamp):
@@ -233,6 +249,50 @@ class Model:
                 self.with_commit(state, Commit((), (), head.first, head.floor, (), head.epoch + 1)),
             )
 
+    def successions(self, state: State) -> Iterator[tuple[str, State]]:
+        """Another ends an operation that a LIST shows it, and goes on from there (F6)."""
+        if not self.bounds.successors:
+            return
+        tip, head = len(state.chain) - 1, state.chain[-1]
+        for a, author in enumerate(state.authors):
+            for n, stamps in enumerate(author.stamps, 1):
+                answer = self.answer(state, tip, a)
+                if (a, n) in state.ended:
+                    continue
+                if answer is not None and answer[0] >= n:
+                    if answer[:2] == (n, GONE):
+                        yield f"ended{a}.{n}", self.with_ended(state, a, n)
+                    continue
+                if tip >= self.bounds.commits:
+                    continue
+                if max(stamps) >= head.first or not self.rules.others_withdraw_by_stamp:
+                    commit = Commit((), ((a, n),), head.first, head.floor, (), head.epoch)
+                    yield f"end{a}.{n}", self.with_commit(state, commit)
+                if not self.rules.ends_are_seen:  # Another's commit came first.
+                    yield f"endless{a}.{n}", self.with_ended(state, a, n)
+
+    def with_ended(self, state: State, a: int, n: int) -> State:
+        """The state in which a successor goes on without an operation."""
+        if any((a, n) == (b, m) for c in state.chain for b, m, _ in c.applied):
+            raise BrokenError("EndedStays")
+        self.reached.add("ended by another")
+        return state._replace(ended=state.ended | {(a, n)})
+
+    @staticmethod
+    def ends(state: State, version: int) -> tuple[int, int]:
+        """Where the partitions end at a version."""
+        done = [a for c in state.chain[: version + 1] for a, _, _ in c.applied]
+        return len(done), sum(a == 1 for a in done)
+
+    def ranges(self, state: State, version: int, a: int, n: int) -> tuple[int, ...]:
+        """The offsets of an operation that a version applied."""
+        applied = [b for b, m, _ in state.chain[version].applied]
+        numbers = [(b, m) for b, m, _ in state.chain[version].applied]
+        first, second = self.ends(state, version - 1)
+        before = applied[: numbers.index((a, n))]
+        mine = first + len(before), second + sum(b == 1 for b in before)
+        return mine if a == 1 else mine[:1]
+
     def with_commit(self, state: State, commit: Commit) -> State:
         """A commit is there: what it must not break."""
         new = [(a, n) for a, n, _ in commit.applied]
@@ -243,6 +303,12 @@ class Model:
             raise BrokenError("AppliedOnce")
         if set(new) & state.swept:
             raise BrokenError("NoDangling")
+        if set(new) & state.ended:
+            raise BrokenError("EndedStays")
+        if new and not self.rules.ranges_by_tip:  # It was prepared upon any version.
+            tip = len(state.chain) - 1
+            if any(self.ends(state, at) != self.ends(state, tip) for at in range(tip)):
+                raise BrokenError("Dense")
         for a, n in new:
             author = state.authors[a]
             if any(b == a and m > n for b, m in there):
@@ -313,11 +379,13 @@ class Model:
             return self.with_author(state, a, author._replace(unapplied_at=version))
         return self.tell(state, a, UNKNOWN)
 
-    def ends(self, state: State, a: int, author: Author) -> Iterator[tuple[str, State]]:
+    def gives_up(self, state: State, a: int, author: Author) -> Iterator[tuple[str, State]]:
         """An author is interrupted, or gives up."""
         if author.number == len(author.told):
             return
         yield f"interrupt{a}", self.tell(state, a, UNKNOWN)
+        if not self.rules.list_proves_nothing and self.answer(state, author.knows, a) is None:
+            yield f"unlisted{a}", self.tell(state, a, GONE)
         if not self.rules.withdrawn_by_commit:
             answer = self.answer(state, author.knows, a)
             if answer is None:
@@ -349,12 +417,24 @@ class Model:
         ]
         if what == APPLIED and not applied:
             raise BrokenError("AckedIsThere")
+        if what == APPLIED and self.told_ranges(state, a, author.number) is False:
+            raise BrokenError("ToldItsOwn")
         if what == GONE and applied:
             raise BrokenError("GaveUpStays")
         self.reached.add(f"told {what}")
         if what == UNKNOWN and applied:
             self.reached.add("unknown, and there")
         return self.with_author(state, a, author._replace(told=(*author.told, what)))
+
+    def told_ranges(self, state: State, a: int, n: int) -> bool | None:
+        """Whether an author is told its own ranges; None where it is not by a proposal."""
+        for version, commit in enumerate(state.chain):
+            numbers = [(b, m) for b, m, _ in commit.applied]
+            if (a, n) in numbers:
+                named = (a, n) if self.rules.own_ranges else numbers[0]
+                mine = self.ranges(state, version, a, n)
+                return self.ranges(state, version, *named)[: len(mine)] == mine
+        return None
 
     @staticmethod
     def with_author(state: State, a: int, author: Author) -> State:

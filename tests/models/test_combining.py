@@ -14,11 +14,14 @@ SMALL = [
     Bounds(authors=1, operations=2, attempts=1, commits=3),
     Bounds(authors=1, operations=1, attempts=2, commits=3, takeovers=1),
     Bounds(authors=2, operations=1, attempts=1, commits=2),
+    Bounds(authors=1, operations=1, attempts=2, commits=3, successors=1),
 ]
 LARGE = [
     Bounds(authors=1, operations=1, attempts=3, commits=4),
     Bounds(authors=1, operations=2, attempts=2, commits=3),
     Bounds(authors=2, operations=1, attempts=1, commits=3),
+    Bounds(authors=1, operations=2, attempts=1, commits=3, successors=1),
+    Bounds(authors=2, operations=1, attempts=1, commits=2, successors=1),
 ]
 BREAKS = {
     "proposals_expire": ("AppliedOnce", SMALL[0]),
@@ -34,6 +37,11 @@ BREAKS = {
     "settled": ("AckedIsThere", SMALL[0]),
     "own_ids": ("AckedIsThere", SMALL[3]),
     "epochs": ("Fenced", SMALL[2]),
+    "others_withdraw_by_stamp": ("EndedStays", SMALL[4]),
+    "ends_are_seen": ("EndedStays", SMALL[4]),
+    "list_proves_nothing": ("GaveUpStays", SMALL[0]),
+    "ranges_by_tip": ("Dense", SMALL[3]),
+    "own_ranges": ("ToldItsOwn", SMALL[3]),
 }
 """Without this rule, that promise is broken within these bounds."""
 REACHED = {
@@ -43,6 +51,7 @@ REACHED = {
     "told unknown",
     "two authors in one commit",
     "unknown, and there",
+    "ended by another",
 }
 
 

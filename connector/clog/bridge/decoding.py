@@ -181,9 +181,11 @@ def typed(
     for name in ("key", "value"):
         data = pa.concat_arrays(records.column(name).take(to_arrow(left)).chunks or [])
         if name == "key" and config.compact and data.null_count:
-            why = "has a key that is missing, and the target is compacted"
             missing = to_numpy(data.is_null())
-            reasons |= dict.fromkeys(left[missing].tolist(), why)
+            values = records.column("value").filter(to_arrow(missing)).to_pylist()
+            kind, decode = field_of("value").type, decoders["value"]
+            whys = (_why_keyless(value, kind, decode) for value in values)
+            reasons |= dict(zip(left[missing].tolist(), whys, strict=True))
             left, data = left[~missing], data.drop_null()
         column, places, unfit = _decoded(data, name, decoders[name], field_of)
         reasons |= {int(left[at]): why for at, why in unfit.items()}
@@ -200,6 +202,15 @@ def typed(
             f"has {sizes[at]} bytes in columns, more than max.message.bytes={most} of the target"
         )
     return Typed(rows.filter(to_arrow(sizes <= most)), left[sizes <= most], reasons)
+
+
+def _why_keyless(value: bytes | None, kind: pa.DataType, decode: Decode) -> str:
+    """Returns what is wrong with a record that lacks its key: a truncate has none, and says so."""
+    try:
+        _ = value is None or decode(value, kind)
+    except UndecodableError as e:
+        return f"has a value that {e}"
+    return "has a key that is missing, and the target is compacted"
 
 
 def _decoded(

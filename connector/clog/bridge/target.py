@@ -145,8 +145,13 @@ class Target:
 
     @property
     def needs_key(self) -> bool:
-        """Whether the log takes no record without a key."""
-        return LogConfig.from_overrides(self.log.handle.tip.head.config).compact
+        """Whether records without a key are left out, as the log takes none; where records are
+        decoded, these do not fit, and one may be a truncate.
+        """
+        return (
+            self._decoder is None
+            and LogConfig.from_overrides(self.log.handle.tip.head.config).compact
+        )
 
     def begin(self, cluster: Cluster) -> None:
         """Takes the id up, and finds out where to go on (I2, I3)."""

@@ -282,6 +282,19 @@ def test_what_is_no_change_of_a_row_says_why(log, why):
     assert len(done.reasons[0]) < 300
 
 
+def test_a_truncate_has_no_key_and_is_told_all_the_same(log):
+    """In a compacted log, whose records without a key do not fit for another reason."""
+    schema = {"key": pa.int64(), "value": pa.struct([("id", pa.int32())])}
+    decoder = Decoder(Decoding(values="debezium-json"), "t")
+    made = log(schema, **{"cleanup.policy": "compact"})
+    values = [change("t"), change("c", {"id": 1}), None, change("c", {"id": 2})]
+    done = decoder.decoded(records(values, [None, None, None, b"2"]), made)
+    assert done.rows.column("value").to_pylist() == [{"id": 2}]
+    assert "truncate" in done.reasons[0]
+    missing = "has a key that is missing, and the target is compacted"
+    assert [done.reasons[1], done.reasons[2]] == [missing] * 2
+
+
 def test_a_log_follows_schemas_of_changes(log):
     """More fields, and null where one is missing; in one batch, in any order. Then what no log can
     follow is an error that says so, and the log is as before.

@@ -1,0 +1,142 @@
+"""Logs by name in Spark SQL, by the catalog of `connector/jvm`."""
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clog.storage import Log
+
+CATALOG = Path(__file__).parents[2] / "connector" / "jvm"
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(shutil.which("javac") is None, reason="no javac: install a JDK"),
+]
+
+
+@pytest.fixture(scope="module")
+def jar(tmp_path_factory):
+    path = tmp_path_factory.mktemp("jar") / "clog-catalog.jar"
+    runpy.run_path(str(CATALOG / "build_jar.py"))["build_jar"](path)
+    return path
+
+
+@pytest.fixture
+def ask(jar, tmp_path):
+    """What each of some statements gave, all in one session of its own."""
+
+    def ask(statements, name="clog"):
+        command = [sys.executable, Path(__file__).parent / "by_name.py", jar, tmp_path / "w", name]
+        done = subprocess.run(
+            command,
+            input="".join(f"{statement}\n" for statement in statements),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+        )
+        told = [json.loads(line) for line in done.stdout.splitlines()]
+        return dict(zip(statements, told, strict=True))
+
+    return ask
+
+
+def test_a_log_has_a_name(ask, url):
+    """It is created, read, joined, inserted into, shown, read as of a version, and dropped: its
+    name, and not the log.
+    """
+    log = Log.create(url, key="id", schema={"id": "int64", "item": "string"})
+    log.append([{"id": 1, "item": "tea"}, {"id": 2, "item": "cup"}])
+    told = ask(
+        [
+            "USE clog.default",
+            f"CREATE TABLE orders USING clog LOCATION '{url}'",
+            "INSERT INTO orders VALUES (3, 'pot'), (1, 'green tea')",
+            "INSERT INTO orders (id) VALUES (4)",
+            "SELECT * FROM orders WHERE id < 9 ORDER BY id",
+            "SELECT a.item FROM orders a JOIN orders b ON a.id + 1 = b.id ORDER BY a.id",
+            "SELECT count(*) FROM orders VERSION AS OF 1",
+            """SELECT * FROM orders WITH (keys = '["2"]')""",
+            "SHOW TABLES",
+            "DESCRIBE orders",
+            "DROP TABLE orders",
+            "SHOW TABLES IN clog.default",
+        ]
+    )
+    [rows, joined, old, found, shown, columns, _, left] = [*told.values()][4:]
+    assert rows == [[1, "green tea"], [2, "cup"], [3, "pot"], [4, None]]
+    assert joined == [["green tea"], ["cup"], ["pot"]]
+    assert old == [[2]]
+    assert found == [[2, "cup"]]
+    assert shown == [["default", "orders", False]]
+    assert columns == [["id", "bigint", None], ["item", "string", None]]
+    assert left == []
+    assert len(Log.open(url).table()) == 4
+
+
+def test_columns_make_the_log(ask, tmp_path):
+    """CREATE TABLE with columns, and AS SELECT, make a log where there is none; where one is its
+    columns are compared.
+    """
+    made, copied = tmp_path / "made", tmp_path / "copied"
+    columns = "sku STRING, pieces INT"
+    create = "CREATE TABLE {} ({}) USING clog OPTIONS ({}) LOCATION '{}'"
+    create_copy = f"CREATE TABLE copied USING clog OPTIONS (keyColumns 'sku') LOCATION '{copied}'"
+    told = ask(
+        [
+            "USE clog.default",
+            create.format("stock", columns, "keyColumns 'sku', partitions '3'", made),
+            "INSERT INTO stock VALUES ('tea', 3), ('tea', 2)",
+            "SELECT * FROM stock",
+            create.format("same", columns, "keyColumns 'sku'", made),
+            create.format("other", "sku STRING, pieces DATE", "keyColumns 'sku'", made),
+            f"{create_copy} AS SELECT sku, pieces + 1 AS pieces FROM stock",
+            "SELECT * FROM copied",
+        ]
+    )
+    [rows, same, other, _, copies] = [*told.values()][3:]
+    assert rows == [["tea", 2]]
+    assert same == []
+    assert "has other columns: sku STRING NOT NULL,pieces INT" in other
+    assert copies == [["tea", 3]]
+    assert Log.open(str(made)).describe()["partitions"] == 3
+
+
+def test_what_it_refuses(ask, tmp_path, url):
+    """A place without log, none at all, other formats, other columns: at once, in our words."""
+    Log.create(url)
+    refused = {
+        f"CREATE TABLE lost USING clog LOCATION '{tmp_path / 'lost'}'": "no log at",
+        "CREATE TABLE nowhere USING clog": "needs the URL of its log",
+        "CREATE TABLE files (a INT) USING parquet": "holds tables of format clog alone",
+        f"CREATE TABLE odd USING clog OPTIONS (isolaton 'x') LOCATION '{url}'": '"isolation"?',
+        "ALTER TABLE plain ADD COLUMN a INT": "change them there, with Log.alter",
+        "DELETE FROM plain WHERE key = X'00'": "does not support deletes",
+        "SELECT * FROM plain TIMESTAMP AS OF '2001-01-01'": "cannot be read as of",
+        "SELECT * FROM nothing": "cannot be found",
+    }
+    told = ask(["USE clog.default", f"CREATE TABLE plain USING clog LOCATION '{url}'", *refused])
+    assert {s: refused[s] if refused[s] in told[s] else told[s] for s in refused} == refused
+
+
+def test_it_may_stand_for_the_sessions_catalog(ask, url):
+    """As `spark_catalog` it serves other formats, too."""
+    Log.create(url).append([{"key": "a", "value": "1"}])
+    told = ask(
+        [
+            f"CREATE TABLE logs USING clog LOCATION '{url}'",
+            "CREATE TABLE files USING parquet AS SELECT binary('a') AS key, 7 AS n",
+            "SELECT n FROM logs JOIN files USING (key)",
+            "SHOW TABLES",
+            "SELECT * FROM files VERSION AS OF 1",
+        ],
+        name="spark_catalog",
+    )
+    [joined, shown, old] = [*told.values()][2:]
+    assert joined == [[7]]
+    assert [table for _, table, _ in shown] == ["files", "logs"]
+    assert isinstance(old, str)

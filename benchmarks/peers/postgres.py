@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 SETTINGS = {
@@ -60,11 +61,18 @@ class Server:
     def __enter__(self):
         if not self.data.exists():
             self._init()
-        self._run(
-            *("pg_ctl", "-D", self.data, "-l", self.folder / "server.log"),
-            *("-o", f"-p {self.port}", "-w", "start"),
-        )
-        return self
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                self._run(
+                    *("pg_ctl", "-D", self.data, "-l", self.folder / "server.log"),
+                    *("-o", f"-p {self.port}", "-w", "start"),
+                )
+                return self
+            except UnavailableError:  # After a kill some process may still hold its memory.
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
 
     def __exit__(self, *_):
         self._run("pg_ctl", "-D", self.data, "-m", "immediate", "-w", "stop")

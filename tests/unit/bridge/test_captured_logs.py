@@ -113,9 +113,15 @@ def changes(table, rows, unchanged=(), moved=None):
     )
 
 
+def take(table, rows, **more):
+    """Has a table take rows."""
+    made = changes(table, rows, **more)
+    table.take(made, np.zeros(len(rows), np.int64))
+
+
 def put(table, rows, position, **more):
     """Has a table take rows in a group of its own."""
-    table.take(changes(table, rows, **more), np.array([0]), 0)
+    take(table, rows, **more)
     table.commit(position)
 
 
@@ -141,7 +147,7 @@ def test_a_group_is_six_requests_deep_at_most(disk, count, monkeypatch):
     home.mark_loading(tables)
     for position in (100, 200, 300):
         for table in tables:
-            table.take(changes(table, [(position, "x")]), np.array([0]), 0)
+            take(table, [(position, "x")])
         before_ms = far.now_ms
         all_of((one.handle, lambda one=one, p=position: one.commit(p)) for one in tables)
         home.cut(position, tables)
@@ -229,7 +235,7 @@ def test_unchanged_values_come_from_where_they_were(disk):
     a = disk.table("a")
     put(a, [(1, "one"), (2, "two")], 10)
     put(a, [(1, None)], 11, unchanged=[0])
-    a.take(changes(a, [(3, "three")]), np.array([0]), 0)
+    take(a, [(3, "three")])
     swap = [(1, None), (9, None), (2, None), (1, None), (9, None), (2, None), (3, None)]
     moved = [-1, 0, -1, 2, -1, 4, -1]
     put(a, swap, 12, unchanged=[1, 3, 5, 6], moved=moved)
@@ -280,7 +286,7 @@ def test_truncate_leaves_what_comes_after_it(disk):
     """H-C19: tombstones for what the log has; of the group's own rows those before it go."""
     a = disk.table("a")
     put(a, [(i, "x") for i in range(100)], 10)
-    a.take(changes(a, [(200, "gone")]), np.array([0]), 0)
+    take(a, [(200, "gone")])
     a.truncate(11, 0)
     put(a, [(5, "y")], 11)
     assert rows_of(a) == {5: "y"}

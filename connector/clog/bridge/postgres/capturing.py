@@ -21,7 +21,7 @@ other databases write.
 import logging
 import select
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import field
@@ -30,11 +30,19 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from clog.bridge.postgres import catalogue
 from clog.bridge.postgres.catalogue import HASH, TEXT, Choice, Publications, SourceTable
 from clog.bridge.postgres.loading import load
-from clog.bridge.postgres.logs import FLUSH_BYTES, SEED, Home, LogSettings, TableLog, all_of
+from clog.bridge.postgres.logs import (
+    FLUSH_BYTES,
+    SEED,
+    Home,
+    LogSettings,
+    TableLog,
+    all_of,
+)
 from clog.bridge.postgres.masking import hash_key
 from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
 from clog.bridge.postgres.source import (
@@ -47,7 +55,7 @@ from clog.bridge.postgres.source import (
     lsn_text,
     quoted,
 )
-from clog.bridge.postgres.tables import Changes, Decoded, Relation
+from clog.bridge.postgres.tables import Changes, Decoded, Relation, Truncated, sliced
 from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
 from clog.storage.errors import InvalidInputError, SourceError, SourcePurgedError
@@ -61,8 +69,10 @@ LOADERS: Final = 4
 _LOOK_MS: Final = 5000
 """How often the catalogue is read, and how far the source is."""
 _TAKE_BYTES: Final = 4 << 20
-_PIECE_BYTES: Final = 16 << 20
+_PIECE_BYTES: Final = 8 << 20
 _IDLE_BYTES: Final = 16 << 20
+_IDLE_MS: Final = 20_000
+"""After so much, or so long, the position moves on though nothing was published."""
 _WAITING_MAX: Final = 2
 _ASK_MS: Final = 200
 _PATIENCE_MS: Final = 60_000
@@ -577,6 +587,7 @@ class _Following:
         self._held_bytes = 0
         self._since_ms = 0
         self._reached = start
+        self._idle_ms = self.clock.monotonic_ms()
         self._in_transaction = False
         self._waiting: deque[tuple[_Piece, Future[None]]] = deque()
 
@@ -725,9 +736,10 @@ class _Following:
         lacks = ahead > home.position or any(
             one.log.id not in home.members for one in self._run.tables.values()
         )
-        if ahead <= self._reached and (
-            lacks or behind >= _IDLE_BYTES or (even_little and behind > 0)
-        ):
+        now_ms = self.clock.monotonic_ms()
+        is_due = behind >= _IDLE_BYTES or even_little or self._idle_ms + _IDLE_MS <= now_ms
+        if ahead <= self._reached and (lacks or (is_due and behind > 0)):
+            self._idle_ms = now_ms
             self._submit(_Piece((), self._reached, is_end=True))
             self._settle(0)
 
@@ -735,27 +747,83 @@ class _Following:
         """Does L2 and L3; in the other thread."""
         tables, home = self._run.tables.values(), self._run.home
         assert home is not None, "it was prepared"
-        for decoded in piece.decoded:
-            lsns = np.array([t.commit_lsn for t in decoded.transactions], np.int64)
-            times = np.array([t.time_us for t in decoded.transactions], np.int64)
-            for step in decoded.steps:
-                if isinstance(step, Changes):
-                    first = np.searchsorted(lsns, step.table.position)
-                    skip = int(np.searchsorted(step.transactions, first))
-                    step.table.take(step, times, skip)
-                else:
-                    for one in step.tables:
-                        if lsns[step.transaction] >= one.position:
-                            one.truncate(piece.position, int(times[step.transaction]))
+        for step, times_us in _steps(piece.decoded):
+            if not isinstance(step, Changes):
+                for one in step.tables:
+                    one.truncate(piece.position, int(times_us[0]))
+                continue
+            at = 0
+            while at < len(step.deleted):
+                at = step.table.take(step, times_us, at)
                 if sum(one.pending_bytes for one in tables) > FLUSH_BYTES:
-                    all_of(
-                        (one.handle, partial(one.flush, piece.position))
-                        for one in tables
-                        if one.pending_bytes
-                    )
+                    large = [one for one in tables if one.pending_bytes]
+                    all_of((one.handle, partial(one.flush, piece.position)) for one in large)
         if not piece.is_end:
             return
         begun = [one for one in tables if one.is_begun]
         all_of((one.handle, partial(one.commit, piece.position)) for one in begun)
         if all(one.position <= piece.position for one in tables) and piece.position > home.position:
             home.cut(piece.position, list(tables))
+
+
+def _steps(parts: Sequence[Decoded]) -> Iterator[tuple[Changes | Truncated, Any]]:
+    """Yields what parts of a stream say that the tables' logs do not have, each with the times of
+    its rows, or of itself; of each table what is between two ends of it as one.
+    """
+    gathered: dict[int, list[tuple[Changes, Any]]] = {}
+    for decoded in parts:
+        lsns = np.array([t.commit_lsn for t in decoded.transactions], np.int64)
+        times = np.array([t.time_us for t in decoded.transactions], np.int64)
+        for step in decoded.steps:
+            if isinstance(step, Changes):
+                first = np.searchsorted(lsns, step.table.position)
+                skip = int(np.searchsorted(step.transactions, first))
+                mine = gathered.setdefault(step.table.table.oid, [])
+                if mine and mine[0][0].rows.schema != step.rows.schema:
+                    yield _joined(mine)
+                    mine.clear()
+                if skip < len(step.deleted):
+                    part = sliced(step, skip, len(step.deleted))
+                    mine.append((part, times[part.transactions]))
+                continue
+            new = [one for one in step.tables if lsns[step.transaction] >= one.position]
+            for one in new:
+                if mine := gathered.pop(one.table.oid, []):
+                    yield _joined(mine)
+            yield replace(step, tables=tuple(new)), times[step.transaction : step.transaction + 1]
+    yield from map(_joined, filter(None, gathered.values()))
+
+
+def _joined(parts: Sequence[tuple[Changes, Any]]) -> tuple[Changes, Any]:
+    """Returns changes of one table, one after the other, as one: what they lack is looked up
+    once.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    steps = [step for step, _ in parts]
+    starts = np.cumsum([0, *(len(step.deleted) for step in steps)])
+    names = {name for step in steps for name in step.unchanged}
+    nowhere = [np.full(len(step.deleted), -1) for step in steps]
+    nothing = [np.zeros(len(step.deleted), bool) for step in steps]
+    has_moved = any(step.moved_from is not None for step in steps)
+    moved = [
+        none
+        if step.moved_from is None
+        else np.where(step.moved_from >= 0, step.moved_from + at, -1)
+        for step, none, at in zip(steps, nowhere, starts, strict=False)
+    ]
+    rows = pa.Table.from_batches([step.rows for step in steps]).combine_chunks().to_batches()
+    return (
+        Changes(
+            *(steps[0].table, rows[0], np.concatenate([step.deleted for step in steps])),
+            {
+                name: np.concatenate(
+                    [step.unchanged.get(name, no) for step, no in zip(steps, nothing, strict=True)]
+                )
+                for name in names
+            },
+            np.concatenate(moved) if has_moved else None,
+            np.zeros(0, np.int32),
+        ),
+        np.concatenate([times for _, times in parts]),
+    )

@@ -30,7 +30,7 @@ from clog.bridge.postgres.catalogue import HASH, Binding, SourceTable
 from clog.bridge.postgres.filling import Filler
 from clog.bridge.postgres.masking import masked
 from clog.bridge.postgres.source import Identity
-from clog.bridge.postgres.tables import Changes
+from clog.bridge.postgres.tables import Changes, sliced
 from clog.bridge.postgres.types import TablePlan
 from clog.storage import Log
 from clog.storage.append import partitions_of
@@ -59,9 +59,14 @@ ABOUT: Final = b"capture"
 """The key of the home's record of what all tables are captured by; others are oids."""
 PRESENT: Final = "present"
 """The value's only column, where all columns of a table are in its key."""
-FLUSH_BYTES: Final = 48 << 20
+FLUSH_BYTES: Final = 32 << 20
 """So much waits for a commit in memory, of all tables; what is more is written, and waits there."""
 _COMMITS: Final = 5
+_PART_BYTES: Final = 12 << 20
+"""So many rows at once get what they lack."""
+_PART_ROWS_MIN: Final = 256
+_FILLED_BYTES: Final = 4096
+"""Of such a row, before one was seen."""
 _VALUE_BYTES_MAX: Final = 2**31 - 1
 SEED: Final = 0x5EED
 _Ints = np.ndarray[Any, Any]
@@ -163,6 +168,7 @@ class TableLog:
         self._transaction: Transaction | None = None
         self._stamp: int | None = None
         self._shown: Table | None = None
+        self._filled_bytes = _FILLED_BYTES
         self._filler = Filler(table.what, sorted(table.toasted), self._look_up)
         self.log = settings.made(url, **self._creation())
 
@@ -251,21 +257,31 @@ class TableLog:
                 f" (--mask {self.table.what}.COLUMN=text)"
             ) from e
 
-    def take(self, changes: Changes, times_us: _Ints, skip: int) -> None:
-        """Takes changes of the group, but for the first ``skip`` rows, which the log has."""
-        rows, deleted = self._whole(changes.rows.slice(skip)), changes.deleted[skip:]
-        if not rows.num_rows:
-            return
-        unchanged = {n: mask[skip:] for n, mask in changes.unchanged.items() if mask[skip:].any()}
-        moved = changes.moved_from
-        if moved is not None:
-            moved = np.where(moved[skip:] >= 0, moved[skip:] - skip, -1)
-        rows = masked(rows, self._hashed, self._settings.hash_key)
+    def take(self, changes: Changes, times_us: _Ints, start: int = 0) -> int:
+        """Takes changes of the group from a row on, as many as have room in memory with what they
+        lack; returns where the next ones begin.
+        """
+        end = self._end_of_part(changes, start)
+        part = sliced(changes, start, end)
+        rows = masked(self._whole(part.rows), self._hashed, self._settings.hash_key)
         keys = self._keys(rows)
         if self.table.key:
+            missing = {name: mask for name, mask in part.unchanged.items() if mask.any()}
             canonical = key_bytes(keys)
-            rows = self._filler.filled(canonical, rows, deleted, unchanged, moved)
-        self._add(rows, keys, deleted, times_us[changes.transactions[skip:]])
+            rows = self._filler.filled(canonical, rows, part.deleted, missing, part.moved_from)
+            if missing:
+                self._filled_bytes = max(1, rows.nbytes // rows.num_rows)
+        self._add(rows, keys, part.deleted, times_us[start:end])
+        return end
+
+    def _end_of_part(self, changes: Changes, start: int) -> int:
+        count, moved = len(changes.deleted), changes.moved_from
+        if not any(mask[start:].any() for mask in changes.unchanged.values()):
+            return count
+        end = min(count, start + max(_PART_ROWS_MIN, _PART_BYTES // self._filled_bytes))
+        while moved is not None and end < count and moved[end] >= 0:
+            end += 1
+        return end
 
     def take_rows(self, rows: pa.RecordBatch, time_us: int) -> pa.Array:
         """Takes rows of a first load; returns their keys."""

@@ -87,6 +87,21 @@ class Changes:
     transactions: _Flags
 
 
+def sliced(changes: Changes, start: int, end: int) -> Changes:
+    """Returns the changes of rows from ``start`` to before ``end``; an update that changes the key
+    is not cut in two.
+    """
+    if (start, end) == (0, len(changes.deleted)):
+        return changes
+    moved = changes.moved_from
+    return Changes(
+        *(changes.table, changes.rows.slice(start, end - start), changes.deleted[start:end]),
+        {name: mask[start:end] for name, mask in changes.unchanged.items()},
+        None if moved is None else np.where(moved[start:end] >= 0, moved[start:end] - start, -1),
+        changes.transactions[start:end],
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Truncated:
     """Tables that were emptied, and which transaction did."""

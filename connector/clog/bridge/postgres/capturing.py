@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final

@@ -41,7 +41,7 @@ from clog.storage import CommitConflictError, Log, NotFoundError, VersionExpired
 
 ACCOUNTS = 50
 BALANCE = 1000
-WIDE = 60
+WIDE = int(os.environ.get("CLOG_SOAK_WIDE", "60"))
 SCHEMA = f"""
 create table accounts (id int primary key, owner text, balance int not null);
 create table transfers (id bigint primary key, amount int not null, note text not null, state text);
@@ -135,7 +135,7 @@ class Shaper(threading.Thread):
         self.dsn, self.stop, self.changes = dsn, stop, 0
 
     def run(self):
-        while not self.stop.wait(15):
+        while not self.stop.wait(30):
             number = self.changes + 1
             statements = (
                 "alter table accounts drop column if exists extra",

@@ -333,8 +333,8 @@ class _Run:
         identity = self.source.identity()
         if self.home is None:
             self.home = Home(self._url, identity, self._settings)
+            self.home.begin()
         home = self.home
-        home.begin()
         slot = f"clog_{home.log.id[:24]}"
         with self.source.connected() as ask:
             if self._reload is True:
@@ -443,10 +443,13 @@ class _Run:
         folders = {oid: binding.folder for oid, binding in home.bindings.items()}
 
         def opened(table: SourceTable, plan: TablePlan) -> TableLog:
+            known = before.get(table.oid)
+            if known is not None and known.take_on(table, plan):
+                return known
             url = f"{self._url}/{folders.get(table.oid, table.folder)}"
             reload = self._reload if isinstance(self._reload, bool) else table.what in self._reload
             made = TableLog(table, plan, url, identity, self._settings)
-            if (known := before.get(table.oid)) is not None:
+            if known is not None:
                 made.rows = known.rows
             made.begin(is_taken_over=reload)
             return made

@@ -181,6 +181,16 @@ class TableLog:
         """Whether something waits for the commit."""
         return bool(self._pending) or self._transaction is not None
 
+    def take_on(self, table: SourceTable, plan: TablePlan) -> bool:
+        """Goes on with what the table is now, with nothing that waits for a commit; tells whether
+        it can.
+        """
+        self._forget()
+        if (table.columns, plan.schema) != (self.table.columns, self.plan.schema):
+            return False
+        self.table = table
+        return True
+
     def _creation(self) -> dict[str, Any]:
         """Returns how the log is made where there is none."""
         columns = self._columns()

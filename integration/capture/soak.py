@@ -1,7 +1,7 @@
 """A database that works, is captured, and cleaned, while all three are killed: at every cut the
 invariants of the database hold.
 
-    python integration/capture/soak.py [--minutes 60] [--writers 3] [--seed 1] [--folder F]
+    python integration/capture/soak.py [--minutes 60] [--writers 3] [--tables 60] [--seed 1]
 
 Three tables with foreign keys: accounts, transfers with a large note, two entries for each. Writers
 move money, change transfers without their notes, change keys (which cascade), roll back, delete,
@@ -41,7 +41,6 @@ from clog.storage import CommitConflictError, Log, NotFoundError, VersionExpired
 
 ACCOUNTS = 50
 BALANCE = 1000
-WIDE = int(os.environ.get("CLOG_SOAK_WIDE", "60"))
 SCHEMA = f"""
 create table accounts (id int primary key, owner text, balance int not null);
 create table transfers (id bigint primary key, amount int not null, note text not null, state text);
@@ -57,9 +56,9 @@ create table parts (id int, day int, primary key (id, day)) partition by list (d
 class Writer(threading.Thread):
     """One who works in the database, and tries again while it is away."""
 
-    def __init__(self, dsn, number, seed, counts, stop):
+    def __init__(self, dsn, number, seed, counts, stop, wide):
         super().__init__(daemon=True)
-        self.dsn, self.number, self.counts, self.stop = dsn, number, counts, stop
+        self.dsn, self.number, self.counts, self.stop, self.wide = dsn, number, counts, stop, wide
         self.random = random.Random(f"{seed}/{number}")
         self.next = number + 1
         self.mine = []
@@ -88,7 +87,7 @@ class Writer(threading.Thread):
                 connection.commit()
                 self.mine[self.mine.index(old)] = new
             elif dice < 0.92:
-                for i in range(WIDE):
+                for i in range(self.wide):
                     cursor.execute(f"update wide{i} set n = n + 1")
             elif dice < 0.96 and len(self.mine) > 200:
                 self.undo(cursor, self.mine.pop(0))
@@ -235,17 +234,17 @@ def differences(dsn, url):
     return found
 
 
-def soak(minutes, writers, seed, folder):
+def soak(minutes, writers, seed, folder, wide):
     dice, counts = random.Random(seed), {"committed": 0, "rolled back": 0}
     url, stop = str(folder / "shop"), threading.Event()
     told = {"cuts": 0, "wrong": [], "refused": 0}
     with Server(folder / "postgres") as server:
         with psycopg2.connect(server.dsn) as connection, connection.cursor() as cursor:
             cursor.execute(SCHEMA)
-            for i in range(WIDE):
+            for i in range(wide):
                 cursor.execute(f"create table wide{i} (id int primary key, n int)")
                 cursor.execute(f"insert into wide{i} values (1, 0)")
-        threads = [Writer(server.dsn, i, seed, counts, stop) for i in range(writers)]
+        threads = [Writer(server.dsn, i, seed, counts, stop, wide) for i in range(writers)]
         threads.append(Shaper(server.dsn, stop))
         clog = [sys.executable, "-m", "clog_command"]
         capture = Killed([*clog, "capture", server.dsn, url], folder / "capture.log")
@@ -314,11 +313,12 @@ def main():
     ask.add_argument("--minutes", type=float, default=60)
     ask.add_argument("--writers", type=int, default=3)
     ask.add_argument("--seed", type=int, default=1)
+    ask.add_argument("--tables", type=int, default=60, help="that one transaction writes")
     ask.add_argument("--folder", type=Path)
     given = ask.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="clog-soak-"))
     os.environ["PYTHONWARNINGS"] = "ignore"
-    told = soak(given.minutes, given.writers, given.seed, folder)
+    told = soak(given.minutes, given.writers, given.seed, folder, given.tables)
     print(json.dumps(told, indent=2))
     failed = told["wrong"] or told["different"]
     if not (failed or given.folder):

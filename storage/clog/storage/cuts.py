@@ -695,10 +695,11 @@ def _named_by_writer(home: Handle, without: Collection[str]) -> Found | None:
     logs = home.with_pages(tip, lambda _: read_logs(home.store, entry.logs))
     there = {log.log_id for log in logs}
     members = tip.head.members.items()
-    if missing := sorted(url for i, url in members if i not in there and not {i, url} & {*without}):
+    missing = sorted(url for i, url in members if i not in there and not {i, url} & {*without})
+    if missing or not logs:
         raise CommitConflictError(
-            f"{home.store.url} has no cut yet: these logs are being loaded, and what they show is"
-            f" of no common moment: {', '.join(missing)}; try again later"
+            f"{home.store.url} has no cut yet: logs are being loaded, and what they show is of no"
+            f" common moment: {', '.join(missing) or 'the first ones'}; try again later"
         )
 
     def found(log: CutLog) -> tuple[Handle, int]:

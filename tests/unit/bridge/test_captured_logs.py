@@ -158,6 +158,8 @@ def test_a_group_is_six_requests_deep_at_most(disk, count, monkeypatch):
 def test_there_is_no_cut_while_tables_are_loaded(disk):
     """S77: it is refused, and the tables are named; the first cut has all of them."""
     home, a, b = disk.home(), disk.table("a"), disk.table("b")
+    with pytest.raises(CommitConflictError, match="the first ones"):
+        name_cut(home.log.handle, None)
     home.mark_loading([a, b])
     put(a, [(1, "x")], 10)
     with pytest.raises(CommitConflictError, match=r"being loaded.*/a, .*/b"):

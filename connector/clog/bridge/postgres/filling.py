@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from clog.storage.errors import SourceError
 
-KEPT_BYTES: Final = 16 << 20
+KEPT_BYTES: Final = 12 << 20
 """So much of a group stays in memory, of each table."""
 _KEY, _DELETED = "\0key", "\0deleted"
 _Ints = np.ndarray[Any, Any]

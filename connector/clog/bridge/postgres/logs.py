@@ -59,10 +59,10 @@ ABOUT: Final = b"capture"
 """The key of the home's record of what all tables are captured by; others are oids."""
 PRESENT: Final = "present"
 """The value's only column, where all columns of a table are in its key."""
-FLUSH_BYTES: Final = 32 << 20
+FLUSH_BYTES: Final = 20 << 20
 """So much waits for a commit in memory, of all tables; what is more is written, and waits there."""
 _COMMITS: Final = 5
-_PART_BYTES: Final = 12 << 20
+_PART_BYTES: Final = 6 << 20
 """So many rows at once get what they lack."""
 _PART_ROWS_MIN: Final = 256
 _FILLED_BYTES: Final = 4096
@@ -477,6 +477,8 @@ class Home:
             )
         with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
             t.abort()
+        if ID not in head.cuts:
+            self.mark_loading([])
         found = self.log.positions(ID, marks=True)
         mine = found.get(self._source)
         if found and mine is None:

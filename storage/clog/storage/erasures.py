@@ -16,7 +16,12 @@ from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import AppendRequest
 from clog.storage.config.log_config import LogConfig
 from clog.storage.diagnostics.erasures import pending_reason
-from clog.storage.errors import CommitStateUnknownError, InvalidInputError
+from clog.storage.errors import (
+    ClogError,
+    CommitStateUnknownError,
+    InvalidInputError,
+    StoreUnavailableError,
+)
 from clog.storage.format import documents
 from clog.storage.format.commits import Commit, Edit, Head
 from clog.storage.format.erasures import (
@@ -111,10 +116,10 @@ def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureReques
         with given_back(store, objects):
             version = _request(handle, erasure_id, len(wanted), objects)  # E2
     except CommitStateUnknownError:
-        raise  # The log may have it: what it needs stays.
-    except BaseException:
+        raise  # The log may have it: what it needs stays, as it does after an interrupt.
+    except ClogError:
         for path in paths:
-            with suppress(Exception):  # Else the sweep takes it.
+            with suppress(StoreUnavailableError):  # Else the sweep takes it.
                 store.delete(path)
         raise
     return ErasureRequest(erasure_id, secret, version)

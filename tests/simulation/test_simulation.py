@@ -99,6 +99,9 @@ BUGS = {
     "one author's id for all": 0,
     "zombies wake": 0,
     "nothing is owed": 0,
+    "a sequence ends nothing": 200,
+    "withdrawn without a look": 300,
+    "data swept with proposals": 100,
 }
 
 

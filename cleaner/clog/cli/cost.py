@@ -132,6 +132,10 @@ PRICES = {
         *("S3 Standard, us-east-1", "2025-01", 0.005, 0.0004, 0.005, 0.023),
         source="https://aws.amazon.com/s3/pricing",
     ),
+    "aws-express": Prices(
+        *("S3 Express One Zone, us-east-1", "2025-04", 0.00113, 0.00003, 0.00113, 0.11),
+        source="https://aws.amazon.com/s3/pricing",
+    ),
     "gcs": Prices(
         *("Standard, us-central1", "2025-01", 0.005, 0.0004, 0.005, 0.020),
         source="https://cloud.google.com/storage/pricing",
@@ -141,7 +145,16 @@ PRICES = {
         source="https://azure.microsoft.com/pricing/details/storage/blobs",
     ),
 }
-"""Storage is that of the first tier; traffic out of the region is not in here."""
+"""Storage is that of the first tier; traffic is not in here, nor what S3 Express takes for bytes.
+"""
+APPENDS = {
+    1: Daily("appends", puts=2.29, gets=1.14, lists=0),
+    8: Daily("appends", puts=2.77, gets=8.03, lists=4.85),
+    200: Daily("appends", puts=2.05, gets=7.52, lists=0.931),
+}
+"""Requests of one small append beside so many writers who combine, where a request takes 100 ms:
+those of ``benchmarks/run.py --only many_writers``.
+"""
 
 
 _DAYS_PER_MONTH = 30
@@ -195,7 +208,7 @@ def cost(
         "--readers N", "Number of streams that read the whole log.", integer(), default=1
     ),
     prices: Prices = option(
-        "--prices aws|gcs|azure|FILE",
+        "--prices aws|aws-express|gcs|azure|FILE",
         "Provider whose list prices to use, or a file with your own: a JSON object of name, as_of,"
         " put_1000, get_1000, list_1000 and gb_month, in dollars.",
         _prices,
@@ -242,6 +255,11 @@ class Bill(NamedTuple):
         """What is stored, for a month."""
         return self.stored_bytes / 1e9 * self.prices.gb_month
 
+    @property
+    def million_appends(self) -> dict[int, float]:
+        """What a million small appends cost, by how many writers the log has (`APPENDS`)."""
+        return {writers: 1e6 * self.dollars(each) for writers, each in APPENDS.items()}
+
     def as_json(self) -> dict[str, Any]:
         """Returns it in values that JSON has."""
         lines = [line._asdict() | {"dollars": self.dollars(line)} for line in self.lines]
@@ -253,6 +271,7 @@ class Bill(NamedTuple):
             "prices": self.prices._asdict(),
             "stored_bytes": self.stored_bytes,
             "daily": lines,
+            "million_appends": {str(n): dollars for n, dollars in self.million_appends.items()},
         }
 
 
@@ -353,6 +372,8 @@ def _print(found: Bill) -> None:
         f"kept: {size(found.stored_bytes)}, {found.stored_dollars:.2f} dollars a month; requests"
         f" {month:.2f} dollars a month at {price.name} list prices of {price.as_of}"
     )
+    each = (f"{dollars:.2f} of {writers}" for writers, dollars in found.million_appends.items())
+    say(f"dollars of a million appends, by the number of writers at once: {', '.join(each)}")
     say(f"today's, and other regions and tiers: {price.source}; your own: --prices FILE")
     say(
         f"from {counted(past.commits, 'commit')}, {past.appends} of them appends,"

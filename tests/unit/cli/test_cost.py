@@ -1,10 +1,11 @@
 """`clog cost`: what a day costs."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from clog.cli.cost import PRICES, Past, bill, daily
+from clog.cli.cost import APPENDS, PRICES, Past, bill, daily
 from clog.storage import Log, ManualClock
 
 DAY_MS = 86_400_000
@@ -172,3 +173,21 @@ def test_a_wrong_trigger_is_refused(cli, url, trigger):
     """With examples of right ones."""
     Log.create(url)
     assert "10s" in cli("cost", url, f"--trigger={trigger}", code=2).stderr
+
+
+def test_many_writers_cost_what_was_measured(cli, url):
+    """A million appends, by how many append at once, by the requests that the benchmark counted."""
+    results = Path(__file__).parents[3] / "benchmarks/results/many_writers.json"
+    rows = json.loads(results.read_text())["rows"]
+    for writers, each in APPENDS.items():
+        what = f"{writers} writers: appends"
+        note = next(r["note"] for r in rows if (r["what"], r["who"]) == (what, "clog"))
+        found = {
+            kind: float(number) for number, kind in (one.split(" ") for one in note.split(", "))
+        }
+        assert (each.puts, each.gets) == (found["PUT"], found["GET"])
+        assert each.lists == found.get("LIST", 0)
+    told = cli.json("cost", url, "--prices", "aws-express")["million_appends"]
+    assert {*told} == {"1", "8", "200"}
+    each = APPENDS[200]
+    assert told["200"] == pytest.approx(1130 * (each.puts + each.lists) + 30 * each.gets)

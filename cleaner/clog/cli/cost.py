@@ -372,8 +372,8 @@ def _print(found: Bill) -> None:
         f"kept: {size(found.stored_bytes)}, {found.stored_dollars:.2f} dollars a month; requests"
         f" {month:.2f} dollars a month at {price.name} list prices of {price.as_of}"
     )
-    each = (f"{dollars:.2f} of {writers}" for writers, dollars in found.million_appends.items())
-    say(f"dollars of a million appends, by the number of writers at once: {', '.join(each)}")
+    each = (f"{dollars:.2f} from {writers}" for writers, dollars in found.million_appends.items())
+    say(f"dollars of a million small appends, from so many writers at once: {', '.join(each)}")
     say(f"today's, and other regions and tiers: {price.source}; your own: --prices FILE")
     say(
         f"from {counted(past.commits, 'commit')}, {past.appends} of them appends,"

@@ -584,7 +584,8 @@ class _Following:
         self._stream = stream
         self.clock = run.clock
         self._decoder = Decoder(self._table_of)
-        self._raw: list[bytes] = []
+        self._raw: list[tuple[int, bytes]] = []
+        self._is_old = True
         self._raw_bytes = 0
         self._held: list[Decoded] = []
         self._held_bytes = 0
@@ -617,7 +618,7 @@ class _Following:
         while not run.should_stop():
             messages = self._stream.take(_TAKE_BYTES) if len(self._waiting) < _WAITING_MAX else []
             self._raw += messages
-            self._raw_bytes += sum(map(len, messages))
+            self._raw_bytes += sum(len(message) for _, message in messages)
             has_moved = self._decode() or bool(messages)
             self._hand_over_due()
             if self._settle(_WAITING_MAX):
@@ -645,12 +646,12 @@ class _Following:
             return None
         sent = {c.name: (c.type_oid, c.typmod) for c in relation.columns}
         known = {c.name: (c.type_oid, c.typmod) for c in one.table.columns}
-        is_old = self._stream.reached < self._run.read_lsn
+        is_old = self._is_old
         if not is_old and (sent.keys() - known.keys() - one.table.left.keys()):
             raise _ChangedError(f"{one.table.what} has columns more")
         if any(sent[name] != kind for name, kind in known.items() if name in sent):
-            if is_old and one.position >= self._run.read_lsn:
-                return None  # It was loaded since, with these types.
+            if is_old:
+                return None  # It was loaded since the types changed, and so since these rows.
             raise _ChangedError(f"a column of {one.table.what} has another type")
         if known.keys() <= sent.keys():
             return one, one.plan
@@ -665,7 +666,7 @@ class _Following:
         """Decodes up to the last end of a transaction, or a large part of one; of one that was
         handed over in part to its end alone, which ends its group.
         """
-        ends = (i for i, message in enumerate(self._raw) if message[:1] == b"C")
+        ends = (i for i, (_, message) in enumerate(self._raw) if message[:1] == b"C")
         if self._in_transaction:
             end = next(ends, None)
         else:
@@ -676,8 +677,13 @@ class _Following:
             end = len(self._raw) - 1
         if self._held_bytes > _PIECE_BYTES:
             return False
-        messages, self._raw = self._raw[: end + 1], self._raw[end + 1 :]
-        decoded = self._decoder.decode(messages)
+        # What is older than the catalogue that was read may be of another shape, what is not may
+        # be of one that is still to be found out.
+        old = [lsn < self._run.read_lsn for lsn, _ in self._raw[: end + 1]]
+        self._is_old = old[0]
+        count = next((i for i, is_old in enumerate(old) if is_old != old[0]), len(old))
+        messages, self._raw = self._raw[:count], self._raw[count:]
+        decoded = self._decoder.decode([message for _, message in messages])
         self._raw_bytes -= decoded.size_bytes
         self._in_transaction = decoded.in_transaction
         if not self._held:

@@ -369,12 +369,14 @@ class Stream:
         """Returns what to wait on for more."""
         return int(self._connection.fileno())
 
-    def take(self, most_bytes: int) -> list[bytes]:
-        """Returns the messages that are here, up to about so many bytes; at once."""
+    def take(self, most_bytes: int) -> list[tuple[int, bytes]]:
+        """Returns the messages that are here, each with its LSN, up to about so many bytes; at
+        once.
+        """
         read, messages, size = self._cursor.read_message, [], 0
         with self._source.talking():
             while size < most_bytes and (message := read()) is not None:
-                messages.append(message.payload)
+                messages.append((message.data_start, message.payload))
                 size += len(message.payload)
         return messages
 

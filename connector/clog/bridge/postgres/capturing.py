@@ -709,8 +709,8 @@ class _Following:
         self._held, self._held_bytes = [], 0
         is_end = not self._in_transaction
         self._submit(_Piece(decoded, transactions[-1].commit_lsn + 1, is_end))
+        self._run.transactions += sum(bool(t.end_lsn) for t in transactions)
         if is_end:
-            self._run.transactions += len(transactions)
             self._run.newest_us = transactions[-1].time_us
 
     def _submit(self, piece: _Piece) -> None:

@@ -139,3 +139,15 @@ def test_the_index_names_every_scenario_and_every_part(harness):
         assert f"| `{name}` |" in index
     for path in (BENCHMARKS / "parts").glob("[a-z]*.py"):
         assert f"| `python benchmarks/parts/{path.name}` |" in index
+
+
+def test_writers_who_combine_share_a_log_in_virtual_time(harness):
+    """Issue 38: sixteen get half as much again as racing, nobody waits for long; the same
+    seed makes the same run.
+    """
+    from harness.crowd import Crowd, measure
+
+    combining = measure(Crowd(16, 5))
+    assert combining.unfair < 5
+    assert combining.rate > 1.5 * measure(Crowd(16, 5, combine=False)).rate
+    assert measure(Crowd(16, 5)).took == combining.took

@@ -105,6 +105,8 @@ _READ_BYTES_MAX = 1 << 20
 _NAMES_MAX = 2000
 """Names that one LIST is to show, in two pages."""
 _NEAR, _NEAR_ON_DISK = 10, 100
+_REPOST_AFTER = 100
+"""Versions after its stamp at which an operation is posted anew, at the latest."""
 _CALLS_MAX = 128
 """Proposals that are read at once."""
 _NEARLY = 8
@@ -576,7 +578,9 @@ class Combiner:
     def _is_due(self, op: Operation) -> bool:
         """Tells whether an operation is to be posted: it was not yet, or a while ago (F1)."""
         last = proposal_of(op.posted[-1]) if op.posted else None
-        is_near = last is not None and self._tip.commit.version - last[0] < self._near
+        is_near = last is not None and self._tip.commit.version - last[0] < min(
+            self._near, _REPOST_AFTER
+        )
         return self._may_post and not is_near
 
     def _post(self, op: Operation, tip: Commit) -> None:

@@ -4,7 +4,8 @@ the same at every version and in every file. More of them: CONTRIBUTING.md.
 
 import random_logs
 
-SEEDS = (2, 3, 4, 5, 7, 10, 11, 28, 59)
+SEEDS = (1, 9, 11, 12, 19, 20, 22, 23, 26, 27, 38)
+"""They have all between them."""
 
 
 def test_both_readers_find_the_same():
@@ -13,5 +14,5 @@ def test_both_readers_find_the_same():
     """
     seen = set()
     for seed in SEEDS:
-        random_logs.check_seed(seed, 30, lambda log: seen.update(random_logs.found_in(log)))
+        random_logs.check_seed(seed, 16, lambda log: seen.update(random_logs.found_in(log)))
     assert seen == random_logs.EVERYTHING

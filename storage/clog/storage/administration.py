@@ -172,11 +172,6 @@ def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig, *, now_ms: i
         # Whatever is there was kept: it is late no more.
         settled = {p: decided(pairs, columns.end[p]) for p, pairs in named.items()}
         return replace(edit, orders_removed=settled)
-    if before is None and LogConfig.from_overrides(head.config).log_append_time and after:
-        raise InvalidInputError(
-            "compaction.strategy cannot be altered together with message.timestamp.type: the log's"
-            " timestamps are times of commits so far; nothing was changed"
-        )
     if settings.compaction_strategy == TIMESTAMP:
         _check_times(manifest, settings, now_ms=now_ms)
     return replace(

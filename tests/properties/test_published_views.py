@@ -9,6 +9,7 @@ in the environment.
 
 import os
 import shutil
+import struct
 import tempfile
 import warnings
 from pathlib import Path
@@ -38,6 +39,14 @@ CONFIG = {
     "segment.bytes": "300",
 }
 RETENTION = {"cleanup.policy": "compact,delete", "retention.ms": str(TIME_MS_MAX // 2)}
+BY_TIME = {"compaction.strategy": "timestamp"}
+BY_LSN = {"compaction.strategy": "header", "compaction.strategy.header": "lsn"}
+ORDERS = {
+    "timestamp-keep": BY_TIME,
+    "timestamp-drop": {**BY_TIME, "compaction.late": "drop"},
+    "header-keep": BY_LSN,
+    "header-drop": {**BY_LSN, "compaction.late": "drop", "compaction.late.scope": "log"},
+}
 FIELDS = [("n", pa.int32()), ("t", pa.string()), ("l", pa.list_(pa.struct([("q", pa.int8())])))]
 SCHEMA = {"key": pa.string(), "value": pa.struct(FIELDS)}
 WIDER = {"value.n": pa.int64(), "value.l.element.q": pa.int16()}
@@ -81,14 +90,21 @@ def value_of(number):
     return {"n": number, "t": text, "l": lists[number % 4]}
 
 
-def perform(log, clock, name, argument):
+def with_lsn(row):
+    """The row with its timestamp in a header, too."""
+    lsn = ("lsn", struct.pack(">q", row["timestamp"]))
+    return {**row, "headers": [*(row.get("headers") or ()), lsn]}
+
+
+def perform(log, clock, name, argument, row_of=dict):
     match name:
         case "append":
-            log.append([row for _, row in argument], partition=[p for p, _ in argument])
+            rows = [row_of(row) for _, row in argument]
+            log.append(rows, partition=[p for p, _ in argument])
         case "transaction":
             rows, visible, end = argument
             t = log.transaction("job", visible=visible)  # What was left open is aborted.
-            t.append([row for _, row in rows], partition=[p for p, _ in rows])
+            t.append([row_of(row) for _, row in rows], partition=[p for p, _ in rows])
             if end != "open":
                 getattr(t, end)()
         case "evolve":
@@ -158,24 +174,35 @@ def rows_of(table, reader=None):
 @settings(
     max_examples=HISTORIES, deadline=None, phases=[Phase.generate]
 )  # Files are slow to shrink.
-@pytest.mark.parametrize("kind", PLACED)
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [
+        *(pytest.param(kind, None, id=kind) for kind in PLACED),
+        pytest.param("bytes", "header-drop", id="header-drop"),
+        pytest.param("bytes", "timestamp-keep", marks=pytest.mark.nightly, id="timestamp-keep"),
+        pytest.param("typed", "timestamp-drop", marks=pytest.mark.nightly, id="timestamp-drop"),
+        pytest.param("typed", "header-keep", marks=pytest.mark.nightly, id="header-keep"),
+    ],
+)
 @given(st.data(), st.booleans())
-def test_every_reader_sees_the_table(kind, data, expires):
-    """S63: equal to `table()` at the version that the view states, at its newest and at older
+def test_every_reader_sees_the_table(kind, order, data, expires):
+    """S63, S56: equal to `table()` at the version that the view states, at its newest and at older
     versions.
     """
     steps = data.draw(st.lists(steps_of(kind), max_size=14))
+    if order is not None:  # Nothing of such a log goes by its offset.
+        steps = [step for step in steps if step[0] != "delete"]
     folder = tempfile.mkdtemp()
     try:
         path, clock = str(Path(folder) / "log"), ManualClock(now_ms=TIME_MS_MAX)
-        config = CONFIG | RETENTION if expires else CONFIG
+        config = CONFIG | (ORDERS[order] if order else RETENTION if expires else {})
         schema = SCHEMA if kind == "typed" else None
         given = {"clock": clock, "ids": SeededIds(1), "schema": schema}
         log = Log.create(path, PARTITIONS, config, {"fsync": False}, **given)
         published = {name: {} for name in READERS}
         starts = log.start_offsets()
         for name, argument in [*steps, ("publish", None)]:
-            perform(log, clock, name, argument)
+            perform(log, clock, name, argument, with_lsn if order else dict)
             if log.start_offsets() != starts:
                 starts = log.start_offsets()
                 published = {name: {} for name in READERS}  # They expire with the next version.
@@ -198,3 +225,48 @@ def test_every_reader_sees_the_table(kind, data, expires):
                         assert found == rows_of(expected, read)
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_views_of_ordered_logs(tmp_path, order):
+    """S56, S57: other engines see what wins, and late records as the log says; before and after
+    passes, and after tombstones went.
+    """
+    path, clock = str(tmp_path / "log"), ManualClock(now_ms=TIME_MS_MAX)
+    given_ = {"clock": clock, "ids": SeededIds(1)}
+    log = Log.create(path, 1, CONFIG | ORDERS[order], {"fsync": False}, **given_)
+
+    def append(*rows):
+        log.append([with_lsn({"key": k, "value": v, "timestamp": at}) for k, v, at in rows])
+
+    def check(**shown):
+        expected = log.table().to_arrow()
+        pairs = zip(expected["key"].to_pylist(), expected["value"].to_pylist(), strict=True)
+        assert {key.decode(): value.decode() for key, value in pairs} == shown
+        for view, readers in READERS.items():
+            log.publish(view)
+            for read in readers:
+                assert rows_of(read(path)) == rows_of(expected), (view, read)
+
+    def clean():
+        log.roll()
+        Cleaner(log).run_once(force=True)
+        log.handle.refresh()
+        clock.advance(1_001)
+
+    append(("a", "new", 70), ("a", "old", 30), ("gone", "x", 10), ("here", "1", 5))
+    append(("gone", None, 90), ("gone", "retried", 20), ("a", "older", 1))
+    check(a="new", here="1")
+    clean()
+    check(a="new", here="1")
+    append(("a", "oldest", 2), ("a", "newest", 71), ("gone", "again", 80))
+    check(a="newest", here="1")
+    for _ in range(3):
+        clean()
+    assert log.handle.manifest().orders_removed_of(0)[-1][0] in (90, 90_000)
+    check(a="newest", here="1")
+    append(("gone", "late", 60), ("here", "2", 6), ("a", None, 99))
+    late = {"gone": "late"} if order.endswith("keep") else {}
+    check(here="2", **late)
+    clean()
+    check(here="2", **late)

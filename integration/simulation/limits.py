@@ -97,9 +97,8 @@ def _encoded(rows, _compression, _key_seed):
     return sink.getvalue().to_pybytes(), 0, 0
 
 
-def _open_ranges(store, obj, ranges, *, columns, schema=None, choose=None, threads=1):
+def _open_ranges(store, obj, ranges, *, columns, schema=None, choose=None):
     assert schema is None and choose is None, "simulated logs have no schema, and no filter"
-    assert threads == 1, "nor threads of their own"
     data = store.get(obj.path, 0, obj.size_bytes)
     assert len(data) == obj.size_bytes, obj.path
     batch = _decoded(data, tuple(columns))

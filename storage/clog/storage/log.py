@@ -39,7 +39,6 @@ from clog.storage.objects.writer import DataObject, ObjectWriter
 from clog.storage.publications.publish import Publications, PublishResult, WithdrawResult
 from clog.storage.read import scan
 from clog.storage.read.filters import RowFilter
-from clog.storage.read.lookup import for_times
 from clog.storage.read.table import Table, Tables
 from clog.storage.readers import (
     COMMIT_INTERVAL_MS,
@@ -479,7 +478,7 @@ class Log:
         handle.refresh()
         manifest = handle.manifest()
         times = scan.by_partition(manifest.head, ts_ms, "timestamp", url=handle.store.url)
-        return for_times(handle.store, manifest, times)
+        return scan.for_times(handle.store, manifest, times)
 
     def reader(
         self,

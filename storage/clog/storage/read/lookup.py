@@ -1,4 +1,4 @@
-"""Finding rows: those of few keys, by the key indexes of `scan`, and the first of a time.
+"""Finding the rows of few keys, by the key indexes of `scan`.
 
 A record's key does not tell its partition (a writer may have named another), and keys lie in no
 order: so every object is asked. One with a key index says which of its rows may hold a key; of a
@@ -25,7 +25,7 @@ from clog.storage.format.log_info import LogSchema
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.keys.key_index import index_hashes
-from clog.storage.numpy_arrays import of_bytes, scalar, to_arrow, to_numpy
+from clog.storage.numpy_arrays import of_bytes, to_arrow, to_numpy
 from clog.storage.objects.reader import WHOLE_BYTES
 from clog.storage.read.scan import (
     KeyIndexCache,
@@ -235,33 +235,3 @@ def _with_names(key: Any, kind: pa.DataType) -> Any:
         names = [field.name for field in kind]
         raise InvalidInputError(f"a key of {len(key)} fields is asked for; the log's has {names}")
     return {f.name: _with_names(part, f.type) for f, part in zip(kind, key, strict=True)}
-
-
-_TRUE = to_arrow(np.array([True]))[0]
-
-
-def for_times(
-    store: Store, manifest: Manifest, times_ms: Mapping[int, int]
-) -> dict[int, int | None]:
-    """Returns the first offset, in offset order, at or after the log start whose record is not
-    earlier than the time (S39).
-    """
-    with reading(store, manifest.version, why=" while it was read", remedy="read again"):
-        return {p: _first_at(store, manifest, p, time_ms) for p, time_ms in times_ms.items()}
-
-
-def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) -> int | None:
-    start, end = manifest.head.partitions.start[partition], manifest.head.stable_offset(partition)
-    for segment in manifest.segments[partition]:
-        for chunk in segment.chunks:
-            if chunk.next <= start or chunk.aborted or chunk.max_timestamp_ms < time_ms:
-                continue
-            # Here, where some record is as late: a later time may be no Arrow timestamp. No record
-            # is before 1970.
-            bound = scalar(max(0, time_ms) * 1000, pa.timestamp("us", "UTC"))
-            pieces = plan_range(manifest, partition, max(start, chunk.base), min(end, chunk.next))
-            for batch in read_pieces(store, pieces, columns=("offset", "timestamp")):
-                late = pc.greater_equal(batch.column("timestamp"), bound)
-                if (first := pc.index(late, _TRUE).as_py()) >= 0:
-                    return int(batch.column("offset")[first].as_py())
-    return None

@@ -339,11 +339,9 @@ def read_pieces(
     *,
     columns: Sequence[str] = COLUMNS,
     pruning: Pruning | None = None,
-    threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of the pieces, in their order, as batches of `read_schema`: of all its
-    columns, or of these; not all of those that ``pruning`` says cannot be wanted. ``threads``
-    decode row groups of an object.
+    columns, or of these; not all of those that ``pruning`` says cannot be wanted.
 
     Neighbouring pieces of one object are read together, with at most 2 requests, and one for each
     bitmap of dead rows that is not inline.
@@ -355,7 +353,7 @@ def read_pieces(
     if pruning is not None:
         pieces = pruning.pieces(pieces)
     calls = (
-        (partial(open_run, store, run, columns, pruning, threads=threads), _fetched_bytes(run))
+        (partial(open_run, store, run, columns, pruning), _fetched_bytes(run))
         for run in runs_of(pieces)
     )
     for batches in ahead(store, calls):
@@ -363,12 +361,7 @@ def read_pieces(
 
 
 def open_run(
-    store: Store,
-    run: Sequence[ReadPiece],
-    columns: Sequence[str],
-    pruning: Pruning | None = None,
-    *,
-    threads: int = 1,
+    store: Store, run: Sequence[ReadPiece], columns: Sequence[str], pruning: Pruning | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Makes all requests for neighbouring pieces of an object, all of which have rows: for their
     offsets none, where it is dense. Returns what yields their records as `read_pieces` does.
@@ -378,9 +371,7 @@ def open_run(
     ranges = [(piece.first_row, piece.rows) for piece in run]
     choose = None if pruning is None else pruning.chosen_of(run)
     batches = (
-        open_ranges(
-            store, ref, ranges, columns=wanted, schema=schema, choose=choose, threads=threads
-        )
+        open_ranges(store, ref, ranges, columns=wanted, schema=schema, choose=choose)
         if wanted
         else partial(_counted, run)
     )
@@ -782,6 +773,8 @@ def _damaged(store: Store, obj: ObjectRef, what: str) -> CorruptionError:
     )
 
 
+_TRUE = to_arrow(np.array([True]))[0]
+
 EARLIEST = -2
 LATEST = -1
 
@@ -857,6 +850,33 @@ def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
             start=low,
             end=high,
         )
+
+
+def for_times(
+    store: Store, manifest: Manifest, times_ms: Mapping[int, int]
+) -> dict[int, int | None]:
+    """Returns the first offset, in offset order, at or after the log start whose record is not
+    earlier than the time (S39).
+    """
+    with reading(store, manifest.version, why=" while it was read", remedy="read again"):
+        return {p: _first_at(store, manifest, p, time_ms) for p, time_ms in times_ms.items()}
+
+
+def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) -> int | None:
+    start, end = manifest.head.partitions.start[partition], manifest.head.stable_offset(partition)
+    for segment in manifest.segments[partition]:
+        for chunk in segment.chunks:
+            if chunk.next <= start or chunk.aborted or chunk.max_timestamp_ms < time_ms:
+                continue
+            # Here, where some record is as late: a later time may be no Arrow timestamp. No record
+            # is before 1970.
+            bound = scalar(max(0, time_ms) * 1000, pa.timestamp("us", "UTC"))
+            pieces = plan_range(manifest, partition, max(start, chunk.base), min(end, chunk.next))
+            for batch in read_pieces(store, pieces, columns=("offset", "timestamp")):
+                late = pc.greater_equal(batch.column("timestamp"), bound)
+                if (first := pc.index(late, _TRUE).as_py()) >= 0:
+                    return int(batch.column("offset")[first].as_py())
+    return None
 
 
 def _whole(number: object, what: str) -> None:

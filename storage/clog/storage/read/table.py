@@ -104,7 +104,6 @@ class TablePlan:
     they stay. ``later``: dirty pieces after the slice. ``order``: what wins, where it is not the
     last record (`ordered`); then ``later`` are all other pieces of the partition. ``where``: the
     rows that are wanted of the view; the dirty part is mapped without what its keys rule out.
-    ``threads``: so many decode.
     """
 
     partition: int
@@ -117,7 +116,6 @@ class TablePlan:
     later: tuple[ReadPiece, ...] = ()
     order: Ordering | None = None
     where: RowFilter | None = None
-    threads: int = 1
 
     @property
     def by_key(self) -> Pruned | None:
@@ -320,9 +318,8 @@ def _fingerprinted(
     store: Store, plan: TablePlan, pieces: Sequence[ReadPiece], kept: KeptRows | None = None
 ) -> Iterator[tuple[Fingerprints, Offsets]]:
     """Yields the words of the keys there are in the pieces, and their offsets."""
-    columns = _in_order({"offset", "key", *(kept.columns if kept is not None else ())})
-    more: dict[str, Any] = {"pruning": plan.by_key, "threads": plan.threads}
-    for batch in read_pieces(store, pieces, columns=columns, **more):
+    columns = {"offset", "key", *(kept.columns if kept is not None else ())}
+    for batch in read_pieces(store, pieces, columns=_in_order(columns), pruning=plan.by_key):
         if kept is not None:
             kept.keep(batch)
         rows = present(batch.select(["offset", "key"]), "key")
@@ -369,7 +366,8 @@ def _unknown(
         needed = {*columns, "key"} if is_dirty or not is_masked else {*columns}
         if not is_masked:
             needed.add(presence_column("value", plan.schema, columns))
-        for batch in _read(store, plan, list(pieces), needed):
+        read = list(pieces)
+        for batch in read_pieces(store, read, columns=_in_order(needed), pruning=plan.wanted):
             rows = batch if is_masked else present(present(batch, "key"), "value")
             if not is_dirty:
                 yield rows
@@ -423,20 +421,14 @@ def _batches_at(
         for piece in pieces:
             yield from kept.take(piece.start, piece.end)
     elif kept is None or "key" not in needed:
-        yield from _read(store, plan, pieces, needed)
+        yield from read_pieces(store, pieces, columns=_in_order(needed), pruning=plan.wanted)
     else:
-        for batch in _read(store, plan, pieces, needed - {"key"}):
+        others = _in_order(needed - {"key"})
+        for batch in read_pieces(store, pieces, columns=others, pruning=plan.wanted):
             first = batch.column("offset")[0].as_py()
             (keys,) = kept.take(first, first + 1)
             schema = batch.schema.append(keys.schema.field("key"))
             yield pa.RecordBatch.from_arrays([*batch.columns, keys.column("key")], schema=schema)
-
-
-def _read(
-    store: Store, plan: TablePlan, pieces: Sequence[ReadPiece], columns: set[str]
-) -> Iterator[pa.RecordBatch]:
-    wanted = _in_order(columns)
-    return read_pieces(store, pieces, columns=wanted, pruning=plan.wanted, threads=plan.threads)
 
 
 def _in_order(columns: Iterable[str]) -> list[str]:
@@ -619,8 +611,7 @@ class Table(Frame):
         is read. A table whose key columns have names has these and the fields of the value instead,
         unless columns of records are asked for.
 
-        Memory holds the map and what is decoded of one object at a time. As many threads decode as
-        ``pyarrow.cpu_count()`` says.
+        Memory holds the map and what is decoded of one object at a time.
 
         Raises:
             VersionExpiredError: the version expired while it was read.
@@ -628,7 +619,7 @@ class Table(Frame):
             InvalidInputError: a column does not exist.
         """
         shown = self._shown(columns)
-        for plan in [replace(plan, threads=pa.cpu_count()) for plan in self._plans]:
+        for plan in self._plans:
             batches = table_batches(self._indexes, plan, columns=shown.paths)
             yield from batches if shown.rows is None else map(shown.of, batches)
 

@@ -55,7 +55,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from threading import Thread
 from typing import Any, Literal, Protocol, TypeVar
@@ -358,29 +357,8 @@ def together(calls: Sequence[tuple[Store, Callable[[], _T]]]) -> list[_T | Excep
     return done
 
 
-def at_once(calls: Iterable[Callable[[], Iterable[_T]]], threads: int) -> Iterator[Iterable[_T]]:
-    """Yields what the calls return, or raises what they raise, in their order; so many of them are
-    under way at the same time, in threads where they are more than one.
-    """
-    begun: deque[Callable[[], Iterable[_T]]] = deque()
-    for call in calls:
-        # Python ends daemons where they ask for its lock, in the midst of Arrow: that aborts.
-        in_thread = partial(begin_in_thread, partial(_listed, call), daemon=False)
-        begun.append(in_thread() if threads > 1 else call)
-        if len(begun) >= threads:
-            yield begun.popleft()()
-    while begun:
-        yield begun.popleft()()
-
-
-def _listed(call: Callable[[], Iterable[_T]]) -> Iterable[_T]:
-    return [*call()]
-
-
-def begin_in_thread(call: Callable[[], _T], *, daemon: bool = True) -> Callable[[], _T]:
-    """Begins a call in a thread of its own; what is returned waits for its result. A process that
-    ends waits for a thread that is no ``daemon``.
-    """
+def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:
+    """Begins a call in a thread of its own; what is returned waits for its result."""
     future: Future[_T] = Future()
 
     def run() -> None:
@@ -391,7 +369,7 @@ def begin_in_thread(call: Callable[[], _T], *, daemon: bool = True) -> Callable[
         else:
             future.set_result(found)
 
-    Thread(target=run, name="clog-ahead", daemon=daemon).start()
+    Thread(target=run, name="clog-ahead", daemon=True).start()
     return future.result
 
 

@@ -82,15 +82,13 @@ def test_any_run_of_rows(store, ranged, first, rows, batch_rows):
     assert max(batch.num_rows for batch in batches) <= batch_rows
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_many_runs_in_one_call(store, ranged, threads):
-    """Runs of many partitions: each batch says whose it is; empty runs have none; however many
-    threads decode."""
+def test_many_runs_in_one_call(store, ranged):
+    """Runs of many partitions: each batch says whose it is; empty runs have none."""
     ref = write(store, table())
     runs = [(0, 3), (3, 0), (3, 20), (30, 1), (33, 7)]
     found = {}
     order = []
-    for i, _, batch in open_ranges(store, ref, runs, columns=ALL, threads=threads)(BATCH_ROWS):
+    for i, _, batch in open_ranges(store, ref, runs, columns=ALL)(BATCH_ROWS):
         order.append(i)
         found.setdefault(i, []).append(batch)
     assert order == sorted(order)

@@ -1,6 +1,5 @@
 """A table as people get it: frames of several kinds, versions by number and by time."""
 
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -304,19 +303,3 @@ def test_rows_are_counted_without_reading_them(make_log, store):
     assert not pieces[0].object.dense
     assert stored_columns(pieces, ("offset",)) == ["offset"]
     assert log.table().to_arrow(columns=["partition"]).num_rows == 49
-
-
-def test_a_process_that_stops_reading_ends_well(tmp_path):
-    """Whatever threads decode then: it waits for them, and does not abort."""
-    code = """
-import sys
-import pyarrow as pa
-from clog.storage import Log
-pa.set_cpu_count(4)
-log = Log.create(sys.argv[1], 1)
-log.append(pa.table({"key": [f"{i}" for i in range(300_000)], "value": ["v"] * 300_000}))
-assert next(log.table().to_batches()).num_rows
-"""
-    command = [sys.executable, "-c", code, str(tmp_path / "log")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -1,6 +1,5 @@
 """Requests that go ahead: in order, bounded, and none where requests are short."""
 
-import threading
 from functools import partial
 
 import pytest
@@ -14,7 +13,7 @@ from clog.storage.env import SeededIds
 from clog.storage.read import lookup
 from clog.storage.read.lookup import pieces_of_keys
 from clog.storage.read.scan import plan_range, read_pieces
-from clog.storage.store.contract import BYTES_MAX, CALLS_MAX, ahead, at_once, begin_in_thread
+from clog.storage.store.contract import BYTES_MAX, CALLS_MAX, ahead, begin_in_thread
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.delaying import DelayingStore
 
@@ -175,31 +174,3 @@ def test_who_is_to_stop_begins_no_more(near, far):
     with pytest.raises(StoppedError):
         list(read_pieces(metered, pieces))
     assert far.requests <= 20 + CALLS_MAX
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_some_calls_at_once(threads):
-    """Their results come in order, as do their errors; no more are under way than are asked for,
-    and with one none before it is its turn."""
-    here = threading.current_thread()
-    lock, under_way, most = threading.Lock(), [0], [0]
-    gathered = threading.Barrier(threads, timeout=60)
-
-    def call(i):
-        assert (threading.current_thread() is here) == (threads == 1)
-        with lock:
-            under_way[0] += 1
-            most[0] = max(most[0], under_way[0])
-        gathered.wait()
-        with lock:
-            under_way[0] -= 1
-        if i == 9:
-            raise ValueError(i)
-        return [i, -i]
-
-    results = at_once((partial(call, i) for i in range(12)), threads)
-    found = [next(results) for _ in range(9)]
-    with pytest.raises(ValueError, match="9"):
-        next(results)
-    assert found == [[i, -i] for i in range(9)]
-    assert most[0] == threads

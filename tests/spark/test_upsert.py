@@ -11,6 +11,8 @@ from clog.connector import upsert
 from clog.storage.errors import InvalidInputError, OptionError
 from clog.storage.log import Log
 
+BY_HEADER = {"compaction.strategy": "header", "compaction.strategy.header": "lsn"}
+
 
 @pytest.fixture
 def words(url):
@@ -88,6 +90,26 @@ def test_rows_become_records(spark, counts):
         (b"8", None),
         (b"8", b'{"name":null,"price":2.0}'),
     ]
+
+
+def test_an_upsert_into_a_log_that_compares_other_than_offsets(spark, counts):
+    """S56: rows have no headers, so it is refused where one is compared; timestamps are those of
+    the writing, so a later batch wins, but not over the future.
+    """
+    log = Log.create(counts, 1, {"compaction.strategy": "timestamp"})
+    given = {"keys": "id", "query_id": "q"}
+    first = spark.sql("SELECT * FROM VALUES (1, 'a'), (2, 'b'), (3, 'c') AS t(id, v)")
+    upsert(first, counts, batch_id=0, **given)
+    ahead = {"key": "3", "value": "ahead", "timestamp": log.handle.clock.now_ms() + 3_000_000}
+    log.append([ahead, {"key": "1", "value": "old", "timestamp": 5}])
+    later = spark.sql("SELECT * FROM VALUES (1, 'x', false), (2, '', true), (3, 'x', false)")
+    later = later.toDF("id", "v", "gone")
+    upsert(later, counts, batch_id=1, values=["v"], deleted="gone", **given)
+    assert table(spark, counts) == {"1": "x", "3": "ahead"}
+    by_header = Log.create(f"{counts}-by-header", 1, BY_HEADER)
+    with pytest.raises(InvalidInputError, match=r"the header 'lsn' .* no headers; nothing was app"):
+        upsert(first, by_header.url, batch_id=0, **given)
+    assert by_header.handle.refresh().version == 0
 
 
 def test_rows_become_typed_records(spark, counts, tmp_path):

@@ -103,7 +103,7 @@ def upsert(
     Raises:
         InvalidInputError: a column does not exist, or is no key; no query is known; a second upsert
             of the batch into this log has no name of its own; the log has keys of 0.1.0 whose text
-            would be another one now.
+            would be another one now, or compares a header.
         OptionError: ``encoding`` or ``encodingTimeZone`` are not the log's.
         InvalidInputError, LogReplacedError: the batch, or a later one, is in the log already with
             other rows; the log was deleted and recreated since this run's last batch. Neither,
@@ -186,6 +186,7 @@ def _checked_log(
     """Returns the log to write to; makes it where there is none. One request, but for the first
     call in a process.
     """
+    from clog.storage.config.log_config import LogConfig
 
     def check(types: "LogTypes | None") -> None:
         if types is None and asked.encoding != SPARKS:
@@ -203,6 +204,12 @@ def _checked_log(
             f" upsert are {', '.join(columns.keys)}; name these"
         )
     log = opened_or_created(settings, check, rows=columns.df.schema)
+    if header := LogConfig.from_overrides(log.handle.tip.head.config).compaction_strategy_header:
+        raise InvalidInputError(
+            f"{log.url} compares the header {header!r} (compaction.strategy=header), and rows of an"
+            " upsert have no headers; nothing was appended; upsert into a log with the strategy"
+            " offset, or append records with a column headers in foreachBatch"
+        )
     log_id = log.handle.standing.log_id
     if last is not None and last.log_id != log_id and settings.fail_on_changed_batch:
         raise LogReplacedError(

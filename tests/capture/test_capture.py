@@ -1,7 +1,9 @@
 """`capture` with a real server of PostgreSQL."""
 
+import pytest
+
 from clog.bridge import capture
-from clog.storage import Log, snapshot
+from clog.storage import InvalidInputError, Log, snapshot
 
 
 def table(url, cut=None):
@@ -37,3 +39,22 @@ def test_all_tables_are_there_at_one_cut(postgres, url):
         there = table(f"{url}/public.{name}", cut)
         assert {r["id"] for r in there} == {r["id"] for (r,) in rows}
     assert {"id": 1, "v": "changed"} in table(f"{url}/public.a", cut)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "host=db user=u password=hunter2 dbname=shop",
+        "mysql://u:hunter2@db/shop",
+        "postgres://u:a/hunter2@db/shop",
+        "postgres://u:a@hunter2@db/shop",
+        "postgres://u:%hunter2@db/shop",
+    ],
+)
+def test_a_malformed_address_shows_no_password(dsn, url):
+    """However it was written; it says how to write one."""
+    pytest.importorskip("psycopg2")
+    with pytest.raises(InvalidInputError, match="postgres://USER@HOST") as e:
+        capture(dsn, url, once=True)
+    assert "hunter2" not in str(e.value)
+    assert e.value.__cause__ is None

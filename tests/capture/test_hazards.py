@@ -1,5 +1,8 @@
 """What PostgreSQL does, or leaves out, that a capture must not get wrong: each on a real server."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from clog.bridge import capture
@@ -187,11 +190,18 @@ def test_the_key_is_the_replica_identity(shop):
         ("alter table t add w int default 42", "default"),
         ("alter table t alter v type bigint using v * 10", "another type"),
         ("alter table t rename v to w", "renamed"),
+        ("alter table t alter v type int using v * 10", "rewritten"),
+        ("alter table t add w int generated always as identity", "default"),
+        ("alter table t add w float default random(); alter table t alter w drop default", "rewr"),
+        ("alter table t alter g drop expression", "captured only since"),
     ],
 )
 def test_rows_that_change_without_a_message_are_loaded_anew(shop, change, why, caplog):
     """H-C9, H-C10: the catalogue's numbers tell, with changes after it or without any."""
-    shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1), (2, 2)")
+    shop.sql(
+        "create table t (id int primary key, v int, g int generated always as (id * 2) stored)",
+        "insert into t values (1, 1), (2, 2)",
+    )
     shop.capture()
     shop.sql("insert into t values (3, 3)", change)
     shop.capture()
@@ -200,8 +210,22 @@ def test_rows_that_change_without_a_message_are_loaded_anew(shop, change, why, c
     shop.capture()
     there = {row["id"]: row for row in shop.rows()}
     for (row,) in shop.postgres.query("select to_jsonb(t) from t"):
+        if "drop expression" not in change:
+            row.pop("g")
         assert {name: there[row["id"]][name] for name in row} == row
     assert there.keys() == {1, 30}
+
+
+def test_rows_that_are_rewritten_as_they_are_are_not_loaded_anew(shop, caplog):
+    """VACUUM FULL and TRUNCATE change the file, too."""
+    shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1), (2, 2)")
+    shop.capture()
+    shop.sql("vacuum full t")
+    shop.capture()
+    shop.sql("truncate t", "insert into t values (3, 3)")
+    shop.capture()
+    assert "loaded anew" not in caplog.text
+    shop.check()
 
 
 def test_a_column_without_default_is_evolution(shop, caplog):
@@ -297,6 +321,46 @@ def test_filters_of_a_publication_are_shown(shop):
     shop.capture(publication="p")
     assert sorted(row["id"] for row in shop.rows()) == [2, 5]
     assert all("secret" not in row for row in shop.rows())
+
+
+def test_what_was_not_published_for_a_time_is_loaded_anew(shop):
+    """A publication that left a table, rows or a column out says nothing of them when they are
+    back.
+    """
+    shop.sql(
+        "create table t (id int primary key, v int, w int)",
+        "create table u (id int primary key)",
+        "insert into t values (1, 1, 1), (2, 2, 2)",
+        "create publication p for table t (id, v) where (id > 1), u",
+    )
+    shop.capture(publication="p")
+    shop.sql("alter publication p set table t, u")
+    shop.capture(publication="p")
+    shop.check()
+    shop.sql(
+        "alter publication p drop table t",
+        "insert into t values (3, 3, 3)",
+        "alter publication p add table t",
+    )
+    shop.capture(publication="p")
+    shop.check()
+
+
+def test_a_table_that_left_our_publication_is_loaded_anew(shop):
+    """Somebody took it out by hand: it is published again, and what was missed is there."""
+    shop.sql("create table t (id int primary key, v int)", "create table u (id int primary key)")
+    shop.capture()
+    ((name,),) = shop.postgres.query("select pubname::text from pg_publication")
+    shop.sql(f"alter publication {name} drop table t", "insert into t values (3, 3)")
+    shop.capture()
+    shop.check()
+
+
+def test_the_first_value_keeps_its_byte_order_mark(shop):
+    """It is part of a text."""
+    shop.sql("create table t (id text primary key)", r"insert into t values (U&'\FEFFa')")
+    shop.capture()
+    assert [row["id"] for row in shop.rows()] == ["\ufeffa"]
 
 
 def test_prepared_transactions_come_with_their_commit(shop):
@@ -414,6 +478,20 @@ def test_a_slot_that_is_gone_stops(shop):
     shop.check()
 
 
+def test_a_home_that_is_gone_is_made_again_with_all_tables_loaded(shop):
+    """The tables' logs have positions, and nothing says of which slot: they are loaded anew."""
+    shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1), (2, 2)")
+    shop.capture()
+    for there in Path(shop.url).iterdir():
+        if there.name != "public.t":
+            shutil.rmtree(there) if there.is_dir() else there.unlink()
+    shop.sql("delete from t where id = 1", "insert into t values (3, 3)")
+    with pytest.raises(SourcePurgedError, match=r"does not exist.*--reload"):
+        shop.capture()
+    shop.capture(reload=True)
+    shop.check()
+
+
 def test_a_slot_that_somebody_else_read_stops(shop):
     """Its changes are gone, and nothing else would say so."""
     shop.sql("create table t (id int primary key, v int)")
@@ -452,10 +530,18 @@ def test_another_table_under_the_name_stops(shop):
     shop.capture()
     shop.sql("alter table t rename to t2", "insert into t2 values (2, 2)")
     shop.capture()
-    assert sorted(row["id"] for row in shop.rows()) == [1, 2]
+    shop.sql("insert into t2 values (3, 3)")
+    shop.capture()
+    assert sorted(row["id"] for row in shop.rows()) == [1, 2, 3]
     shop.sql("create table t (id int primary key, v int)", "insert into t values (9, 9)")
+    for more in ({}, {"reload": ["public.t"]}):
+        with pytest.raises(SourceReplacedError, match=r"is the log of public\.t2.*--exclude"):
+            shop.capture(**more)
+    shop.sql("drop table t2")
     with pytest.raises(SourceReplacedError, match="dropped and made again"):
         shop.capture()
+    shop.capture(reload=["public.t"])
+    shop.check()
 
 
 def test_a_second_capture_takes_over(shop):
@@ -512,3 +598,20 @@ def test_columns_are_masked(shop, monkeypatch):
     assert "name" not in rows[1]
     with pytest.raises(InvalidInputError, match="masks"):
         shop.capture()
+
+
+def test_a_column_that_the_log_has_is_not_dropped_later(shop):
+    """Its records would keep it, and nobody would know."""
+    shop.sql("create table t (id int primary key, mail text)", "insert into t values (1, 'a@b')")
+    shop.capture()
+    with pytest.raises(InvalidInputError, match=r"has \['mail'\] already"):
+        shop.capture(masks={"public.t.mail": "drop"})
+
+
+def test_names_that_no_column_of_a_log_can_have_are_refused(shop):
+    """Before anything is published, and with what to do."""
+    shop.sql('create table t (id int primary key, "a.b" int)')
+    with pytest.raises(InvalidInputError, match=r"--mask public\.t\.a\.b=drop"):
+        shop.capture()
+    assert shop.postgres.query("select 1 from pg_publication") == []
+    shop.capture(masks={"public.t.a.b": "drop"})

@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from clog.bridge.postgres import catalogue
-from clog.bridge.postgres.catalogue import HASH, TEXT, Choice, Publications, SourceTable
+from clog.bridge.postgres.catalogue import HASH, MASKED, TEXT, Choice, Publications, SourceTable
 from clog.bridge.postgres.loading import load
 from clog.bridge.postgres.logs import (
     FLUSH_BYTES,
@@ -58,7 +58,12 @@ from clog.bridge.postgres.source import (
 from clog.bridge.postgres.tables import Changes, Decoded, Relation, Truncated, sliced
 from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
-from clog.storage.errors import InvalidInputError, SourceError, SourcePurgedError
+from clog.storage.errors import (
+    InvalidInputError,
+    SourceError,
+    SourcePurgedError,
+    SourceReplacedError,
+)
 from clog.storage.keys.hashing import fingerprints_of, key_bytes
 from clog.storage.values import dataclass
 
@@ -348,10 +353,13 @@ class _Run:
             if self._publication is not None:
                 of_others = catalogue.published(ask, self.source, self._publication, tables)
                 self._published, tables = of_others
+            else:
+                tables = catalogue.numbered(ask, catalogue.own_names(slot), tables)
             plans = [_plan(ask, table) for table in tables]
             due = self._due(home, tables)
             if self._publication is None:
                 self._published = catalogue.publish(ask, slot, tables)
+                tables = catalogue.numbered(ask, self._published.names, tables)
             self._open(tables, plans, identity)
             is_new = ask.slot(slot) is None
             if is_new and not self._reload and any(t.position for t in self.tables.values()):
@@ -413,8 +421,11 @@ class _Run:
         """Returns the oids of tables that are to be loaded anew."""
         due = set()
         for table in tables:
+            asked = self._reload if isinstance(self._reload, bool) else table.what in self._reload
             binding = home.bindings.get(table.oid)
             if binding is None:
+                if asked:
+                    due.add(table.oid)
                 continue
             if dict(binding.masks) != dict(table.masks):
                 raise InvalidInputError(
@@ -422,7 +433,11 @@ class _Run:
                     f" {dict(table.masks)} is asked for: its log has both then; capture into a new"
                     " URL"
                 )
-            asked = self._reload if isinstance(self._reload, bool) else table.what in self._reload
+            if masked := [c[0] for c in binding.columns if table.left.get(c[0]) == MASKED]:
+                raise InvalidInputError(
+                    f"the log of {table.what} has {masked} already, and they are to be dropped now:"
+                    " its records keep them; capture into a new URL"
+                )
             why = "it was asked for" if asked else binding.why_reload(table)
             if why is not None:
                 _log.warning("%s is loaded anew: %s", table.what, why)
@@ -440,13 +455,24 @@ class _Run:
         """Opens the tables' logs, and takes their ids up (L1)."""
         before, home = self.tables, self.home
         assert home is not None, "it comes first"
-        folders = {oid: binding.folder for oid, binding in home.bindings.items()}
+        bound = {oid: binding.folder for oid, binding in home.bindings.items()}
+        folders = {table.oid: bound.get(table.oid, table.folder) for table in tables}
+        whose: dict[str, SourceTable] = {}
+        for table in sorted(tables, key=lambda table: table.oid not in bound):
+            other = whose.setdefault(folders[table.oid], table)
+            if other is not table:
+                raise SourceReplacedError(
+                    f"{self._url}/{table.folder} is the log of {other.what}, which had the name"
+                    f" {table.what} before; leave one of both out (--exclude {other.what}, or"
+                    f" --exclude {table.what}); without {other.what}, --reload {table.what} loads"
+                    " the new table into that log"
+                )
 
         def opened(table: SourceTable, plan: TablePlan) -> TableLog:
             known = before.get(table.oid)
             if known is not None and known.take_on(table, plan):
                 return known
-            url = f"{self._url}/{folders.get(table.oid, table.folder)}"
+            url = f"{self._url}/{folders[table.oid]}"
             reload = self._reload if isinstance(self._reload, bool) else table.what in self._reload
             made = TableLog(table, plan, url, identity, self._settings)
             if known is not None:
@@ -549,6 +575,8 @@ class _Run:
         tables = catalogue.read(ask, self._choice, address=self.source.address, known=home.bindings)
         if self._publication is not None:
             _, tables = catalogue.published(ask, self.source, self._publication, tables)
+        else:
+            tables = catalogue.numbered(ask, self._published.names, tables)
         if {table.oid for table in tables} != self.tables.keys():
             raise _ChangedError("there are tables more, or less")
         for table in tables:

@@ -3,9 +3,11 @@
 A table is its oid, whatever its name is; a column is its number. Both are kept beside the logs, as
 a *binding*, and compared with the catalogue again and again: what rewrites rows without a message
 in the stream shows there. A column that was dropped and added again has another number; one that
-was added with a default has filled the rows that were there; a partition that was attached,
-detached, emptied or dropped changes the numbers of the leaves and their files. All this *reloads* a
-table.
+was added with a default has filled the rows that were there; where rows were rewritten the table
+has another file, and as VACUUM FULL and TRUNCATE do that, too, an entry of a column has another
+transaction; a partition that was attached, detached, emptied or dropped changes the numbers of the
+leaves and their files; a publication that left a table or rows out for a time has another entry for
+it. All this *reloads* a table.
 
 A table can be followed if each update and delete names its row: by its replica identity, which must
 be a key. Others are refused before anything is published, as publishing their updates would make
@@ -28,7 +30,8 @@ from clog.storage.values import dataclass
 
 _TABLES: Final = """
 select c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
-    greatest(c.reltuples, 0)::bigint, pg_catalog.pg_table_size(c.oid)
+    greatest(c.reltuples, 0)::bigint, pg_catalog.pg_table_size(c.oid), c.relnatts,
+    coalesce(pg_relation_filenode(c.oid), 0)::bigint
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'p') and not c.relispartition and c.relpersistence = 'p'
     and n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
@@ -36,7 +39,8 @@ order by 2, 3
 """
 _COLUMNS: Final = """
 select a.attrelid::bigint, a.attname::text, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
-    a.attndims, a.attgenerated::text, a.atthasdef or a.atthasmissing, a.attstorage <> 'p'
+    a.attndims, a.attgenerated::text, a.atthasdef or a.atthasmissing or a.attidentity <> '',
+    a.attstorage <> 'p', a.xmin::text::bigint
 from pg_attribute a where a.attrelid = any(%s::oid[]) and a.attnum > 0 and not a.attisdropped
 order by 1, 3
 """
@@ -54,6 +58,8 @@ _log = logging.getLogger(__name__)
 EVENTS: Final = "events"
 """How a table without a usable key is bound: its inserts alone are taken."""
 TEXT, HASH, DROP = "text", "hash", "drop"
+MASKED: Final = "masked"
+"""Why a column is left out."""
 MASKS: Final = (HASH, DROP, TEXT)
 
 
@@ -68,6 +74,10 @@ class SourceTable:
             may have.
         toasted: columns that an update may leave out.
         leaves: of a table of partitions, the file of each leaf, by its oid.
+        width: how many columns it ever had.
+        file: of its rows; 0: it has none of its own.
+        stamps: of each column, which transaction wrote its entry.
+        published: the number of what publishes it; 0: nothing does.
         full: whether the source sends old rows whole.
         rows, size_bytes: about.
         masks: by column: `HASH`, `TEXT`.
@@ -82,6 +92,10 @@ class SourceTable:
     defaults: frozenset[int]
     toasted: frozenset[str]
     leaves: Mapping[int, int]
+    width: int = 0
+    file: int = 0
+    stamps: tuple[int, ...] = ()
+    published: int = 0
     full: bool = False
     rows: int = 0
     size_bytes: int = 0
@@ -116,18 +130,24 @@ class SourceTable:
         condition = f" WHERE {where}" if where else ""
         return f"SELECT {names} FROM {only}{self.sql}{condition}"  # noqa: S608 - all are quoted
 
-    def binding(self) -> bytes:
-        """Returns what is kept beside the logs."""
+    def binding(self, folder: str) -> bytes:
+        """Returns what is kept beside the logs; ``folder``: of its log, made under another name
+        maybe.
+        """
         columns = [[c.name, c.attnum, c.type_oid, c.typmod, c.in_key] for c in self.columns]
         leaves = {str(oid): node for oid, node in self.leaves.items()}
         body = {
             "oid": self.oid,
             "schema": self.schema,
             "name": self.name,
-            "folder": self.folder,
+            "folder": folder,
             "identity": self.identity,
             "columns": columns,
             "leaves": leaves,
+            "width": self.width,
+            "file": self.file,
+            "stamps": self.stamps,
+            "published": self.published,
             "masks": dict(self.masks),
         }
         return json.dumps(body, sort_keys=True).encode()
@@ -149,18 +169,20 @@ class Binding:
     identity: str
     columns: Sequence[tuple[str, int, int, int, bool]]
     leaves: Mapping[int, int]
+    width: int
+    file: int
+    stamps: Sequence[int]
+    published: int
     masks: Mapping[str, str]
 
     @classmethod
     def read(cls, data: bytes) -> "Binding":
         """Returns what `SourceTable.binding` made."""
         body = json.loads(data)
-        return cls(
-            **{name: body[name] for name in ("oid", "schema", "name", "folder", "identity")},
-            columns=[tuple(row) for row in body["columns"]],
-            leaves={int(oid): node for oid, node in body["leaves"].items()},
-            masks=body["masks"],
-        )
+        body["columns"] = [tuple(row) for row in body["columns"]]
+        body["leaves"] = {int(oid): node for oid, node in body["leaves"].items()}
+        body["stamps"] = tuple(body["stamps"])
+        return cls(**body)
 
     @property
     def what(self) -> str:
@@ -190,7 +212,7 @@ class Binding:
             known = before.get(name)
             if known is None and column[0] in now.defaults:
                 return f"column {name} was added with a default, which filled the rows"
-            if known is None and column[0] <= max((c[0] for c in before.values()), default=0):
+            if known is None and column[0] <= self.width:
                 return f"column {name} was renamed, or is captured only since"
             if known is not None and known[0] != column[0]:
                 return f"column {name} was dropped and added again"
@@ -198,6 +220,10 @@ class Binding:
                 return f"column {name} has another type"
         if self.leaves != now.leaves:
             return "a partition was attached, detached, emptied, dropped or rewritten"
+        if self.file != now.file and self.stamps != now.stamps:
+            return "its columns changed, and its rows were rewritten"
+        if self.published != now.published:
+            return "it was not published for a time, or other rows or columns of it were"
         return None
 
 
@@ -252,7 +278,7 @@ def read(
     leaves = _grouped(ask.rows(_LEAVES, [[row[0] for row in rows if row[3] == "p"]]))
     made, refused = [], []
     unknown = set(choice.masks)
-    for oid, schema, name, _, identity, count, size in rows:
+    for oid, schema, name, _, identity, count, size, width, file in rows:
         what = f"{schema}.{name}"
         key, why = _key_of(identity, indexes[oid])
         if key is None and not choice.events:
@@ -264,10 +290,15 @@ def read(
         numbers = frozenset(key or ())
         masks = {row[0]: choice.masks.get(f"{what}.{row[0]}") for row in there}
         unknown -= {f"{what}.{column}" for column in masks}
-        left = {n: "it is generated, and not sent" for n, *_, gen, _, _ in there if gen}
-        left |= {n: "masked" for n, mask in masks.items() if mask == DROP}
+        left = {n: "it is generated, and not sent" for n, *_, gen, _, _, _ in there if gen}
+        left |= {n: MASKED for n, mask in masks.items() if mask == DROP}
         if masked := [n for n, num, *_ in there if num in numbers and masks[n] == DROP]:
             raise InvalidInputError(f"{what}.{masked[0]} is in the key, and cannot be dropped")
+        if dotted := [n for n, *_ in there if "." in n and n not in left]:
+            raise InvalidInputError(
+                f"{what} has columns {dotted}, and names of a log's columns have no dot; leave them"
+                f" out (--mask {what}.{dotted[0]}=drop), or the table (--exclude {what})"
+            )
         made.append(
             SourceTable(
                 *(oid, schema, name, EVENTS if key is None else "key"),
@@ -276,13 +307,16 @@ def read(
                     for n, num, kind, mod, not_null, dims, *_ in there
                     if n not in left
                 ),
-                defaults=frozenset(num for _, num, *_, has_default, _ in there if has_default),
+                defaults=frozenset(num for _, num, *_, has_default, _, _ in there if has_default),
                 toasted=frozenset(
-                    n for n, num, *_, is_long in there if is_long and num not in numbers
+                    n for n, num, *_, is_long, _ in there if is_long and num not in numbers
                 )
                 - left.keys()
                 - (frozenset(masks) if identity == "f" else frozenset()),
                 leaves={leaf: node or 0 for leaf, node in leaves[oid]},
+                width=width,
+                file=file,
+                stamps=tuple(row[-1] for row in there if row[0] not in left),
                 full=identity == "f",
                 rows=count,
                 size_bytes=size,
@@ -340,10 +374,15 @@ class Publications:
     filters: Mapping[str, str] = field(default_factory=dict)
 
 
+def own_names(name: str) -> tuple[str, str]:
+    """Returns the names of our publications: of tables with keys, and of events."""
+    return name, f"{name}_events"
+
+
 def publish(ask: Queries, name: str, tables: Sequence[SourceTable]) -> Publications:
     """Makes our publications publish these tables, exactly; makes them where there are none."""
     names = []
-    for events, own in ((False, name), (True, f"{name}_events")):
+    for events, own in zip((False, True), own_names(name), strict=True):
         wanted = {t.sql: t.what for t in tables if (t.identity == EVENTS) == events}
         found = ask.rows("select 1 from pg_publication where pubname = %s", [own])
         if not wanted and (events or not found):
@@ -372,6 +411,26 @@ def publish(ask: Queries, name: str, tables: Sequence[SourceTable]) -> Publicati
     return Publications(tuple(names))
 
 
+def numbered(
+    ask: Queries, names: Sequence[str], tables: Sequence[SourceTable]
+) -> list[SourceTable]:
+    """Returns tables with the numbers of what publishes them: an entry of one of these
+    publications, which is another one once its filter or columns changed, or all of it.
+    """
+    whole = ask.rows(
+        "select p.oid::bigint from pg_publication p where p.pubname = any(%s) and (p.puballtables"
+        " or not exists (select 1 from pg_publication_rel r where r.prpubid = p.oid))",
+        [list(names)],
+    )
+    entries = ask.rows(
+        "select r.prrelid::bigint, r.oid::bigint from pg_publication_rel r"
+        " join pg_publication p on p.oid = r.prpubid where p.pubname = any(%s)",
+        [list(names)],
+    )
+    number = dict(entries)
+    return [replace(t, published=number.get(t.oid, whole[0][0] if whole else 0)) for t in tables]
+
+
 def published(
     ask: Queries, source: Source, name: str, tables: Sequence[SourceTable]
 ) -> tuple[Publications, list[SourceTable]]:
@@ -397,19 +456,18 @@ def published(
         " from pg_publication_tables t where t.pubname = %s"
     )
     rows = {
-        f"{schema}.{table}": (where, kept)
-        for schema, table, where, kept in ask.rows(listed, [name])
+        (schema, table): (where, kept) for schema, table, where, kept in ask.rows(listed, [name])
     }
     made, filters = [], {}
     for table in tables:
-        if table.what not in rows:
+        if (table.schema, table.name) not in rows:
             continue
         if table.leaves and not via_root:
             raise InvalidInputError(
                 f"publication {name} sends the partitions of {table.what} one by one: set"
                 " publish_via_partition_root = true"
             )
-        where, names = rows[table.what]
+        where, names = rows[table.schema, table.name]
         kept = tuple(c for c in table.columns if names is None or c.name in names)
         left = {c.name: f"publication {name} leaves it out" for c in table.columns if c not in kept}
         toasted = table.toasted - left.keys()
@@ -419,4 +477,4 @@ def published(
             filters[table.what] = where
     if not made:
         raise NotFoundError(f"publication {name} of {source.address} has no table that is meant")
-    return Publications((name,), filters), made
+    return Publications((name,), filters), numbered(ask, [name], made)

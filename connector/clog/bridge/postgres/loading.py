@@ -8,6 +8,7 @@ a value that it cannot read (infinity, NaN), its columns are made of texts, and 
 that follow.
 """
 
+import codecs
 import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -88,6 +89,8 @@ def _read(data: pa.Buffer, kinds: list[pa.DataType]) -> pa.Table:
     from pyarrow import csv  # Not there before somebody loads.
 
     names = [str(i) for i in range(len(kinds))]
+    if data[:3].to_pybytes() == codecs.BOM_UTF8:  # A value's: the reader would drop it.
+        data = pa.py_buffer(codecs.BOM_UTF8 + data.to_pybytes())
     return csv.read_csv(
         pa.BufferReader(data),
         csv.ReadOptions(use_threads=False, block_size=data.size + 1, column_names=names),

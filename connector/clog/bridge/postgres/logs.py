@@ -496,7 +496,11 @@ class Home:
 
     def keep(self, tables: Sequence[SourceTable], **about: object) -> None:
         """Keeps what tables are like, and how they are captured; one commit, where it is new."""
-        records = {str(table.oid).encode(): table.binding() for table in tables}
+        folders = {oid: binding.folder for oid, binding in self.bindings.items()}
+        records = {
+            str(table.oid).encode(): table.binding(folders.get(table.oid, table.folder))
+            for table in tables
+        }
         if about:
             records[ABOUT] = json.dumps(about, sort_keys=True).encode()
         new = {key: text for key, text in records.items() if self._kept.get(key) != text}

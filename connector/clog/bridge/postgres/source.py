@@ -73,6 +73,14 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def _malformed() -> InvalidInputError:
+    return InvalidInputError(
+        "this is not the address of a database (its text is not shown, as it may hold a password);"
+        " give postgres://USER@HOST:PORT/DATABASE?sslmode=…, with @ / ? # % in names written as %40"
+        " and so on, and the password in PGPASSWORD or a file that PGPASSFILE names"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What a database is, and which history of its it has now."""
@@ -132,19 +140,14 @@ class Source:
     def __init__(self, dsn: str) -> None:
         library = client_library()
         if not dsn.startswith(SCHEMES):
-            shown = dsn.rpartition("@")[2]  # What stands before it may be a password.
-            raise InvalidInputError(
-                f"{shown!r:.120} is not the address of a database; give"
-                " postgres://USER@HOST:PORT/DATABASE, and the password in PGPASSWORD or a file that"
-                " PGPASSFILE names"
-            )
+            raise _malformed()
+        authority, _, path = dsn.partition("://")[2].partition("?")[0].partition("/")
+        if authority.count("@") > 1 or "@" in path:  # Libpq would take a password for a name.
+            raise _malformed()
         try:
             self._parameters: dict[str, str] = library.extensions.parse_dsn(dsn)
         except library.ProgrammingError:  # Its words repeat the address.
-            raise InvalidInputError(
-                "the address of the database is malformed (its text is not shown, as it may hold a"
-                " password); give postgres://USER@HOST:PORT/DATABASE?sslmode=…"
-            ) from None
+            raise _malformed() from None
         self._library = library
         parts = urlsplit(dsn)
         host, port = self._parameters.get("host", ""), self._parameters.get("port", "5432")

@@ -39,6 +39,13 @@ class Shop:
     def capture(self, **more):
         return capture(self.postgres.dsn, self.url, once=True, **more)
 
+    def publication(self):
+        """The name of the one that capture made for tables with keys."""
+        ((name,),) = self.postgres.query(
+            "select pubname::text from pg_publication where pubname !~ '_events$'"
+        )
+        return name
+
     def log(self, name="public.t"):
         return Log.open(f"{self.url}/{name}")
 
@@ -262,6 +269,32 @@ PARTITIONS = (
 )
 
 
+@pytest.mark.parametrize("key", ["id", '"key", "value"'])
+def test_columns_that_are_named_as_those_of_records(shop, key):
+    """What is deleted without a message for each row is deleted by the key, whatever its name."""
+    shop.sql(
+        f'create table t (id int, "key" text, "value" int, "offset" int, primary key ({key}))',
+        "insert into t values (1, 'a', 1, 1), (2, 'b', 2, 2)",
+    )
+    shop.capture()
+    shop.sql("truncate t", "insert into t values (2, 'b', 3, 3), (4, 'd', 4, 4)")
+    shop.capture()
+    shop.check()
+    shop.sql("delete from t where id = 2", "alter table t add n int default 1")
+    shop.capture()
+    shop.check()
+
+
+def test_the_first_table_of_events_comes_later(shop):
+    """Its publication is not younger than the slot: that stops nothing."""
+    shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1)")
+    shop.capture()
+    shop.sql("create table e (v int)", "insert into e values (1)", "insert into t values (2, 2)")
+    shop.capture(events=True)
+    shop.check()
+    assert sum(shop.log("public.e").end_offsets().values()) == 1
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -296,7 +329,7 @@ def test_a_publication_that_is_younger_than_the_slot(shop):
     """H-C14: it is said in words, and loading anew gets over it."""
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1)")
     shop.capture()
-    ((name,),) = shop.postgres.query("select pubname::text from pg_publication")
+    name = shop.publication()
     shop.sql(f"drop publication {name}", "insert into t values (2, 2)")
     with pytest.raises(SourcePurgedError, match="older than the publication"):
         shop.capture()
@@ -350,7 +383,7 @@ def test_a_table_that_left_our_publication_is_loaded_anew(shop):
     """Somebody took it out by hand: it is published again, and what was missed is there."""
     shop.sql("create table t (id int primary key, v int)", "create table u (id int primary key)")
     shop.capture()
-    ((name,),) = shop.postgres.query("select pubname::text from pg_publication")
+    name = shop.publication()
     shop.sql(f"alter publication {name} drop table t", "insert into t values (3, 3)")
     shop.capture()
     shop.check()

@@ -380,18 +380,19 @@ def own_names(name: str) -> tuple[str, str]:
 
 
 def publish(ask: Queries, name: str, tables: Sequence[SourceTable]) -> Publications:
-    """Makes our publications publish these tables, exactly; makes them where there are none."""
+    """Makes our publications publish these tables, exactly; makes them where there are none: also
+    that of which there is no table yet, as one that is younger than the slot is not found.
+    """
     names = []
     for events, own in zip((False, True), own_names(name), strict=True):
         wanted = {t.sql: t.what for t in tables if (t.identity == EVENTS) == events}
         found = ask.rows("select 1 from pg_publication where pubname = %s", [own])
-        if not wanted and (events or not found):
-            continue
         names.append(own)
         if not found:
             kinds = "insert" if events else "insert, update, delete, truncate"
+            these = f" FOR TABLE ONLY {', ONLY '.join(sorted(wanted))}" if wanted else ""
             ask.run(
-                f"CREATE PUBLICATION {quoted(own)} FOR TABLE ONLY {', ONLY '.join(sorted(wanted))}"
+                f"CREATE PUBLICATION {quoted(own)}{these}"
                 f" WITH (publish = {literal(kinds)}, publish_via_partition_root = true)"
             )
             continue

@@ -20,7 +20,7 @@ so.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -315,8 +315,8 @@ class TableLog:
         if not self.table.key:
             return
         self._forget()
-        for batch in self.log.table().to_batches(columns=["key"]):
-            self.delete(batch.column("key"), time_us)
+        for keys in self._keys_there():
+            self.delete(keys, time_us)
             if self.pending_bytes > FLUSH_BYTES:
                 self.flush(sequence)
 
@@ -324,8 +324,7 @@ class TableLog:
         """Takes a tombstone for each key that the log has, and that is none of those."""
         words = np.concatenate(loaded) if loaded else np.empty((0, 2), np.uint64)
         there = np.sort(_as_one(words))
-        for batch in self.log.table().to_batches(columns=["key"]):
-            keys = batch.column("key")
+        for keys in self._keys_there():
             mine = _as_one(fingerprints_of(key_bytes(keys), seed=SEED))
             at = np.minimum(np.searchsorted(there, mine), max(len(there) - 1, 0))
             gone = there[at] != mine if len(there) else np.ones(len(mine), bool)
@@ -333,6 +332,10 @@ class TableLog:
                 self.delete(keys.filter(to_arrow(gone)), time_us)
             if self.pending_bytes > FLUSH_BYTES:
                 self.flush(sequence)
+
+    def _keys_there(self) -> Iterator[pa.Array]:
+        """Yields the keys that the log has: by their columns' names, as others may be named key."""
+        return map(self._keys, self.log.table().to_batches(columns=self.table.key))
 
     def flush(self, sequence: int) -> None:
         """Writes what waits, to be seen with the commit, which is to have this sequence."""

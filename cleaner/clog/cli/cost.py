@@ -372,9 +372,9 @@ def _print(found: Bill) -> None:
         f"kept: {size(found.stored_bytes)}, {found.stored_dollars:.2f} dollars a month; requests"
         f" {month:.2f} dollars a month at {price.name} list prices of {price.as_of}"
     )
-    each = (f"{dollars:.2f} from {writers}" for writers, dollars in found.million_appends.items())
-    say(f"dollars of a million small appends, from so many writers at once: {', '.join(each)}")
-    say(f"today's, and other regions and tiers: {price.source}; your own: --prices FILE")
+    each = (f"{dollars:.2f} by {writers}" for writers, dollars in found.million_appends.items())
+    say(f"a million small appends, in dollars, by writers at once: {', '.join(each)}")
+    say(f"today's prices, other regions and tiers: {price.source}; your own: --prices FILE")
     say(
         f"from {counted(past.commits, 'commit')}, {past.appends} of them appends,"
         f" over {duration(past.span_ms)}"

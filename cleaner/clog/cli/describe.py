@@ -445,7 +445,7 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
         "record bytes": size(sum(d["size_bytes"] for d in details)),
         "objects": f"{count(log['objects'])}, {size(log['object_bytes'])} stored",
         "replaced, not yet deleted": size(log["released_bytes"]),
-        "committed of late": count(log["committers"]),
+        "recent committers": count(log["committers"]),
         "writers": count(log["writers"]),
         **({"waited for": ", ".join(holds)} if holds else {}),
         **({"offsets": "taken from what it mirrors"} if log["takes_offsets"] else {}),

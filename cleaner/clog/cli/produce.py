@@ -152,6 +152,10 @@ def produce(
         if sys.stdin.isatty() and not quiet:
             stderr().print(_PROMPTS[line_format], style="dim", soft_wrap=True)
         _append_all(run, reader, log.handle.clock, batch_size, linger, quiet=quiet)
+    if line_format == "text" and not quiet and run.tombstones == run.done.records > 0:
+        print_note(
+            "no line has a TAB and a value: each record is a tombstone, which deletes its key"
+        )
     if given.json or not quiet:
         told = f"interrupted: {run.done}" if interrupts.came else str(run.done)
         given.tell({"url": log.url, "interrupted": interrupts.came} | run.done.as_json(), told)
@@ -227,6 +231,7 @@ class _Run:
         self._ignores_rows = ignores_rows
         self._producer_id = producer_id
         self._read = 0
+        self.tombstones = 0
         # A producer's sequence number counts the records of its input, so that a restart may batch
         # them otherwise.
         entry = None if producer_id is None else log.handle.find_writer("producer", producer_id)
@@ -243,6 +248,7 @@ class _Run:
         producer = None if self._producer_id is None else (self._producer_id, self._read)
         result = self._log.append(records, partition=self._place(rows), producer=producer)
         self.done.add(len(rows), result)
+        self.tombstones += records["value"].null_count
 
     def _records(self, lines: list[bytes], first: int) -> "tuple[Rows, pa.Table]":
         """Returns the records of lines, by the newest schema before any is refused."""

@@ -237,15 +237,16 @@ def erase(
     *,
     file: Path | None = option("--file PATH", "A file with a key in each line.", Path),
     quiet: bool = flag(
-        "--no-notify", "Append no tombstones: it is done sooner, and followers are not told by any."
+        "--no-notify", "Append no tombstones: it is done sooner, and no follower learns by them."
     ),
     is_base64: bool = flag("--base64", "The keys are given in base64, for keys that are no text."),
     given: Given,
 ) -> None:
-    r"""Erase keys: every byte of their records goes from under the root.
+    r"""Erase keys for good, and prove it by a receipt.
 
-    A request is one commit; the cleaner's rounds carry it out, within days, and leave a receipt.
-    The secret that is printed is needed to check the receipt by its hashes: it stands nowhere else.
+    Every byte of their records goes. A request is one commit; the cleaner's rounds carry it out,
+    within days, and leave a receipt. Keep the secret that is printed: the receipt is checked with
+    it, and it is stored nowhere.
 
     \b
     clog erase ./orders alice
@@ -263,8 +264,8 @@ def erase(
         {"url": log.url, "id": done.id, "secret": done.secret, "version": done.version},
         [
             f"erasure {done.id} of {counted(len(wanted), 'key')}, as of version {done.version}",
-            f"the secret of its receipt, which stands nowhere else: {done.secret}",
-            "clog erasures tells how far it is",
+            f"keep the secret of its receipt, which is stored nowhere: {done.secret}",
+            f"clog erasures {log.url} shows how far it is",
         ],
     )
 

@@ -339,8 +339,7 @@ def _check_free(head: Head, name: str, now_ms: int, *, url: str) -> None:
     there = {name: cut for name, cut in head.cuts.items() if not cut.is_over(now_ms)}
     if name in there:
         raise AlreadyExistsError(
-            f"{url} has a cut {name!r} already, of {there[name].time_ms} ms since 1970; drop it"
-            " first, or use another name"
+            f"{url} has a cut {name!r} already; drop it first, or use another name"
         )
     if len(there) >= CUTS_MAX:
         raise InvalidInputError(f"{url} has {len(there)} cuts, and there may be no more; drop one")
@@ -465,7 +464,9 @@ def cut_named(handle: Handle, home: str, name: str) -> Cut:
     for cut in found:
         if cut.name == name:
             return cut
-    raise NotFoundError(f"{home} has no cut {name!r}; it has {[cut.name for cut in found]}")
+    raise NotFoundError(
+        f"{home} has no cut {name!r}; it has {', '.join(cut.name for cut in found) or 'none'}"
+    )
 
 
 def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
@@ -480,7 +481,7 @@ def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
     entry = head.cuts.get(name)
     if entry is None or entry.cut_id is None:
         own = sorted(name for name, cut in head.cuts.items() if cut.cut_id is not None)
-        raise NotFoundError(f"{url} has no cut {name!r}; it has {own}")
+        raise NotFoundError(f"{url} has no cut {name!r}; it has {', '.join(own) or 'none'}")
     logs = home.with_pages(
         home.tip, lambda tip: read_logs(home.store, tip.head.cuts.get(name, entry).logs)
     )

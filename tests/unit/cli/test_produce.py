@@ -165,6 +165,14 @@ def test_text_becomes_records(cli, url, log):
     assert result.stdout == "appended 4 records in 1 commit; offsets by partition: 1 [0, 4)\n"
 
 
+def test_who_forgets_the_tab_is_warned(cli, url, log):
+    """A line without a TAB deletes a key; a note says so where all lines do."""
+    note = "no line has a TAB and a value"
+    assert note in cli("produce", url, stdin="alice 1\nbob 2\n").stderr
+    assert note not in cli("produce", url, stdin="alice\t1\nbob\n").stderr
+    assert note not in cli("produce", url, "--quiet", stdin="bob 2\n").stderr
+
+
 def test_each_batch_is_one_commit(cli, url, log):
     """Seven records by three are three commits, in order."""
     lines = "".join(f"k\t{i}\n" for i in range(7))

@@ -34,7 +34,7 @@ def pending_reason(
         if due_ms > now_ms:
             return (
                 f"its tombstones stay until {_at(due_ms)}, delete.retention.ms after the records"
-                " went, so that followers learn"
+                " went, so that followers learn of the delete"
             )
         return "the cleaner's next round removes its tombstones"
     if one.rewritten == NONE:

@@ -464,9 +464,8 @@ def cut_named(handle: Handle, home: str, name: str) -> Cut:
     for cut in found:
         if cut.name == name:
             return cut
-    raise NotFoundError(
-        f"{home} has no cut {name!r}; it has {', '.join(cut.name for cut in found) or 'none'}"
-    )
+    own = ", ".join(cut.name for cut in found if cut.name is not None)
+    raise NotFoundError(f"{home} has no cut {name!r}; it has {own or 'none'}")
 
 
 def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:

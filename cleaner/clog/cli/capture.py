@@ -81,9 +81,7 @@ def capture(  # noqa: PLR0913 - one for each option
     ),
     url: str = argument("URL", "Where the logs stand: the folder of one for each table."),
     *,
-    once: bool = flag(
-        "--once", "Take what is there now, then stop. Default: follow, until stopped."
-    ),
+    once: bool = flag("--once", "Take what is there now, then stop. Default: follow."),
     verify: bool = _VERIFY,
     tables: list[str] | None = _TABLES,
     exclude: list[str] | None = _EXCLUDE,

@@ -129,9 +129,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     ),
     url: str = argument("URL", "The log; of a pattern the folder of the logs. Or the topic."),
     *,
-    once: bool = flag(
-        "--once", "Take what is there now, then stop. Default: follow, until stopped."
-    ),
+    once: bool = flag("--once", "Take what is there now, then stop. Default: follow."),
     end: bool = _END,
     force: bool = _FORCE,
     verify: bool = _VERIFY,

@@ -116,22 +116,26 @@ def records(root: Path, found: State, p: int, *, committed: bool = True) -> list
 
 def table(root: Path, found: State, p: int) -> dict[bytes, bytes]:
     """§8, §15: the table of a partition."""
+    return {row[2]: row[3] for row in winners(root, found, p) if row[3] is not None}
+
+
+def winners(root: Path, found: State, p: int, start: int = 0) -> list[tuple]:
+    """§8, §15: the records of a partition that win their keys, tombstones too."""
     config = found["config"]
     drops = config.get("compaction.late") == "drop"
     pairs = [(order, end) for q, order, end in found["orders_removed"] if q == p and drops]
-    ranked = [
-        (order_value(row, config), row) for row in records(root, found, p) if row[2] is not None
-    ]
+    rows = [row for row in records(root, found, p) if row[2] is not None and row[0] >= start]
+    ranked = [(order_value(row, config), repr(row[2]), row) for row in rows]
     counted = {
-        row[2]
-        for order, row in ranked
+        key
+        for order, key, row in ranked
         if not any(end <= row[0] and highest >= order for highest, end in pairs)
     }
-    best: dict[bytes, tuple[int, bytes | None]] = {}
-    for order, row in ranked:
-        if row[2] in counted and (row[2] not in best or best[row[2]][0] <= order):
-            best[row[2]] = order, row[3]
-    return {key: value for key, (_, value) in best.items() if value is not None}
+    best: dict[str, tuple[int, tuple]] = {}
+    for order, key, row in ranked:
+        if key in counted and (key not in best or best[key][0] <= order):
+            best[key] = order, row
+    return [row for _, row in best.values()]
 
 
 def order_value(row: tuple, config: dict[str, str]) -> int:

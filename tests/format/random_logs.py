@@ -11,6 +11,7 @@ import argparse
 import json
 import random
 import shutil
+import struct
 import sys
 import tempfile
 from collections import Counter
@@ -72,6 +73,15 @@ KEYS = {
     "value": TYPES["value"],
 }
 """What a key has by the feature ``typed-keys``, too."""
+BY_HEADER = {"compaction.strategy": "header", "compaction.strategy.header": "lsn"}
+BY_TIME = {"compaction.strategy": "timestamp"}
+ORDERS: tuple[dict[str, str], ...] = (
+    BY_TIME,
+    {**BY_HEADER, "compaction.late": "drop", "compaction.late.scope": "log"},
+    {**BY_TIME, "compaction.late": "drop"},
+    BY_HEADER,
+)
+NO_ORDER = dict.fromkeys(name for order in ORDERS for name in order)
 EVOLUTIONS: tuple[dict[str, Any], ...] = (
     {"add": {"value.more": pa.list_(pa.string()), "value.l.element.z": pa.int8()}},
     {"widen": {"value.n": pa.int64(), "key.a": pa.int64(), "value.d": pa.decimal128(9, 2)}},
@@ -90,6 +100,7 @@ class RandomLog:
         self.has_typed_keys = self.is_typed and seed % 2 == 1
         self.is_undecided = self.draw.random() < 0.6 and seed % 10 != 9
         self.is_mirror = seed % 10 == 9
+        self.order = ORDERS[seed // 10 % 4] if seed % 10 == 4 else {}
         self.evolutions = list(EVOLUTIONS) if self.is_typed else []
         self.swept = False
         self._ids = iter(range(seed * 1_000, seed * 1_000 + 1_000))
@@ -106,8 +117,9 @@ class RandomLog:
             "object.bytes": draw.choice([300, 1 << 20]),
         }
         partitions = draw.choice([1, 2, 3, 7])
+        config |= self.order
         with ExitStack() as stack:
-            if draw.random() < 0.5:  # From before there was any feature.
+            if draw.random() < 0.5 and not self.order:  # From before there was any feature.
                 names = f"{STORAGE}.administration.NEW_LOG_FEATURES"
                 stack.enter_context(patch(names, NO_FEATURES))
             of_typed = KEYS if self.has_typed_keys else TYPES
@@ -139,6 +151,8 @@ class RandomLog:
         weights |= {self.configure: 1, self.upgrade: 1, self.evolve: 1, self.coalesce: 1}
         weights |= {self.sweep: 1, self.reset: 1, self.reopen: 1}
         weights |= {self.hold: 4 * self.is_undecided}
+        if self.order:  # Nothing of such a log goes by its offset.
+            weights = {**weights, self.clean: 6, self.reorder: 1, self.cut: 0, self.configure: 0}
         (act,) = self.draw.choices(list(weights), list(weights.values()))
         self.done[act.__name__] += 1
         act()
@@ -159,6 +173,10 @@ class RandomLog:
         made = {"key": key, "value": None if draw.random() < 0.2 else value}
         if draw.random() < 0.2:
             made["headers"] = [("h", b"x"), ("h", None)]
+        if self.order:
+            order = draw.randrange(100)
+            made["headers"] = [*made.get("headers", ()), ("lsn", struct.pack(">q", order))]
+            made["timestamp"] = START_MS - order
         return made
 
     def mirror(self, clock: Clock | None = None) -> None:
@@ -286,6 +304,12 @@ class RandomLog:
         )
         self.log.alter({name: self.draw.choice(values)})
 
+    def reorder(self) -> None:
+        """Other records of a key win from now on, or late ones show."""
+        self.order = self.draw.choice(ORDERS)
+        self.log.alter(NO_ORDER | self.draw.choice([self.order, self.order, {}]))
+        self.logs = [self._opened(), self._opened()]  # Who wrote before is refused once.
+
     def upgrade(self) -> None:
         self.log.upgrade(
             ["dead-rows", *self.draw.choice([[], ["transactions"], ["superseded-rows"]])]
@@ -343,31 +367,30 @@ class RandomLog:
         ir.check(self.root)
         findings = list(verify_log(self.store).findings)
         assert findings == [], findings
-        for version in {self.draw.randrange(log.version + 1) for _ in range(3)}:
+        count = 12 if self.order else 3
+        for version in {self.draw.randrange(log.version + 1) for _ in range(count)}:
             self._check_version(log, version)
 
     def _check_version(self, log: Log, version: int) -> None:
+        start = log.handle.tip.head.partitions.start
         if version < log.handle.tip.head.oldest_readable:
             return
         found = ir.from_snapshot(self.root, version)
         rows = log.table(at=version).to_arrow().select(["partition", "key", "value"]).to_pylist()
         for p in range(log.partitions):
-            newest = max(found["start"][p], log.handle.tip.head.partitions.start[p])
-            latest = {}
-            for row in ir.records(self.root, found, p):
-                if row[0] >= newest and row[2] is not None:
-                    latest[make_golden.text(row[2]).__repr__()] = make_golden.text(row[3])
-            own = {
-                make_golden.text(row["key"]).__repr__(): make_golden.text(row["value"])
-                for row in rows
-                if row["partition"] == p
-            }
-            assert own == {key: value for key, value in latest.items() if value is not None}
+            shown = [(r["key"], r["value"]) for r in rows if r["partition"] == p]
+            theirs = [r[2:4] for r in ir.winners(self.root, found, p, start[p]) if r[3] is not None]
+            assert texts_of(shown) == texts_of(theirs)
+
+
+def texts_of(pairs: Any) -> list[str]:
+    """Pairs of keys and values of any types, comparable, in an order."""
+    return sorted(repr([make_golden.text(part) for part in pair]) for pair in pairs)
 
 
 EVERYTHING = {
     *("dead-rows", "transactions", "typed-columns", "typed-keys", "added midway"),
-    *("dead rows in a file",),
+    *("dead rows in a file", "order-values", "orders removed"),
     *("key index", "no field ids", "field ids", "rest", "older writers", "pages of segments"),
     *(
         "snapshots",
@@ -412,6 +435,8 @@ def found_in(log: RandomLog) -> set[str]:
     said = {
         **{name: name in own.features for name in ("dead-rows", "transactions")},
         **{name: name in own.features for name in ("typed-columns", "typed-keys", "row-texts")},
+        "order-values": "order-values" in own.features,
+        "orders removed": any("orders_removed" in commit.get("edit", {}) for commit in commits),
         "named cuts": bool(own.cuts),
         "kept versions": bool(own.kept),
         "members": bool(own.members),

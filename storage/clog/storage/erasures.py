@@ -32,6 +32,7 @@ from clog.storage.format.erasures import (
     keyed_hashes,
     read_receipt,
     receipt_to_json,
+    secret_hash,
 )
 from clog.storage.format.log_info import DEAD_ROWS, ERASURES, NO_FEATURES, FeatureNames
 from clog.storage.keys.hashing import key_bytes
@@ -107,6 +108,7 @@ def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureReques
         erasure=erasure_id,
         requested_ms=handle.clock.now_ms(),
         keys=keyed_hashes(secret, list(wanted)),
+        secret_sha256=secret_hash(secret),
     )
     paths = documents.begun_receipt_path(erasure_id), documents.erasure_path(erasure_id)
     try:

@@ -15,6 +15,7 @@ by `diagnostics.erasures`, but for what only a try can tell, which the entry the
 
 import hashlib
 import logging
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -89,6 +90,12 @@ _NOT_SEARCHED = (
     "names of writers, readers, transactions and cuts; ids says how many of them equal a key",
     "hashes of what an append brought, and of whole objects, in commits from before the request",
 )
+_AT_THE_ROOT = re.compile(
+    rf"{documents.LOG_FILE}|\.probe-[0-9a-f]{{32}}"
+    r"|_delta_log/(?:[0-9]{20}(?:\.checkpoint\.parquet|\.json)|_last_checkpoint)"
+    r"|metadata/(?:v[0-9]+\.metadata\.json|version-hint\.text)"
+)
+"""Files beside the log's folder: the log's, a probe's, and those of published views."""
 _NOT_FORGOTTEN = "old versions and deleted objects that the store may keep: it cannot be asked here"
 
 
@@ -437,14 +444,15 @@ def _problem(work: Work) -> str:
     """Names the first file under the root that may hold anything; "" for none."""
     standing = work.handle.standing
     folder = f"{documents.folder_of(standing.log_id)}/"
-    views = tuple(view.folder for view in FORMATS.values()) if _was_published(work) else ()
-    for found in standing.root.list(""):
+    left = (f for f in standing.root.list_temporary("") if not f.path.startswith(folder))
+    for found in (
+        *standing.root.list(""),
+        *left,
+    ):  # Those inside go by age: some are being written.
         path = found.path
-        if path.startswith(folder):
-            is_known = documents.is_known(path.removeprefix(folder))
-        else:
-            is_known = path == documents.LOG_FILE or path.startswith((".probe-", *views))
-        if not is_known:
+        inside = path.removeprefix(folder)
+        is_ours = documents.is_known(inside) if inside != path else _AT_THE_ROOT.fullmatch(path)
+        if not is_ours:
             return (
                 f"there is a file that is none of the log's, and may hold anything: {path}; delete"
                 " it, or move it out of the log's folder"

@@ -4,16 +4,12 @@ ROOT is the log's folder, or a URL that pyarrow knows. Every file under it must 
 format names, and is decoded whole; no byte may be left unexplained. With the request's secret (or
 $CLOG_ERASURE_SECRET) the keys of all records, and all texts, are compared with the receipt's keyed
 hashes; with the keys, one in a line, likewise, and raw bytes, inflated and decoded ones are searched
-for them, as words. Exit code 1: something was found; 2: neither secret nor keys were given.
+for them, as words. Exit code 1: something was found; 2: neither secret nor keys were given, or wrong ones.
 It imports pyarrow, fastavro where there is an Iceberg view, and nothing else that is not Python's.
 """
-import argparse, hashlib, hmac, io, json, os, pathlib, re, sys, zlib
+import argparse, contextlib, hashlib, hmac, io, json, os, pathlib, re, stat, sys, zlib
 from itertools import accumulate, chain
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.fs as fs
-import pyarrow.parquet as pq
+import pyarrow as pa, pyarrow.compute as pc, pyarrow.fs as fs, pyarrow.parquet as pq
 
 I, V = "[0-9a-f]{32}", "[0-9]{20}"
 INSIDE = {
@@ -41,15 +37,17 @@ manifest mark marked markers mask masked masks max_ms members name next not_sear
 objects offset offsets older_writers oldest_readable operation order orders_removed orphan_floor outcome p
 pages parent participants partitioner partitions path pins positions positions_at previous query_id ranges
 reached reached_after read reason released replace requested_ms required reset_times rest rewritten
-rewritten_ms rolls row row_texts rows schema schema_id seal searched seed segments sequence since since_ms
+rewritten_ms rolls row row_texts rows schema schema_id seal searched secret_sha256 seed segments sequence since since_ms
 snapshot sources stamp start started_ms state superseded swept time_ms time_zone timeout_ms told tombstones
 tombstones_removed transaction type uncleanable undecided unended unmarked until_ms up_to value version view
 write writer writers xxh3_128""".split())
 NAMED = {"config", "cuts", "foreign", "pins"}  # Objects whose names are data, beside numbers and ids.
+MOST = 1 << 30  # No stream, and no column of a row group, may be larger, nor have more rows than 2^24.
+CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+META = {*range(1, 8), 9, 10, 11, 12, 13, 16}  # Of a column in a footer; 1 and 2 of statistics repeat 5 and 6.
 COLUMNS = {"key", "value", "headers", "timestamp", "offset", "delete_horizon"}
 SEARCHED_MIN = 6  # A shorter key is found by chance in raw bytes; it is compared where all is decoded.
-M = (1 << 64) - 1
-P32_2 = 0x85EBCA77
+M, P32_2 = (1 << 64) - 1, 0x85EBCA77
 P64 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
 S = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221"
@@ -59,16 +57,12 @@ S = bytes.fromhex(
 
 class Unexplained(Exception):
     """A byte that the format does not explain, or one of an erased key."""
-
 def need(condition, what):
     if not condition:
         raise Unexplained(what)
-def w(data, at, size=8):
-    return int.from_bytes(data[at:at + size], "little")
-def swapped(number, size):
-    return int.from_bytes(number.to_bytes(size, "little"), "big")
-def fold(a, b):
-    return (a * b & M) ^ (a * b >> 64)
+w = lambda data, at, size=8: int.from_bytes(data[at:at + size], "little")
+swapped = lambda number, size: int.from_bytes(number.to_bytes(size, "little"), "big")
+fold = lambda a, b: (a * b & M) ^ (a * b >> 64)
 def spread(h, *steps):
     for shift, prime in steps or ((37, 0x165667919E3779F9),):
         h = (h ^ h >> shift) * prime & M
@@ -103,10 +97,8 @@ def upper_hash(d, seed):
     for i in range(32, n + 1, 32) if n > 128 else ():
         lo, hi = mixed_in(lo, hi, d, i - 32, i - 16, i - 32 if i < 160 else i - 157, seed)
         lo, hi = (spread(lo), spread(hi)) if i == 128 else (lo, hi)
-    if n > 128:
-        lo, hi = mixed_in(lo, hi, d, n - 16, n - 32, 103, -seed & M)
+    lo, hi = mixed_in(lo, hi, d, n - 16, n - 32, 103, -seed & M) if n > 128 else (lo, hi)
     return -spread(lo * P64[0] + hi * P64[3] + (n - seed) * P64[1] & M) & M
-
 def varint(d, at):
     end = next(i for i in range(at, at + 10) if d[i] < 128) + 1
     return sum((d[i] & 127) << 7 * (i - at) for i in range(at, end)), end
@@ -115,8 +107,7 @@ def thrift(d, at, kind=12):
     if kind in {4, 5, 6}:
         number, at = varint(d, at)
         return number >> 1 ^ -(number & 1), at
-    if kind in {1, 2, 3, 7}:
-        return d[at], at + (8 if kind == 7 else 1)
+    if kind in {1, 2, 3}: return d[at], at + 1
     if kind == 8:
         size, at = varint(d, at)
         return d[at:at + size], at + size
@@ -132,29 +123,18 @@ def thrift(d, at, kind=12):
     while d[at]:
         step, kind, at = d[at] >> 4, d[at] & 15, at + 1
         field, at = (field + step, at) if step else thrift(d, at, 4)
+        need(field not in tree, "a field that is there twice")
         tree[field], at = (kind == 1, at) if kind < 3 else thrift(d, at, kind)
     return tree, at + 1
-
-def octets_in(tree):
-    """The texts in Thrift: names, statistics."""
-    if isinstance(tree, bytes):
-        yield tree
-    for one in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
-        yield from octets_in(one)
-
+def octets_in(tree):  # The texts in Thrift: names, statistics.
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [tree] if isinstance(tree, bytes) else [octets for one in inner for octets in octets_in(one)]
 def vector(d):
     """Goes through a deletion vector, and returns where it ends: its length, a bitmap, its sum."""
     end = 4 + int.from_bytes(d[:4], "big")
     need(w(d, 4, 4) == 1681511377, "no deletion vector")
     need(d[end:end + 4] == zlib.crc32(d[4:end]).to_bytes(4, "big"), "a vector with another sum")
     return end + 4
-
-def inflated(data):
-    stream = zlib.decompressobj()
-    made = stream.decompress(data)
-    need(stream.eof and not stream.unused_data, "bytes behind a stream of zlib")
-    return made
-
 def canonical(array):
     """The canonical bytes of keys (FORMAT.md, section 12.3)."""
     kind, t = array.type, pa.types
@@ -173,29 +153,33 @@ def canonical(array):
         size, sign = 1 if t.is_boolean(kind) else 8, 0
     return [v.encode() if isinstance(v, str) else v if v is None or isinstance(v, bytes)
             else (int(v) + sign).to_bytes(size, "big") for v in values]
-
+def content(path):
+    need(stat.S_ISREG(os.lstat(path).st_mode), "a link, a pipe, or another thing that is no file")
+    return pathlib.Path(path).read_bytes()
+def refused(error): raise error
 def files_under(root):
     """What reads each file of a folder, or of a URL that pyarrow knows, by its path."""
-    where = root if re.match("[a-z][a-z0-9+.-]+://", root) else os.path.abspath(root)
-    disk, top = fs.FileSystem.from_uri(where)
+    if not re.match("[a-z][a-z0-9+.-]+://", root):
+        found = [os.path.join(folder, name) for folder, inner, names in os.walk(root, onerror=refused)
+                 for name in (*names, *(n for n in inner if os.path.islink(os.path.join(folder, n))))]
+        return {pathlib.Path(f).relative_to(root).as_posix(): lambda f=f: content(f) for f in found}
+    disk, top = fs.FileSystem.from_uri(root)
     found = disk.get_file_info(fs.FileSelector(top, recursive=True))
-    paths = (f.path for f in found if f.type != fs.FileType.Directory)
     read = lambda path: lambda: disk.open_input_stream(path, compression=None).read()
-    return {path[len(top):].lstrip("/"): read(path) for path in paths}
+    return {f.path[len(top):].lstrip("/"): read(f.path) for f in found if f.type != fs.FileType.Directory}
 
 class Verifier:
-    """Goes through all files; `problems` says what is wrong, `later` counts records of erased keys
-    that came after the request."""
-
+    """`problems` says what is wrong, `later` counts records of erased keys after the request."""
     def __init__(self, files, receipt, secret="", keys=()):
         self.files, self.receipt, self.secret, self.keys = files, receipt, bytes.fromhex(secret), {*keys}
         self.hashes = {bytes.fromhex(text) for text in receipt["keys"]}
+        if secret and hashlib.sha256(self.secret).hexdigest() != receipt["secret_sha256"]:
+            raise ValueError("this is not the secret of this receipt")
         words = [word for key in keys if len(key) >= SEARCHED_MIN for word in (key, key.hex().encode())]
         form = rb"(?<![\w-])(?:%s)(?![\w-])" % b"|".join(map(re.escape, words))
         self.searched = re.compile(form).search if words else lambda _: None
-        self.problems, self.places, self.marked, self.seed = [], {}, {}, 0
+        self.problems, self.places, self.marked, self.seed, self.is_there = [], {}, {}, 0, False
         self.seen = self.records = self.later = 0
-
     def run(self):
         """Documents first: they say which offsets rows have."""
         folder, kinds = f"_clog/{self.receipt['log_id']}/", []
@@ -209,27 +193,32 @@ class Verifier:
                 self.search(data := self.files[path]())
                 getattr(self, kind)(data, name)
                 self.seen += 1
-            except Unexplained as e:
-                self.problems.append(f"{path}: {e}")
             except Exception as e:
-                self.problems.append(f"{path}: cannot be decoded: {type(e).__name__}: {e}")
+                said = "" if isinstance(e, Unexplained) else f"cannot be decoded: {type(e).__name__}: "
+                self.problems.append(f"{path}: {said}{e}")
+        self.problems += [] if self.is_there else ["the receipt is not in this log: is it the right folder?"]
         return self
     def is_key(self, data):
-        hashed = hmac.digest(self.secret, data, "sha256") if self.secret else None
-        return data in self.keys or hashed in self.hashes
-    def search(self, data):
-        need(not self.searched(data), "it holds an erased key")
-
+        return data in self.keys or bool(self.secret) and hmac.digest(self.secret, data, "sha256") in self.hashes
+    def search(self, data, whole=False):
+        need(not self.searched(data) and not (whole and self.is_key(data)), "it holds an erased key")
+    def inflated(self, data, bits=15):
+        stream = zlib.decompressobj(bits)
+        made = stream.decompress(data, MOST)
+        tails = {b"", zlib.adler32(made).to_bytes(4, "big")[:3] if bits < 0 else b""}  # fastavro leaves it.
+        need(not stream.unconsumed_tail, "a stream of zlib that is longer than any may be")
+        need(stream.eof and stream.unused_data in tails, "bytes behind a stream of zlib")
+        self.search(made, whole=True)
+        return made
     def document(self, data, name):
         line, _, stored = data.partition(b"\n")
         head = self.json(line)
         need(head["bytes"] == len(stored) and head["clog"] in name + " receipt", "no such document")
-        self.search(body := inflated(stored) if head["encoding"] == "json+zlib" else stored)
-        value = self.json(body)
+        value = self.json(self.inflated(stored) if head["encoding"] == "json+zlib" else stored)
         if value.get("erasure") == self.receipt["erasure"] and "number" in value:
+            self.is_there = True
             need(value == self.receipt, "the log's receipt is another")
         self.note(value)
-
     def json(self, text, known=True):
         """What JSON says that has no blanks, no name twice, and no unknown one."""
         value = json.loads(text)
@@ -237,14 +226,14 @@ class Verifier:
         need(text.decode() in forms, "JSON that is written otherwise")
         self.walk(value, "", known)
         return value
-
     def walk(self, value, name="", known=False):
         if isinstance(value, (str, bytes)):
             is_hex = isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2})+", value)
-            texts = [value.encode() if isinstance(value, str) else value]
-            texts += [bytes.fromhex(value)] if is_hex else []
+            texts = [value.encode() if isinstance(value, str) else value, *([bytes.fromhex(value)] if is_hex else [])]
             need(not any(map(self.is_key, texts)), "it holds an erased key")
-            need(name != "bits" or inflated(texts[-1]), "no bitmap")
+            need(name != "bits" or self.inflated(texts[-1]), "no bitmap")
+            with contextlib.suppress(ValueError):  # Statistics of Delta and schemas of Avro are JSON in a text.
+                self.walk(json.loads(texts[0]) if texts[0][:1] in {b"{", b"["} else ())
         elif isinstance(value, dict):
             for field, one in value.items():
                 is_named = field in FIELDS or name in NAMED or re.fullmatch("[0-9]+|[0-9a-f]{32}", str(field))
@@ -252,9 +241,7 @@ class Verifier:
                 self.walk(field)
                 self.walk(one, field, known)
         elif isinstance(value, (list, tuple)):
-            for one in value:
-                self.walk(one, name, known)
-
+            [self.walk(one, name, known) for one in value]
     def note(self, value):
         """Notes which offsets the rows of objects have, and how many bits bitmaps have."""
         for one in value.values() if isinstance(value, dict) else value:
@@ -278,21 +265,19 @@ class Verifier:
         first = chunks.get("row") or accumulate(rows[:-1], initial=0)
         for path, *place in zip(paths, first, rows, chunks["base"], parts):
             self.places.setdefault(path, set()).add(tuple(place))
-
     def plain(self, data, _):
-        form = rb'\{"version": ?[0-9]+\}|[0-9]+\n?|clock|first|second'
-        is_reserve = data == hashlib.shake_256(b"clog").digest(len(data))
-        need(is_reserve or re.fullmatch(form, data), "another content than it may have")
+        form = rb'\{"version": ?[0-9]{1,9}\}|[0-9]{1,9}\n?|clock|first|second'
+        reserve = hashlib.shake_256(b"clog").digest(len(data))
+        need(data == reserve or re.fullmatch(form, data), "another content than it may have")
     def lines(self, data, _):
         [self.json(line, known=False) for line in data.removesuffix(b"\n").split(b"\n")]
     def bitmap(self, data, name):
-        bits = int.from_bytes(inflated(data), "little").bit_count()
+        bits = int.from_bytes(self.inflated(data), "little").bit_count()
         need(bits == self.marked.get(name, bits), "bits that nobody names")
     def vectors(self, data, _, at=1):
         need(data[0] == 1, "no file of deletion vectors")
         while at < len(data):
             at += vector(data[at:])
-
     def puffin(self, data, _, at=4):
         start = len(data) - 16 - w(data, len(data) - 12, 4)
         magic = {data[:4], data[-4:], data[start:start + 4]}
@@ -303,41 +288,55 @@ class Verifier:
         need(at == start, "bytes behind the vectors")
     def avro(self, data, _):
         import fastavro
-        found = fastavro.reader(io.BytesIO(data))
-        self.walk([found.metadata, *found])
+        found = fastavro.reader(stream := io.BytesIO(data))
+        self.walk(found.metadata)
+        at, sync = (start := stream.tell()), data[start - 16:start]
+        while at < len(data):
+            count, at = thrift(data, at, 6)  # Avro writes numbers likewise.
+            size, at = thrift(data, at, 6)
+            packed, at = data[at:at + size], at + size + 16
+            made = io.BytesIO(self.inflated(packed, -15) if found.codec == "deflate" else packed)
+            need(0 <= count <= len(made.getvalue()) and size >= 0, "a block with more than it has")
+            self.walk([fastavro.schemaless_reader(made, found.writer_schema, None) for _ in range(count)])
+            need(not made.read() and data[at - 16:at] == sync, "bytes behind the records of a block")
     def table(self, data, _):
         end = len(data) - 8 - w(data, len(data) - 8, 4)
         need(self.pages(data, own=False) == end, "bytes behind the pages")
         self.walk(pq.read_table(io.BytesIO(data)).to_pylist())
-
     def pages(self, data, own=True):
         """Goes through all pages of a Parquet file, and returns where they end."""
         size, at = w(data, len(data) - 8, 4), 4
         need(data[:4] == data[-4:] == b"PAR1", "no Parquet file")
         tree, end = thrift(data[-8 - size:-8], 0)
-        fits = end == size and (not own or tree.keys() <= {1, 2, 3, 4, 6, 7})
-        need(fits, "a footer with more than it may have")
-        self.walk(list(octets_in(tree)))
-        for meta in (column[3] for group in tree[4] for column in group[1]):
+        need(end == size and (not own or tree.keys() <= {1, 2, 3, 4, 6, 7}), "a footer with more than it may have")
+        self.walk(octets_in(tree))
+        for group, meta in ((group, column[3]) for group in tree[4] for column in group[1]):
             need(at == min(meta.get(11) or meta[9], meta[9]), "bytes between pages")
-            end = at + meta[7]
+            stats, end, rows, most = meta.get(12, {}), at + meta[7], 0, MOST
+            same = meta.keys() <= META and all(stats.get(i, stats.get(i + 4)) == stats.get(i + 4) for i in (1, 2))
+            need(not own or same, "a footer with more than it may have")
             while at < end:
                 header, start = thrift(data, at)
-                at = start + header[3]
-                self.walk(list(octets_in(header)))
+                most, at, second = most - header[2], start + header[3], header.get(8, {})
+                need(header[2] >= 0 <= header[3] and most >= 0, "a page of no possible size")
+                self.walk(octets_in(header))
                 need(not own or header[1] != 2, "a dictionary, of which rows may have no part")
+                rows += header.get(5, second or {1: 0})[1]
+                begin = start + second.get(5, 0) + second.get(6, 0)
+                if self.keys and meta[4] in CODECS and second.get(7, True) and begin < at:
+                    self.search(pa.decompress(data[begin:at], header[2] + start - begin, CODECS[meta[4]]))
             need(at == end, "bytes between pages")
+            is_flat = not {b"list", b"key_value"} & {*meta[3]}
+            need(rows == meta[5] and (not is_flat or rows == group[3] <= 1 << 24), "pages with other rows")
         return at
-
     def rows(self, data, name):
         at, behind = self.pages(data), len(data) - 24 - w(data, len(data) - 8, 4)
         file, keys = pq.ParquetFile(io.BytesIO(data)), []
         need(set(file.schema_arrow.names) <= COLUMNS, "a column that the format does not name")
         for number in range(file.num_row_groups):
             group = file.read_row_group(number)
-            chunks = [chunk for column in group.columns for chunk in column.chunks]
-            for buffer in chain(*(chunk.buffers() for chunk in chunks)) if self.keys else ():
-                self.search(buffer or b"")
+            for chunk in chain(*(column.chunks for column in group.columns)) if self.keys else ():
+                [self.search(buffer or b"") for buffer in chunk.buffers()]
             self.statistics(file.metadata.row_group(number), group)
             fresh = [key for chunk in group.column("key").chunks for key in canonical(chunk)]
             for i in (i for i, key in enumerate(fresh) if key is not None and self.is_key(key)):
@@ -346,15 +345,13 @@ class Verifier:
             keys += fresh
         self.records += len(keys)
         self.index(data[at:behind], keys)
-    def found(self, name, row, offset):
-        """Tells whether a record of an erased key came after the request."""
+    def found(self, name, row, offset):  # Whether a record of an erased key came after the request.
         places = [p for p in self.places.get(name, ()) if p[0] <= row < p[0] + p[1]]
         need(places, "a record of an erased key that no version names")
         for first, _, base, p in places:
             at = base + row - first if offset is None else offset
             need(at >= self.receipt["ends"].get(str(p), 0), f"offset {at} of partition {p} has an erased key")
         self.later += 1
-
     def statistics(self, stated, group):
         for column in map(stated.column, range(stated.num_columns)):
             name, *path = column.path_in_schema.split(".")
@@ -365,9 +362,7 @@ class Verifier:
                 values = pc.struct_field(values, field)
             ends = pc.min_max(values).as_py()
             need([stats.min, stats.max] == [*ends.values()], "statistics of a value that no row has")
-
-    def index(self, data, keys, at=17, row=0):
-        """Each hash in a key index must be that of a key in its rows."""
+    def index(self, data, keys, at=17, row=0):  # Each hash must be that of a key in its rows.
         need(not data or data[16] == 1, "an index of another version, or bytes behind the pages")
         while at < len(data):
             rows, count, bits = w(data, at, 4), w(data, at + 4, 4), data[at + 8]
@@ -388,10 +383,15 @@ def main():
         parser.add_argument(name)
     parser.add_argument("--secret", default=os.environ.get("CLOG_ERASURE_SECRET", ""))
     given = parser.parse_args()
-    text = pathlib.Path(given.receipt).read_bytes()
-    receipt = json.loads(text.partition(b"\n")[2] if text.startswith(b'{"clog":') else text)
-    keys = pathlib.Path(given.keys).read_bytes().splitlines() if given.keys else []
-    found = Verifier(files_under(given.root), receipt, given.secret, keys).run()
+    try:
+        text = pathlib.Path(given.receipt).read_bytes()
+        receipt = json.loads(text.partition(b"\n")[2] if text.startswith(b'{"clog":') else text)
+        keys = pathlib.Path(given.keys).read_bytes().splitlines() if given.keys else []
+        found = Verifier(files_under(given.root), receipt, given.secret, keys)
+    except Exception as e:
+        parser.error(f"the receipt, the keys, the secret or the folder cannot be read: {e}")
+    found.run()
+    sys.stdout.reconfigure(errors="backslashreplace")
     print(*found.problems, f"{found.seen} files and {found.records} records are sound;"
           f" {found.later} records of these keys came later", sep="\n")
     return 1 if found.problems else 0 if keys or given.secret else 2

@@ -117,12 +117,13 @@ _HASH = checked(TEXT, lambda text: len(bytes.fromhex(text)) == _SECRET_BYTES, "a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What is known of an erasure; at its request no more than the first four."""
+    """What is known of an erasure; at its request no more than the first five."""
 
     log_id: Annotated[str, HEX]
     erasure: Annotated[str, HEX]
     requested_ms: Natural
     keys: Annotated[tuple[str, ...], listed(_HASH)]
+    secret_sha256: Annotated[str, _HASH]
     number: Int = NONE
     previous: Annotated[str | None, maybe(TEXT), KEPT] = None
     completed_ms: Int = NONE
@@ -142,6 +143,11 @@ def keyed_hashes(secret: str, keys: list[bytes]) -> tuple[str, ...]:
     """Returns the keyed hash of each key, in an order that tells nothing."""
     made = (hmac.new(bytes.fromhex(secret), key, hashlib.sha256).hexdigest() for key in keys)
     return tuple(sorted(made))
+
+
+def secret_hash(secret: str) -> str:
+    """Returns by what a receipt knows its secret again."""
+    return hashlib.sha256(bytes.fromhex(secret)).hexdigest()
 
 
 def receipt_to_json(receipt: Receipt) -> dict[str, Any]:

@@ -251,18 +251,30 @@ def test_a_sleeping_append_is_refused_once_the_receipt_is_there(make_log, store,
         sleeper.append_objects(objects)
 
 
-def test_a_file_that_nobody_knows_holds_it_up(make_log, store, clock):
-    """S60: what may hold anything is named, not passed over."""
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("{folder}/data/notes.txt", "_delta_log/notes.txt", "_delta_log/{version}.crc"),
+        *(".probe-k03", "metadata/notes.txt"),
+    ],
+)
+def test_a_file_that_nobody_knows_holds_it_up(make_log, store, clock, path):
+    """S60: what may hold anything is named, not passed over, in the folders of views as well."""
     log = make_log(1, **PLAIN)
     log.append(rows(0))
-    log.handle.store.put("data/notes.txt", b"k03 was here")
+    log.publish("delta")
+    root = log.handle.standing.root
+    folder = documents.folder_of(log.handle.standing.log_id)
+    path = path.format(folder=folder, version="1" * 20)
+    root.put(path, b"k03 was here")
     log.erase(["k03"], notify=False)
     cleaner = Cleaner(log)
     for _ in range(4):
         cleaner.run_once()
+        log.publish("delta")
         clock.advance(DAY_MS)
-    assert "data/notes.txt" in log.erasures()[0].reason
-    log.handle.store.delete("data/notes.txt")
+    assert path in log.erasures()[0].reason
+    root.delete(path)
     rounds_until_done(log, clock)
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,14 @@ import xxhash
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
-from clog.storage.diagnostics.verify_erasure import Verifier, files_under, upper_hash
+from clog.storage.diagnostics import verify_erasure
+from clog.storage.diagnostics.verify_erasure import (
+    Unexplained,
+    Verifier,
+    files_under,
+    thrift,
+    upper_hash,
+)
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.keys import key_index
@@ -306,6 +314,88 @@ def in_another_receipt(root):
     rewritten(newest(root, "receipts"), lambda body: body.update(keys=[]))
 
 
+def in_an_inline_bitmap(root):
+    packed = zlib.compress(KEY).hex()
+    rewritten(newest(root, "snapshots"), lambda body: body["manifest"].update(bits=packed))
+
+
+def as_a_bitmap(root):
+    path = folder(root) / f"data/{0:020d}-{'c' * 32}.mask"
+    path.write_bytes(zlib.compress(KEY))
+
+
+def as_a_number(root):
+    (root / f".probe-{'a' * 32}").write_bytes(b"4915112345678")
+
+
+def in_statistics_of_delta(root):
+    path = max((root / "_delta_log").glob("*.json"))
+    stats = json.dumps({"numRecords": 1, "minValues": {"key": KEY.decode()}})
+    line = json.dumps({"add": {"path": "x", "stats": stats}}, separators=(",", ":"))
+    path.write_text(f"{path.read_text()}{line}\n")
+
+
+def in_a_page_of_no_row(root):
+    """A second page, where the footer says that there is one row."""
+    path = objects(root)["small"]
+    table = pq.read_table(path)
+    more = table.set_column(0, "key", pa.array([KEY], pa.binary()))
+    sink = pa.BufferOutputStream()
+    options = {"write_statistics": False, "data_page_size": 1, "write_batch_size": 1}
+    pq.write_table(
+        pa.concat_tables([table, more]),
+        sink,
+        use_dictionary=False,
+        store_schema=False,
+        **options,
+    )
+    data = sink.getvalue().to_pybytes()
+    size = TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
+    path.write_bytes(with_sum(data[:-size] + data[-size:].replace(b"\x16\x04", b"\x16\x02")))
+    assert pq.read_table(path).num_rows == 1
+
+
+def behind_the_rows_of_a_block(root):
+    """In the deflated bytes of an Avro block, behind its one record."""
+    path = next(iter(folder(root).glob("views/iceberg/*/*-list.avro")))
+    data = path.read_bytes()
+    sync = data[-16:]
+    begin = data.index(sync) + 16
+    assert data[begin] == 2  # One record.
+    _, at = thrift(data, begin + 1, 6)
+    packer = zlib.compressobj(wbits=-15)
+    packed = packer.compress(zlib.decompressobj(-15).decompress(data[at:]) + KEY) + packer.flush()
+    size = 2 * len(packed)
+    path.write_bytes(data[: begin + 1] + bytes([size & 127 | 128, size >> 7]) + packed + sync)
+
+
+def in_a_page_of_negative_size(root):
+    """Who adds it up stands still."""
+    path = objects(root)["small"]
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + bytes([0x15, 0, 0x15, 0, 0x15, 13, 0]) + data[11:])
+
+
+def as_a_link(root):
+    (folder(root) / f"data/{0:020d}-{'f' * 32}.parquet").symlink_to("/nonexistent")
+
+
+def as_a_linked_folder(root):
+    (root / "again").symlink_to(root)
+
+
+def as_a_pipe(root):
+    os.mkfifo(folder(root) / f"data/{0:020d}-{'f' * 32}.dead")
+
+
+def as_a_bomb(root):
+    """More than `MOST` bytes, in a few."""
+    packer = zlib.compressobj(9)
+    parts = [packer.compress(bytes(1 << 24)) for _ in range(5)]
+    path = folder(root) / f"data/{0:020d}-{'f' * 32}.dead"
+    path.write_bytes(b"".join(parts) + packer.flush())
+
+
 PLANTED = {
     in_an_orphan: "that no version names",
     in_an_object: "has an erased key",
@@ -331,17 +421,30 @@ PLANTED = {
     in_a_temporary_file: "a file of no kind",
     in_a_folder_of_another_log: "a file of no kind",
     in_another_receipt: "the log's receipt is another",
+    in_an_inline_bitmap: "an erased key",
+    as_a_bitmap: "an erased key",
+    as_a_number: "another content",
+    in_statistics_of_delta: "an erased key",
+    in_a_page_of_no_row: "pages with other rows",
+    behind_the_rows_of_a_block: "bytes behind the records",
+    in_a_page_of_negative_size: "a page of no possible size",
+    as_a_link: "a link, a pipe",
+    as_a_linked_folder: "a file of no kind",
+    as_a_pipe: "a link, a pipe",
+    as_a_bomb: "longer than any may be",
 }
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_what_is_planted_makes_it_fail(erased, copied, plant):
+def test_what_is_planted_makes_it_fail(erased, copied, plant, monkeypatch):
     """S60: each place, by the file that holds it."""
+    if plant is as_a_bomb:
+        monkeypatch.setattr(verify_erasure, "MOST", 1 << 26)
     plant(copied)
     changed = [
         path.relative_to(copied).as_posix()
         for path in copied.rglob("*")
-        if path.is_file()
+        if (path.is_symlink() or not path.is_dir())
         and (
             not (was := erased[0] / path.relative_to(copied)).exists()
             or was.read_bytes() != path.read_bytes()
@@ -360,6 +463,29 @@ def test_keys_are_searched_for_in_raw_bytes(erased, copied):
     (found,) = verified(copied, erased, secret="", keys=[KEY]).problems
     assert "it holds an erased key" in found
     assert verified(copied, erased, secret="", keys=[b"alice-of-wonder", b"bo"]).problems == []
+
+
+def test_a_wrong_secret_and_a_wrong_folder_are_told(erased, tmp_path):
+    """S60: with either nothing would be found, and all would seem well."""
+    with pytest.raises(ValueError, match="not the secret of this receipt"):
+        verified(erased[0], erased, secret="ab" * 32)
+    assert verified(tmp_path, erased).problems == [
+        "the receipt is not in this log: is it the right folder?"
+    ]
+    with pytest.raises(FileNotFoundError):
+        files_under(str(tmp_path / "nowhere"))
+    receipt = tmp_path / "receipt.json"
+    receipt.write_text("[" * 100_000)
+    line = [sys.executable, SCRIPT, receipt, tmp_path]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_footer_has_no_field_twice():
+    """S60: who reads it sees the last one alone."""
+    with pytest.raises(Unexplained, match="twice"):
+        thrift(b"\x18\x01A\x08\x02\x01B\x00", 0)
 
 
 def test_later_records_of_a_key_are_counted(erased, copied):

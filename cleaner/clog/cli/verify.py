@@ -374,7 +374,7 @@ def _files(given: Given, url: str) -> "Mapping[str, Callable[[], bytes]]":
 
     root = given.open(url, to_read=True).handle.standing.root
     if "://" not in url:  # Links, pipes and all that no store lists are there, too.
-        found: Mapping[str, Callable[[], bytes]] = script.files_under(url)
-        return found
+        files_under: Callable[[str], Mapping[str, Callable[[], bytes]]] = script.files_under
+        return files_under(url)
     paths = [found.path for listed in (root.list(""), root.list_temporary("")) for found in listed]
     return {path: partial(root.get, path) for path in paths}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clog.bridge import capture
+from clog.bridge import capture, verify_capture
 from clog.storage import (
     CommitConflictError,
     InvalidInputError,
@@ -377,6 +377,18 @@ def test_what_was_not_published_for_a_time_is_loaded_anew(shop):
     )
     shop.capture(publication="p")
     shop.check()
+
+
+def test_tables_that_a_publication_does_not_have_are_not_looked_at(shop):
+    """One without a key is of no concern where somebody else publishes others."""
+    shop.sql(
+        "create table t (id int primary key, v int)",
+        "create table nokey (v int)",
+        "insert into t values (1, 1)",
+        "create publication p for table t",
+    )
+    assert shop.capture(publication="p").tables.keys() == {"public.t"}
+    assert verify_capture(shop.postgres.dsn, shop.url).is_equal
 
 
 def test_a_table_that_left_our_publication_is_loaded_anew(shop):

@@ -347,9 +347,7 @@ class _Run:
             else:
                 self._check_history(ask, home, identity, slot)
             self.read_lsn = ask.wal_lsn()
-            tables = catalogue.read(
-                ask, self._choice, address=self.source.address, known=home.bindings
-            )
+            tables = self._read(ask, home)
             if self._publication is not None:
                 of_others = catalogue.published(ask, self.source, self._publication, tables)
                 self._published, tables = of_others
@@ -562,6 +560,14 @@ class _Run:
                 ) from e
             raise
 
+    def _read(self, ask: Queries, home: Home) -> list[SourceTable]:
+        return catalogue.read(
+            *(ask, self._choice),
+            address=self.source.address,
+            known=home.bindings,
+            publication=self._publication,
+        )
+
     def look(self, ask: Queries) -> None:
         """Does 4, and looks how far the source is.
 
@@ -572,7 +578,7 @@ class _Run:
         assert home is not None, "it was prepared"
         slot = f"clog_{home.log.id[:24]}"
         self.wal_lsn = ask.wal_lsn()
-        tables = catalogue.read(ask, self._choice, address=self.source.address, known=home.bindings)
+        tables = self._read(ask, home)
         if self._publication is not None:
             _, tables = catalogue.published(ask, self.source, self._publication, tables)
         else:

@@ -50,6 +50,9 @@ select i.indrelid::bigint, i.indisprimary, i.indisreplident, i.indimmediate,
     (i.indkey::int2[])[0:i.indnkeyatts - 1]
 from pg_index i where i.indrelid = any(%s::oid[]) order by i.indexrelid
 """
+_PUBLISHED: Final = """
+select schemaname::text, tablename::text from pg_publication_tables where pubname = %s
+"""
 _LEAVES: Final = """
 select r.oid::bigint, l.relid::oid::bigint, pg_relation_filenode(l.relid)::bigint
 from unnest(%s::oid[]) r(oid), lateral pg_partition_tree(r.oid) l where l.isleaf
@@ -261,16 +264,24 @@ def _matches(what: str, patterns: Collection[str]) -> bool:
 
 
 def read(
-    ask: Queries, choice: Choice, *, address: str, known: Collection[int] = ()
+    ask: Queries,
+    choice: Choice,
+    *,
+    address: str,
+    known: Collection[int] = (),
+    publication: str | None = None,
 ) -> list[SourceTable]:
-    """Returns the tables that are meant, by their names. Four queries. Where some are ``known``,
-    by their oids, new ones that cannot be followed are left out.
+    """Returns the tables that are meant, by their names; of somebody's ``publication`` those that
+    it has. Four queries, or five. Where some are ``known``, by their oids, new ones that cannot be
+    followed are left out.
 
     Raises:
         InvalidInputError: one cannot be followed; or a mask names what is not there.
         NotFoundError: none is meant.
     """
     rows = [row for row in ask.rows(_TABLES) if choice.has(f"{row[1]}.{row[2]}")]
+    if publication is not None and (among := set(ask.rows(_PUBLISHED, [publication]))):
+        rows = [row for row in rows if row[1:3] in among]
     if not rows:
         raise NotFoundError(f"{address} has no table that is meant; see --tables and --exclude")
     oids = [row[0] for row in rows]

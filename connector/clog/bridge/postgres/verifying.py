@@ -235,9 +235,11 @@ def _plans(
 ) -> tuple[list["_Compared"], dict[str, str]]:
     """Returns the tables that are compared, and why others are not."""
     bound = {b.what: b for b in home.bindings.values()}
-    there = catalogue.read(ask, choice, address=source.address)
-    if not home.own:
-        (publication,) = home.publications
+    publication = None if home.own else home.publications[0]
+    there = catalogue.read(
+        ask, choice, address=source.address, known=home.bindings, publication=publication
+    )
+    if publication is not None:
         _, there = catalogue.published(ask, source, publication, there)
     plans, skipped = [], {}
     for table in there:

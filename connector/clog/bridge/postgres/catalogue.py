@@ -279,9 +279,7 @@ def read(
         InvalidInputError: one cannot be followed; or a mask names what is not there.
         NotFoundError: none is meant.
     """
-    rows = [row for row in ask.rows(_TABLES) if choice.has(f"{row[1]}.{row[2]}")]
-    if publication is not None and (among := set(ask.rows(_PUBLISHED, [publication]))):
-        rows = [row for row in rows if row[1:3] in among]
+    rows = _meant(ask, choice, publication)
     if not rows:
         raise NotFoundError(f"{address} has no table that is meant; see --tables and --exclude")
     oids = [row[0] for row in rows]
@@ -345,6 +343,12 @@ def read(
     if unknown:
         raise InvalidInputError(f"--mask names columns that are not there: {sorted(unknown)}")
     return made
+
+
+def _meant(ask: Queries, choice: Choice, publication: str | None) -> list[Any]:
+    rows = [row for row in ask.rows(_TABLES) if choice.has(f"{row[1]}.{row[2]}")]
+    among = set(ask.rows(_PUBLISHED, [publication])) if publication is not None else ()
+    return [row for row in rows if not among or row[1:3] in among]
 
 
 def _grouped(rows: Sequence[Any]) -> "defaultdict[int, list[Any]]":

@@ -346,7 +346,8 @@ class ShownLogs:
             found = describe(self._open(url).handle)
         except ClogError as e:
             self._opened.pop(url, None)  # Another log may stand there by now.
-            return {"error": str(e)}
+            further = "; --discover shows all logs in a folder" * isinstance(e, NotFoundError)
+            return {"error": f"{e}{further}"}
         details = found["partition_details"]
         return {
             "version": found["version"],

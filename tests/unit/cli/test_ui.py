@@ -167,6 +167,7 @@ def test_a_log_that_is_gone_is_told_among_the_others(get, url, shown, tmp_path):
     lines = get("/api/logs")["logs"]
     assert "error" not in lines[0]
     assert "no log at" in lines[1]["error"]
+    assert "--discover shows all logs in a folder" in lines[1]["error"]
     Log.create(str(tmp_path / "none"), partitions=1)
     assert "error" not in get("/api/logs")["logs"][1]
 

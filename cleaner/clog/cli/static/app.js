@@ -228,7 +228,7 @@ function showPartitions(log) {
     const facts = el("div", "partition " + d.partition + ": " + size(d.size_bytes) + ", " + count(d.records) + " records; start " +
       d.log_start_offset + ", first dirty " + d.first_dirty_offset + ", active " + d.active_base_offset +
       (d.stable_offset < d.end_offset ? ", stable " + d.stable_offset : "") + ", end " + d.end_offset +
-      "; dirty ratio " + d.dirty_ratio.toFixed(2) + ", " + d.segments + " segments" + horizon, {class: "facts"});
+      "; dirty ratio " + d.dirty_ratio.toFixed(2) + ", " + d.segments + (d.segments === 1 ? " segment" : " segments") + horizon, {class: "facts"});
     const line = el("li");
     line.append(facts, bar);
     if (d.uncleanable) line.append(el("div", "uncleanable: " + d.uncleanable, {class: "bad"}));

@@ -60,6 +60,7 @@ def counts(url, topic, partitions):
     return dict(found)
 
 
+@pytest.mark.timeout(900)  # nine starts of an application, with pip's environment of it
 def test_words_are_counted_exactly_whatever_is_killed(kafka, python, url, tmp_path):
     """Eight rounds of kill -9 at random moments, the local files thrown away in some: each record
     is counted once, by the log alone.

@@ -51,6 +51,7 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel):
         if path.is_file()
         and (path.suffix == ".py" or path.name == "py.typed" or path.parent.name == "static")
         and "__pycache__" not in path.parts
+        and "jvm" not in path.parts  # A wheel of its own.
     }
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert found == expected

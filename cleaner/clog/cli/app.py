@@ -37,7 +37,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Records": {
         "produce": "produce",
         "consume": "consume",
-        "get": "get",
+        "get": "consume",
         "export": "export",
         "offsets": "describe",
         "delete-records": "logs",

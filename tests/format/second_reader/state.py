@@ -256,7 +256,8 @@ def check_erasures(state: State) -> None:
         for number in steps:
             integer(entry.get(number, -1), "17", -1)
         for p, offset in [*entry.get("ends", {}).items(), *entry.get("told", {}).items()]:
-            need(p.isdecimal() and int(p) < len(state.partitions), "17", f"no partition {p}")
+            need(p.isdecimal() and p == str(int(p)), "17", f"no partition {p!r}")
+            need(int(p) < len(state.partitions), "17", f"no partition {p}")
             integer(offset, "17")
         held = columns(entry["held"], "path p base next", "17") if "held" in entry else []
         for path, *numbers in held:
@@ -309,6 +310,7 @@ def check_cuts(kept: Any, members: Any, cuts: Any) -> None:
         need(all(isinstance(keep.get(n), str) for n in ("name", "home_url")), "20", "no name")
         for name in ("version", "time_ms"):
             integer(keep.get(name), "20")
+        integer(keep.get("until_ms"), "20", -1)
     for key, url in members.items():
         need(bool(HEX32.fullmatch(key)) and isinstance(url, str), "20", "no member")
     for cut in cuts.values():

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from clog.cli.get import _UNINDEXED_MAX
+from clog.cli.consume import _UNINDEXED_MAX
 from clog.storage import Log, ManualClock
 
 T0 = 1_769_860_800_000

@@ -322,6 +322,12 @@ def _add_features(head: _Next, given: FeatureNames) -> None:
     head.now["log"] = replace(log, features=log.features.with_added(given))
 
 
+def _check_erasures(head: _Next, given: Mapping[str, ErasureEntry | None]) -> None:
+    count = head.now["log"].partitions
+    if any(one.ends_beyond(count) for one in given.values() if one is not None):
+        raise CorruptionError(f"an erasure is of partitions beyond the {count} of the log")
+
+
 def _set_config(head: _Next, given: Mapping[str, str]) -> None:
     head.now.update(config=dict(given), config_epoch=head.version)
 
@@ -525,6 +531,7 @@ class Edit:
         Mapping[str, ErasureEntry | None],
         ERASURES_GIVEN,
         Part(
+            head=_check_erasures,
             segments=lambda work, given: work.erasures.update(given),
             feature=(ERASURES, "erasures"),
         ),

@@ -20,6 +20,7 @@ from clog.storage.format.documents import (
     Hex,
     Int,
     Natural,
+    OrNone,
     Path,
     Text,
     maybe,
@@ -80,7 +81,7 @@ class CutEntry:
 
     cut_id: Annotated[str | None, maybe(HEX), "id"]
     time_ms: Natural
-    until_ms: Int
+    until_ms: OrNone
     logs: Annotated[CutLogs | CutLogsAt, Codec(_logs_to_json, _logs_from_json), BESIDE]
 
     def is_over(self, now_ms: int) -> bool:
@@ -99,7 +100,7 @@ class Keep:
     home: Hex
     home_url: Text
     time_ms: Natural
-    until_ms: Int
+    until_ms: OrNone
 
     def is_over(self, now_ms: int) -> bool:
         """Tells whether its time is up."""

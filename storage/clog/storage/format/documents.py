@@ -549,6 +549,7 @@ PATH: Final = Codec(_same, _path)
 
 Int = Annotated[int, INT]
 Natural = Annotated[int, NATURAL]
+OrNone = Annotated[int, checked(INT, lambda number: number >= NONE, "a number, or -1")]
 Text = Annotated[str, TEXT]
 Shown = Annotated[str, SHOWN]
 Flag = Annotated[bool, FLAG]

@@ -19,9 +19,9 @@ from clog.storage.format.documents import (
     NONE,
     PATH,
     TEXT,
-    Int,
     Natural,
     Offsets,
+    OrNone,
     checked,
     columns,
     listed,
@@ -45,9 +45,9 @@ class Held:
     """A chunk of an object that held a row of the keys; -1 for an object without one."""
 
     path: Annotated[str, PATH]
-    partition: Annotated[Int, "p"]
-    base: Int
-    next: Int
+    partition: Annotated[OrNone, "p"]
+    base: OrNone
+    next: OrNone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +59,19 @@ class ErasureEntry:
     keys: Natural
     ends: Offsets = field(default_factory=dict)
     told: Offsets = field(default_factory=dict)
-    killed: Int = NONE
-    killed_ms: Int = NONE
-    gone: Int = NONE
-    rewritten: Int = NONE
-    rewritten_ms: Int = NONE
-    swept: Int = NONE
-    ids: Int = NONE
+    killed: OrNone = NONE
+    killed_ms: OrNone = NONE
+    gone: OrNone = NONE
+    rewritten: OrNone = NONE
+    rewritten_ms: OrNone = NONE
+    swept: OrNone = NONE
+    ids: OrNone = NONE
     held: Annotated[tuple[Held, ...], columns(Held)] = ()
     reason: Annotated[str, TEXT] = ""
+
+    def ends_beyond(self, count: int) -> bool:
+        """Tells whether it names a partition that a log of so many has not."""
+        return max((*self.ends, *self.told), default=NONE) >= count
 
     @property
     def paths(self) -> frozenset[str]:
@@ -124,14 +128,14 @@ class Receipt:
     requested_ms: Natural
     keys: Annotated[tuple[str, ...], listed(_HASH)]
     secret_sha256: Annotated[str, _HASH]
-    number: Int = NONE
+    number: OrNone = NONE
     previous: Annotated[str | None, maybe(TEXT), KEPT] = None
-    completed_ms: Int = NONE
-    version: Int = NONE
-    oldest_readable: Int = NONE
+    completed_ms: OrNone = NONE
+    version: OrNone = NONE
+    oldest_readable: OrNone = NONE
     ends: Offsets = field(default_factory=dict)
     objects: Annotated[tuple[tuple[str, tuple[str, ...], int], ...], _OBJECTS] = ()
-    ids: Int = NONE
+    ids: OrNone = NONE
     searched: Annotated[tuple[str, ...], listed(TEXT)] = ()
     not_searched: Annotated[tuple[str, ...], listed(TEXT)] = ()
 

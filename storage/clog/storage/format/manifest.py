@@ -557,6 +557,8 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
         raise ValueError(f"it has order values, but the log lacks feature {ORDER_VALUES!r}")
     if found.erasures and ERASURES not in head.log.features:
         raise ValueError(f"it has erasures, but the log lacks feature {ERASURES!r}")
+    if any(one.ends_beyond(count) for one in found.erasures.values()):
+        raise ValueError(f"it has erasures of partitions beyond the {count} of the log")
     return found
 
 

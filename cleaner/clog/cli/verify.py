@@ -279,7 +279,7 @@ def erasures(
     ),
     given: Given,
 ) -> None:
-    r"""List erasures: what each waits for, and the receipts of those that are done.
+    r"""List erasures, what they wait for, and receipts.
 
     \b
     clog erasures ./orders

@@ -35,6 +35,7 @@ from clog.bridge.values import Decode, json_values, plain_keys
 from clog.storage import Log
 from clog.storage.config.log_config import LogConfig
 from clog.storage.errors import InvalidInputError
+from clog.storage.numpy_arrays import to_numpy
 from clog.storage.types.columns import BYTES
 from clog.storage.values import dataclass
 
@@ -136,7 +137,7 @@ def _converted(
     """Does one batch (D1 to D3); dead letters below ``written`` are there already."""
     found = _typed(copy, batch)
     rows, reasons = found.rows, found.reasons
-    offsets = batch.column("offset").to_numpy()
+    offsets = to_numpy(batch.column("offset"))
     letters = {i: why for i, why in reasons.items() if offsets[i] >= written}
     if reasons and copy.dead_letters is None:
         at = min(reasons)
@@ -150,7 +151,7 @@ def _converted(
             where = [
                 {LOG_ID: copy.source.id, PARTITION: p, OFFSET: offsets[i]} for i in sorted(letters)
             ]
-            t.append(letters_of(pa.table(batch), letters, where))
+            t.append(letters_of(pa.Table.from_batches([batch]), letters, where))
             t.positions(copy.source, {p: position})
     with copy.target.transaction(copy.id, TIMEOUT_MS) as t:
         if rows.num_rows:
@@ -163,4 +164,4 @@ def _typed(copy: _Copy, batch: pa.RecordBatch) -> Typed:
     """Returns the records as the target has them, and why others are none."""
     schema, config = copy.target.schema, LogConfig.from_overrides(copy.target.config)
     decoders = {"key": copy.keys, "value": copy.values}
-    return typed(pa.table(batch), decoders, schema.field, config)
+    return typed(pa.Table.from_batches([batch]), decoders, schema.field, config)

@@ -320,7 +320,7 @@ def _parsed_together(data: pa.Array, field: pa.Field) -> pa.Array | None:
     places = np.full(len(data), -1)
     there_at = to_numpy(data.is_valid())
     places[there_at] = np.arange(len(documents))
-    return made.take(pa.array(places, mask=~there_at))
+    return made.take(to_arrow(places, valid=there_at))
 
 
 def _is_exact(values: pa.Array) -> bool:

@@ -171,7 +171,7 @@ class _Player:
 
     def _play(self, batch: pa.RecordBatch, p: int, position: int) -> tuple[int, int, int]:
         """Plays a batch (L2, L3); returns how many went where."""
-        places, rows = self._told(pa.table(batch))
+        places, rows = self._told(pa.Table.from_batches([batch]))
         partitions = np.array([one.partition for one in places], np.int32)
         offsets = np.array([one.offset for one in places], np.int64)
         found = self._decoder.decoded(Columns(rows, partitions, offsets, 0, 0, 0), self._log)

@@ -116,9 +116,9 @@ def test_only_the_fields_that_are_named_are_read(url, log, view, monkeypatch):
     """By the option columns, and by a schema that has fewer fields, in lists too."""
     asked = []
 
-    def seen(store, pieces, *, columns):
+    def seen(store, pieces, *, columns, **more):
         asked.append(set(columns))
-        return read_pieces(store, pieces, columns=columns)
+        return read_pieces(store, pieces, columns=columns, **more)
 
     monkeypatch.setattr("clog.connector.read.task_read.read_pieces", seen)
     monkeypatch.setattr("clog.storage.read.table.read_pieces", seen)

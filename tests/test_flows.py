@@ -8,10 +8,9 @@ import pytest
 
 import clog
 from clog.cleaner import Cleaner
-from clog.storage import Log, values
+from clog.storage import Log
 
 ROOTS = tuple(str(Path(path).resolve()) for path in clog.__path__)
-STANDARD = str(Path(values.__file__).resolve())  # Stands for the standard library's dataclasses.
 FILES_MAX = {
     "append": 20,
     "open": 13,
@@ -32,7 +31,7 @@ def entered(do) -> set[str]:
 
     def note(frame, event, _):
         name = frame.f_code.co_filename
-        if event == "call" and name.startswith(ROOTS) and name != STANDARD:
+        if event == "call" and name.startswith(ROOTS):
             files.add(name)
 
     before = sys.getprofile()

@@ -47,9 +47,8 @@ from clog.cleaner.threads import (
     nap,
 )
 from clog.storage import Log
-from clog.storage.env import Clock, SystemClock, enough_memory
+from clog.storage.env import Clock, SystemClock, dataclass, enough_memory
 from clog.storage.errors import InvalidInputError, NotFoundError
-from clog.storage.values import dataclass
 
 logger = logging.getLogger(__name__)
 

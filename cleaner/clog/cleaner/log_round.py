@@ -106,7 +106,7 @@ from clog.storage.config.log_config import (
     fitting_defaults,
     with_defaults,
 )
-from clog.storage.env import Clock
+from clog.storage.env import Clock, dataclass
 from clog.storage.errors import (
     ClogError,
     CorruptionError,
@@ -121,7 +121,6 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.read.scan import KeyIndexCache
 from clog.storage.readers import NO_HOLDS, Holds, read_holds
 from clog.storage.transactions.several import finish_all
-from clog.storage.values import dataclass
 
 logger = logging.getLogger(__name__)
 

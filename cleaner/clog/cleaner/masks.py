@@ -60,6 +60,7 @@ from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import reading
 from clog.storage.config.log_config import order_text
+from clog.storage.env import dataclass
 from clog.storage.format.chunks import (
     Bitmap,
     Chunk,
@@ -80,7 +81,6 @@ from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.reader import BATCH_ROWS, open_ranges
 from clog.storage.read.scan import KeyIndexCache, piece_of, presence_column
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 _Kind = Literal["superseded", "tombstones"]
 

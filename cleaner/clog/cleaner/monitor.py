@@ -11,12 +11,11 @@ from dataclasses import asdict, field, replace
 from clog.cleaner.passes.run_pass import PassProgress
 from clog.cleaner.selection import Candidate, PassResult, overdue_ms
 from clog.storage.config.log_config import LogConfig
-from clog.storage.env import Clock, Shared
+from clog.storage.env import Clock, Shared, dataclass
 from clog.storage.format.manifest import Manifest
 from clog.storage.publications.publish import Kept, kept_for_views, overdue
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.readers import Reader
-from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

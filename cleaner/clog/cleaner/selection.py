@@ -22,12 +22,12 @@ from enum import StrEnum
 import numpy as np
 
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import dataclass
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import Manifest
 from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.readers import NO_HOLDS, NOTHING_HELD, HeldTombstones, Holds
-from clog.storage.values import dataclass
 
 TOMBSTONE_SHARE_MIN = 0.1
 """Expired tombstones are worth a pass of their own from this share of the clean part's records."""

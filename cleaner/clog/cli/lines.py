@@ -25,7 +25,7 @@ from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from clog.storage.values import dataclass
+from clog.storage.env import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -49,6 +49,7 @@ from clog.cli.cost import PRICES, bill
 from clog.cli.lines import keys_given, of_bytes, timestamps_of
 from clog.cli.options import integer, typed_schema
 from clog.cli.output import duration
+from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,
     CorruptionError,
@@ -57,7 +58,6 @@ from clog.storage.errors import (
     StoreUnavailableError,
 )
 from clog.storage.types.rows import RECORD_COLUMNS
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

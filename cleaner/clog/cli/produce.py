@@ -29,7 +29,7 @@ from clog.cli.options import (
     typed_schema,
 )
 from clog.cli.output import count, counted, print_note, stderr
-from clog.storage.values import dataclass
+from clog.storage.env import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

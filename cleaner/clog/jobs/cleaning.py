@@ -35,12 +35,11 @@ from clog.cleaner.selection import Stretch
 from clog.cleaner.threads import NAP_MS, CleanerThreads, StoppedError, Throttle, nap
 from clog.storage import Log
 from clog.storage.commit.handle import Handle
-from clog.storage.env import Clock, SystemIds
+from clog.storage.env import Clock, SystemIds, dataclass
 from clog.storage.errors import InvalidInputError, LogReplacedError
 from clog.storage.numpy_arrays import of_bytes
 from clog.storage.store.contract import Store
 from clog.storage.store.opening import Reach
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,10 +34,10 @@ from clog.bridge.decoding import (
 from clog.bridge.values import Decode, json_values, plain_keys
 from clog.storage import Log
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.types.columns import BYTES
-from clog.storage.values import dataclass
 
 TIMEOUT_MS: Final = 3_600_000
 

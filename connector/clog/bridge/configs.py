@@ -20,8 +20,8 @@ from clog.storage.config.log_config import (
     check_known,
     parse_overrides,
 )
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
-from clog.storage.values import dataclass
 
 STAY: Final = (
     "cleanup.policy",

@@ -45,6 +45,7 @@ from clog.bridge.values import (
 )
 from clog.storage import Log
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, SourceUndecodableError
 from clog.storage.kinds import widens, word_of
 from clog.storage.numpy_arrays import to_arrow, to_numpy
@@ -59,7 +60,6 @@ from clog.storage.types.conform import (
     type_problem,
 )
 from clog.storage.types.evolve import evolution_to
-from clog.storage.values import dataclass
 
 DEBEZIUM: Final = "debezium-"
 FORMATS: Final = ("json", "avro", "protobuf", "connect-json")

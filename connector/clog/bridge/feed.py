@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from clog.bridge.topic import Cluster
-from clog.storage.values import dataclass
+from clog.storage.env import dataclass
 
 MESSAGES: Final = 5000
 """At once, of small ones; of large ones so many as have about `TAKEN_BYTES`."""

@@ -30,7 +30,7 @@ from clog.bridge.records import Columns, columns_of, joined
 from clog.bridge.target import ID, Batch, LogSettings, Target, first_record, opened
 from clog.bridge.topic import Address, Cluster, Extent, Topic, address_of
 from clog.storage import Log
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
     ClogError,
     InvalidInputError,
@@ -40,7 +40,6 @@ from clog.storage.errors import (
     SourceUnavailableError,
 )
 from clog.storage.format.log_info import GIVEN_OFFSETS
-from clog.storage.values import dataclass
 
 BATCH_BYTES: Final = 56 << 20
 """Somewhat below ``object.bytes``: what is more makes a second, small object."""

@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from clog.storage.env import dataclass
 from clog.storage.numpy_arrays import of_bytes
 from clog.storage.objects.records import of_headers
-from clog.storage.values import dataclass
 
 TIMESTAMP_HEADER: Final = b"clog.mirror.timestamp"
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")

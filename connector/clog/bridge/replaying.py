@@ -38,13 +38,12 @@ from clog.bridge.target import ID, LogSettings, opened
 from clog.storage import Log
 from clog.storage.append import check_takes_offsets
 from clog.storage.config.log_config import LogConfig
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.objects.records import of_headers
 from clog.storage.types.columns import BYTES
-from clog.storage.values import dataclass
 
 _TIMEOUT_MS: Final = 3_600_000
 

@@ -31,7 +31,7 @@ from clog.bridge.feed import OPTIONS, At, Feed
 from clog.bridge.records import TIMESTAMP_HEADER
 from clog.bridge.topic import Address, Cluster, Topic, address_of
 from clog.storage import Log
-from clog.storage.env import Clock, SystemClock
+from clog.storage.env import Clock, SystemClock, dataclass
 from clog.storage.errors import (
     ClogError,
     InvalidInputError,
@@ -44,7 +44,6 @@ from clog.storage.errors import (
 from clog.storage.format.transactions import Position
 from clog.storage.transactions.transaction import check_missed
 from clog.storage.types.columns import BYTES
-from clog.storage.values import dataclass
 
 OFFSET_HEADER: Final = "clog.offset"
 LOG_HEADER: Final = "clog.log"

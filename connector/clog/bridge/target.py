@@ -42,7 +42,7 @@ from clog.bridge.records import Columns, columns_of
 from clog.bridge.topic import Address, Cluster, Topic
 from clog.storage import Log, Transaction
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig
-from clog.storage.env import Clock, Ids
+from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -57,7 +57,6 @@ from clog.storage.errors import (
     SourceUndecodableError,
 )
 from clog.storage.format.documents import NONE
-from clog.storage.values import dataclass
 
 ID: Final = "clog-mirror"
 """Of the transactions of every mirror."""

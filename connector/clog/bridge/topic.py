@@ -18,14 +18,13 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from clog.storage.env import install_extra
+from clog.storage.env import dataclass, install_extra
 from clog.storage.errors import (
     ClogError,
     InvalidInputError,
     NotFoundError,
     SourceUnavailableError,
 )
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import confluent_kafka as kafka

@@ -22,10 +22,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.env import install_extra
+from clog.storage.env import dataclass, install_extra
 from clog.storage.errors import InvalidInputError
 from clog.storage.types.conform import from_json, parsed_json
-from clog.storage.values import dataclass
 
 HEADER_BYTES: Final = 5
 """Of a registry's header: a zero byte, and four of the schema's id."""

@@ -26,11 +26,10 @@ from clog.bridge.records import columns_of, joined
 from clog.bridge.target import LogSettings, Target, opened
 from clog.bridge.topic import Cluster, address_of
 from clog.storage import READ_SCHEMA, Log
-from clog.storage.env import SystemClock, SystemIds
+from clog.storage.env import SystemClock, SystemIds, dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.types.columns import BYTES
-from clog.storage.values import dataclass
 
 _PIECE_BYTES: Final = 64 << 20
 _SHOWN_MAX: Final = 10

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from clog.connector.positions import Position, Since, Times, parse_position, parse_times
 from clog.storage.config import definitions
+from clog.storage.env import dataclass
 from clog.storage.errors import OptionError
 from clog.storage.store.opening import redact
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.log import Log

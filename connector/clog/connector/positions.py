@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from clog.storage.config import definitions
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, OptionError
-from clog.storage.values import dataclass
 
 EARLIEST, LATEST = -2, -1
 Position = Literal["earliest", "latest"] | Mapping[int, int]

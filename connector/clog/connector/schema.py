@@ -44,9 +44,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from clog.storage.env import dataclass
 from clog.storage.errors import ClogError, InvalidInputError, OptionError
 from clog.storage.types import rows
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

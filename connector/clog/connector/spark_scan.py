@@ -32,9 +32,9 @@ import xxhash
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import LongType, StructField, StructType
 
+from clog.storage.env import dataclass
 from clog.storage.format.documents import NONE
 from clog.storage.numpy_arrays import to_arrow
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from clog.connector.options import read_options, texts_of
-from clog.storage.values import dataclass
+from clog.storage.env import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

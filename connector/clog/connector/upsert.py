@@ -35,9 +35,9 @@ from clog.connector.write.text_rules import (
 )
 from clog.connector.write.write_task import QUERY_ID, RUN_ID, local_property, opened_or_created
 from clog.connector.write.writers import introduce, is_known
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, LogReplacedError, OptionError
 from clog.storage.store.opening import redact
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -35,8 +35,8 @@ from typing import Any
 
 from xxhash import xxh3_64_digest, xxh3_64_hexdigest
 
+from clog.storage.env import dataclass
 from clog.storage.format.log_info import LogSchema, schema_from_json, schema_to_json
-from clog.storage.values import dataclass
 
 Row = tuple[bytes, int, int, int, bytes | None]
 """Key, partition, offset, timestamp in µs, value."""

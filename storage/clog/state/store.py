@@ -44,7 +44,7 @@ from clog.state.sqlite_file import Row
 from clog.state.table import POLL_MS, Follower, Refreshed
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig, order_text
-from clog.storage.env import Clock, Ids, Shared, SystemClock, SystemIds, register
+from clog.storage.env import Clock, Ids, Shared, SystemClock, SystemIds, dataclass, register
 from clog.storage.errors import (
     ClogError,
     CommitConflictError,
@@ -73,7 +73,6 @@ from clog.storage.transactions.transaction import (
     check_reachable,
     next_offsets,
 )
-from clog.storage.values import dataclass
 
 TIMEOUT_MS = 3_600_000
 """Of a commit's transaction, which begins when the commit does."""

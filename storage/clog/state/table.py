@@ -44,7 +44,7 @@ from clog.state.sqlite_file import (
 )
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import order_text
-from clog.storage.env import Clock, Shared, SystemClock, SystemIds
+from clog.storage.env import Clock, Shared, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
     ClogError,
     CorruptionError,
@@ -67,7 +67,6 @@ from clog.storage.read.table import (
 from clog.storage.readers import NamedReader, check_name, holding_reader
 from clog.storage.store import store_at
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 
 def _newest_generation(folder: Path, name: str) -> int:

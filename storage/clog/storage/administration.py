@@ -42,7 +42,7 @@ from clog.storage.config.log_config import (
     parse_overrides,
     without_idle,
 )
-from clog.storage.env import Clock, Ids
+from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -87,7 +87,6 @@ from clog.storage.store.contract import Store, StoredObject, is_temporary
 from clog.storage.types.columns import schema_of
 from clog.storage.types.evolve import evolved, fields_from_words
 from clog.storage.types.rows import KEY_COLUMNS, schema_of_rows
-from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 

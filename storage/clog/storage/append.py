@@ -23,6 +23,7 @@ from clog.storage.commit.proposals import (
     order_needed,
 )
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, NotFoundError
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.commits import Commit, Head, edit_of, read_commit
@@ -34,7 +35,6 @@ from clog.storage.objects.records import Appendable, ContentHash, loaded, to_rec
 from clog.storage.objects.writer import DataObject, ObjectWriter, given_back, record_sizes
 from clog.storage.store.contract import Store
 from clog.storage.types.columns import OFFSET, rows_of, shaped
-from clog.storage.values import dataclass
 
 
 def producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool) -> Writer:

@@ -26,7 +26,7 @@ from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import edits_back_to
 from clog.storage.commit.versions import reading
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -57,7 +57,6 @@ from clog.storage.store.contract import Store, together
 from clog.storage.store.opening import Reach, redact
 from clog.storage.transactions.ids import participant_id, state_of
 from clog.storage.transactions.several import finish_all, open_other
-from clog.storage.values import dataclass
 
 CUTS_MAX: Final = 128
 """The home's head repeats them in each commit."""

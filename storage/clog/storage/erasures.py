@@ -16,6 +16,7 @@ from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import AppendRequest
 from clog.storage.config.log_config import LogConfig
 from clog.storage.diagnostics.erasures import pending_reason
+from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,
     CommitStateUnknownError,
@@ -40,7 +41,6 @@ from clog.storage.objects.orders import header_orders
 from clog.storage.objects.writer import DataObject, given_back
 from clog.storage.read.lookup import asked_keys, python_keys, records_of_keys
 from clog.storage.readers import Holds, read_holds
-from clog.storage.values import dataclass
 
 OPERATION: Final = "erase"
 PENDING: Final = "pending"

@@ -30,8 +30,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from clog.storage.env import dataclass
 from clog.storage.numpy_arrays import dtype_of, of_bytes, of_numbers, to_arrow, validity
-from clog.storage.values import dataclass
 
 DECIMAL_DIGITS_MAX: Final = 76
 KEY_DIGITS_MAX: Final = 38

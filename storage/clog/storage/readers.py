@@ -41,7 +41,7 @@ import pyarrow as pa
 from clog.storage.commit.handle import Handle
 from clog.storage.config.definitions import LONG_MAX
 from clog.storage.config.log_config import LogConfig
-from clog.storage.env import Shared
+from clog.storage.env import Shared, dataclass
 from clog.storage.errors import (
     ClogError,
     CorruptionError,
@@ -61,7 +61,6 @@ from clog.storage.numpy_arrays import Mask, Offsets
 from clog.storage.read.following import POLL_MS, Followed, Following, reading_of
 from clog.storage.read.scan import by_partition, check_start, missed_deletes
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 COMMIT_INTERVAL_MS = 10_000
 EXPIRES_AFTER_MS = 7 * 86_400_000

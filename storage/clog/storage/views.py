@@ -3,8 +3,7 @@ looking at it. `publications` has a module for each, which knows how it is writt
 """
 
 import re
-
-from clog.storage.values import dataclass
+from dataclasses import dataclass
 
 UUID = "-".join(f"[0-9a-f]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
 

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from clog.storage import values
+from clog.storage import env as values
 
 
 def classes(dataclass):

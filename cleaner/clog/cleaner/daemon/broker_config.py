@@ -38,13 +38,12 @@ from clog.storage.config.log_config import (
     parse_overrides,
     parse_value,
 )
-from clog.storage.env import Clock, Ids
+from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, StoreUnavailableError
 from clog.storage.keys.hashing import ALGORITHMS
 from clog.storage.store import open_store
 from clog.storage.store.contract import Store
 from clog.storage.store.opening import LOG_FOLDER, LogsBelow, find_logs, redact
-from clog.storage.values import dataclass
 
 OF_THE_CLEANER = frozenset(
     {

@@ -45,9 +45,9 @@ from clog.cleaner.cleaner import Cleaner
 from clog.cleaner.monitor import Activity, LogState, PartitionState
 from clog.cleaner.selection import PassStats
 from clog.storage import Reader
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 from clog.storage.store.contract import Store, StoredObject, WrappingStore, coalesce
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

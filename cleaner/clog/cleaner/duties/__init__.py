@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig, with_defaults
+from clog.storage.env import dataclass
 from clog.storage.format.commits import Commit, Edit, Head
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 _Plan = TypeVar("_Plan")
 

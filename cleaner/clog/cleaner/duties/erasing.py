@@ -35,6 +35,7 @@ from clog.storage.diagnostics.erasures import (
     tombstones_due_ms,
     undecided_below,
 )
+from clog.storage.env import dataclass
 from clog.storage.erasures import OPERATION, receipts_of
 from clog.storage.errors import CommitConflictError, CorruptionError
 from clog.storage.format import documents
@@ -72,7 +73,6 @@ from clog.storage.objects.reader import read_rows
 from clog.storage.read.scan import asked_bytes, stored_index
 from clog.storage.readers import read_holds
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError, ahead
-from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 TRIES_MAX = 5

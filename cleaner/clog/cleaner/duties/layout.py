@@ -77,6 +77,7 @@ from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.versions import file_missing
 from clog.storage.config.definitions import Compression
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError, VersionExpiredError
 from clog.storage.format.chunks import Chunk, Replacement, Segment
 from clog.storage.format.commits import Commit, Edit, read_commit
@@ -87,7 +88,6 @@ from clog.storage.objects.writer import DataObject, rewritten_chunk
 from clog.storage.read.copy import Wanted, read_or_copy
 from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of
 from clog.storage.store.contract import Store, WrappingStore, ahead
-from clog.storage.values import dataclass
 
 ROUND_BYTES_MAX = 256 << 20
 

@@ -21,7 +21,7 @@ from functools import cached_property
 from clog.cleaner.duties import Work
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
-from clog.storage.env import Clock
+from clog.storage.env import Clock, dataclass
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -32,7 +32,6 @@ from clog.storage.errors import (
 )
 from clog.storage.publications.publish import Publications
 from clog.storage.store.contract import StoreRefusedError
-from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 logger = logging.getLogger(__name__)

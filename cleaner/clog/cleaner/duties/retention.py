@@ -14,6 +14,7 @@ from clog.cleaner.duties import Work, commit_due
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import dataclass
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -24,7 +25,6 @@ from clog.storage.format.columns import new_jitter_ms
 from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import Manifest
-from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ from clog.storage.commit.committer import (
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version, try_read
 from clog.storage.config.log_config import LogConfig
-from clog.storage.env import Clock
+from clog.storage.env import Clock, dataclass
 from clog.storage.errors import CorruptionError, InvalidInputError, VersionExpiredError
 from clog.storage.format import documents
 from clog.storage.format.answers import Combined
@@ -92,7 +92,6 @@ from clog.storage.store.contract import (
     StoreRefusedError,
     is_temporary,
 )
-from clog.storage.values import dataclass
 from clog.storage.views import DELTA, FORMATS
 
 _LOGGER = logging.getLogger(__name__)

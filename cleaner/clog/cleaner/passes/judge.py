@@ -50,6 +50,7 @@ import pyarrow.compute as pc
 from clog.cleaner.passes.offset_map import FoundDead, KeyHasher, MappedRange, OffsetMap
 from clog.cleaner.selection import earliest_horizon_ms
 from clog.cleaner.threads import ALONE, CleanerThreads
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.documents import NONE
@@ -66,7 +67,6 @@ from clog.storage.read.scan import (
 )
 from clog.storage.readers import NOTHING_HELD, HeldTombstones
 from clog.storage.store.contract import Store, ahead
-from clog.storage.values import dataclass
 
 KEYS_MAX = 1 << 20
 """Distinct dirty keys that are noted at most: 8 MiB."""

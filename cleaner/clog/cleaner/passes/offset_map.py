@@ -92,6 +92,7 @@ from clog.cleaner.threads import (
     CleanerThreads,
     map_slots,
 )
+from clog.storage.env import dataclass
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.manifest import Manifest
 from clog.storage.keys.hashing import hash_keys
@@ -99,7 +100,6 @@ from clog.storage.numpy_arrays import Hashes, Mask, Offsets, to_numpy
 from clog.storage.objects.orders import Ordering, Pairs, suspects
 from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.cleaner.passes.judge import IndexFilter

@@ -46,6 +46,7 @@ from clog.cleaner.threads import CleanerThreads
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import order_text
+from clog.storage.env import dataclass
 from clog.storage.format.chunks import Chunk, DeadMark, Replacement, read_bitmap, write_dead_rows
 from clog.storage.format.commits import Commit, Edit
 from clog.storage.format.manifest import Manifest, apply
@@ -62,7 +63,6 @@ from clog.storage.read.scan import (
 )
 from clog.storage.readers import NOTHING_HELD, HeldTombstones
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 TOMBSTONES_MAX = 1 << 20
 """So many tombstones go by one pass; the others by the next."""

@@ -72,6 +72,7 @@ from clog.cleaner.selection import (
 )
 from clog.cleaner.threads import Call, CleanerThreads
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import Chunk, DeadMark, Replacement, read_bitmap, write_dead_rows
 from clog.storage.format.documents import NONE
@@ -88,7 +89,6 @@ from clog.storage.read.scan import (
     presence_column,
 )
 from clog.storage.store.contract import Store, ahead
-from clog.storage.values import dataclass
 
 _RETENTION_SHARE = 10
 """What merges is of one ``segment.ms``, or of ``retention.ms`` divided by this."""

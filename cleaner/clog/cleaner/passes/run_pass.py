@@ -121,7 +121,7 @@ from clog.cleaner.threads import (
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import file_missing
 from clog.storage.config.log_config import LogConfig, order_text
-from clog.storage.env import Clock
+from clog.storage.env import Clock, dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import TIME_MS_MAX, Chunk, ChunkHorizon, DeadMark, Replacement
 from clog.storage.format.commits import Commit, Edit
@@ -131,7 +131,6 @@ from clog.storage.format.manifest import Manifest, apply
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.read.scan import ordering_of
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 
 class SourcesChangedError(Exception):

@@ -57,7 +57,7 @@ from clog.bridge.postgres.source import (
 )
 from clog.bridge.postgres.tables import Changes, Decoded, Relation, Truncated, sliced
 from clog.bridge.postgres.types import TablePlan, plan_of
-from clog.storage.env import Clock, Ids, SystemClock, SystemIds
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
     InvalidInputError,
     SourceError,
@@ -65,7 +65,6 @@ from clog.storage.errors import (
     SourceReplacedError,
 )
 from clog.storage.keys.hashing import fingerprints_of, key_bytes
-from clog.storage.values import dataclass
 
 INTERVAL_MS: Final = 250
 """How long changes wait for others at most, while nothing else is committed."""

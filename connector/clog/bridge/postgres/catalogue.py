@@ -25,8 +25,8 @@ from urllib.parse import quote
 
 from clog.bridge.postgres.source import Queries, Source, literal, quoted
 from clog.bridge.postgres.tables import Column, Relation
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, NotFoundError
-from clog.storage.values import dataclass
 
 _TABLES: Final = """
 select c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,

@@ -35,7 +35,7 @@ from clog.bridge.postgres.types import TablePlan
 from clog.storage import Log
 from clog.storage.append import partitions_of
 from clog.storage.commit.handle import Handle
-from clog.storage.env import Clock, Ids
+from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -48,7 +48,6 @@ from clog.storage.numpy_arrays import to_arrow
 from clog.storage.store.contract import together
 from clog.storage.transactions.transaction import TIMEOUT_MS_MAX, Transaction
 from clog.storage.types.columns import arrow_schema
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.read.table import Table

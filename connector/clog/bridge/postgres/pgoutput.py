@@ -35,9 +35,9 @@ from clog.bridge.postgres.tables import (
     Truncated,
 )
 from clog.bridge.postgres.types import TablePlan
+from clog.storage.env import dataclass
 from clog.storage.errors import SourceError
 from clog.storage.numpy_arrays import BYTES_MAX, to_arrow
-from clog.storage.values import dataclass
 
 OPTIONS: Final[Mapping[str, str]] = {"proto_version": "1"}
 """How the stream is asked for, beside the publications."""

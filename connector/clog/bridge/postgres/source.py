@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from clog.bridge.postgres.types import session_options
-from clog.storage.env import install_extra
+from clog.storage.env import dataclass, install_extra
 from clog.storage.errors import (
     InvalidInputError,
     SourceError,
@@ -28,7 +28,6 @@ from clog.storage.errors import (
     SourceReplacedError,
     SourceUnavailableError,
 )
-from clog.storage.values import dataclass
 
 SCHEMES: Final = ("postgres://", "postgresql://")
 VERSION_MIN: Final = 140_000

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.values import dataclass
+from clog.storage.env import dataclass
 
 _Flags = np.ndarray[Any, Any]
 

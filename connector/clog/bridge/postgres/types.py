@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, SourceError
 from clog.storage.numpy_arrays import to_arrow, to_numpy, validity_of
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.bridge.postgres.tables import Column

@@ -35,8 +35,8 @@ from clog.connector.schema import (
     shallow_iterator,
     table_of_read,
 )
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, OptionError
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,
     LogReplacedError,
@@ -15,7 +16,6 @@ from clog.storage.errors import (
     OffsetOutOfRangeError,
 )
 from clog.storage.read.scan import missed_deletes
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.connector.positions import Planned

@@ -32,8 +32,8 @@ from pyspark.sql.datasource import InputPartition
 from clog.connector.options import Location, ReadOptions
 from clog.connector.positions import Position, Since, Times, check_all_named, resolve
 from clog.connector.schema import TableColumns
+from clog.storage.env import dataclass
 from clog.storage.errors import OptionError
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.commit.handle import Handle

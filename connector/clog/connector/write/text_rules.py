@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, OptionError, UnsupportedFormatError
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

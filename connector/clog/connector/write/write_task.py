@@ -36,13 +36,13 @@ from clog.connector.schema import (
     with_our_names,
 )
 from clog.storage.config.definitions import Compression
+from clog.storage.env import dataclass
 from clog.storage.errors import (
     AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
     OptionError,
 )
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

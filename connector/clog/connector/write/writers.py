@@ -55,8 +55,8 @@ from clog.connector.write.write_task import (
     plan_write,
     write_task,
 )
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, LogReplacedError, NotFoundError, OptionError
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -61,7 +61,7 @@ from clog.storage.commit.proposals import (
     read_proposal,
 )
 from clog.storage.commit.tip import Tip, try_read
-from clog.storage.env import Clock, Ids, register
+from clog.storage.env import Clock, Ids, dataclass, register
 from clog.storage.errors import (
     ClogError,
     CommitConflictError,
@@ -80,7 +80,6 @@ from clog.storage.store.contract import (
     StoreRefusedError,
     ahead,
 )
-from clog.storage.values import dataclass
 
 ELIGIBLE_MS = 60_000
 """So long after it was posted a proposal is taken along at most: none wakes days later."""

@@ -47,7 +47,7 @@ from typing import Protocol, TypeVar
 
 from clog.storage.commit.tip import Block, RecentEdits, Tip, block_body, read_block
 from clog.storage.commit.versions import replay
-from clog.storage.env import Clock, Ids, ManualClock
+from clog.storage.env import Clock, Ids, ManualClock, dataclass
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -91,7 +91,6 @@ from clog.storage.store.contract import (
     WrappingStore,
 )
 from clog.storage.store.local import LocalStore
-from clog.storage.values import dataclass
 
 LOSSES_MAX = 200
 """Lost races after which a commit gives up."""

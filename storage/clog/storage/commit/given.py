@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.commits import Head
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import GIVEN_OFFSETS
 from clog.storage.objects.writer import DataObject, partition_order
-from clog.storage.values import dataclass
 
 _Ints = np.ndarray[Any, Any]
 ENDS_MAX: Final = 1 << 62

@@ -54,7 +54,7 @@ from clog.storage.commit.versions import (
     manifest_of,
     replay,
 )
-from clog.storage.env import Clock, Ids, Shared, register
+from clog.storage.env import Clock, Ids, Shared, dataclass, register
 from clog.storage.errors import (
     ClogError,
     CommitStateUnknownError,
@@ -70,7 +70,6 @@ from clog.storage.format.transactions import WriterEntry
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.store.contract import Store, StoreRefusedError
 from clog.storage.store.opening import Reach
-from clog.storage.values import dataclass
 
 GROUP_APPENDS_MAX = 64
 """Appends in one commit: as many writers may enter the head at once."""

@@ -21,6 +21,7 @@ from typing import Annotated
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.given import Bound, Covered, bind_given, refused
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import dataclass
 from clog.storage.errors import CommitConflictError, InvalidInputError
 from clog.storage.format import documents
 from clog.storage.format.chunks import Append, Chunk
@@ -59,7 +60,6 @@ from clog.storage.format.transactions import (
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.objects.writer import DataObject
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 BEFORE_THE_FIRST = -1
 """The sequence of a stream that is known, but has no records in the log yet."""

@@ -28,7 +28,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
-from clog.storage.env import Clock
+from clog.storage.env import Clock, dataclass
 from clog.storage.errors import (
     CommitStateUnknownError,
     CorruptionError,
@@ -43,7 +43,6 @@ from clog.storage.format.commits import HINT_STRIDE, Commit, EditRecord, read_co
 from clog.storage.format.documents import body_json
 from clog.storage.format.manifest import mixed_histories
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError, Within
-from clog.storage.values import dataclass
 
 FOLLOW_STEPS_MAX = 4
 """A handle further behind than this searches from the hint instead of walking."""

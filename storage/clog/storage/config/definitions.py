@@ -9,7 +9,7 @@ with the settings of processes.
 import re
 from datetime import UTC, datetime
 
-from clog.storage.values import dataclass
+from clog.storage.env import dataclass
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1

@@ -35,8 +35,8 @@ from clog.storage.config.definitions import (
     Text,
     Value,
 )
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
-from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)

@@ -14,6 +14,7 @@ from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version
 from clog.storage.config.log_config import LogConfig
 from clog.storage.diagnostics.erasures import pending_reason
+from clog.storage.env import dataclass
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.commits import Commit, Edit, EditRecord, Head, edit_of, read_commit
 from clog.storage.format.documents import NONE
@@ -27,7 +28,6 @@ from clog.storage.read.scan import partitions_named
 from clog.storage.readers import read_holds
 from clog.storage.store.contract import Store
 from clog.storage.types.evolve import schema_words
-from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

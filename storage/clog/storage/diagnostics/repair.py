@@ -45,6 +45,7 @@ from clog.storage.diagnostics.verify import (
     segment_findings,
     verify_log,
 )
+from clog.storage.env import dataclass
 from clog.storage.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -69,7 +70,6 @@ from clog.storage.format.commits import (
 from clog.storage.format.documents import body_json
 from clog.storage.format.manifest import read_snapshot, unpage
 from clog.storage.store.contract import Store, StoredObject, WrappingStore, not_found
-from clog.storage.values import dataclass
 
 _FOLLOWS = (
     *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),

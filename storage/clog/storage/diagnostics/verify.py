@@ -41,6 +41,7 @@ from clog.storage.commit.tip import (
 from clog.storage.commit.versions import manifest_of, replay
 from clog.storage.config.log_config import LogConfig
 from clog.storage.diagnostics.verify_objects import OnProgress, by_object, object_messages
+from clog.storage.env import dataclass
 from clog.storage.errors import (
     CorruptionError,
     InvalidInputError,
@@ -79,7 +80,6 @@ from clog.storage.publications.publish import foreign_table, kept_for_views, vie
 from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
 from clog.storage.read.table import plan_table, table_batches
 from clog.storage.store.contract import Store, ahead
-from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 ROWS_MAX = 1 << 24

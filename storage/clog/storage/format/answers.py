@@ -6,6 +6,7 @@ follow. Answers are forgotten up to version ``first``.
 from dataclasses import replace
 from typing import Annotated, Final
 
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format.documents import (
     AUTHOR,
@@ -17,7 +18,6 @@ from clog.storage.format.documents import (
     row,
     seq,
 )
-from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format.documents import (
     BESIDE,
@@ -69,7 +70,6 @@ from clog.storage.format.transactions import (
     find_unended,
 )
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.format.commits import Edit

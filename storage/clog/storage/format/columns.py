@@ -27,6 +27,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.documents import (
@@ -40,7 +41,6 @@ from clog.storage.format.documents import (
     whole,
 )
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.format.chunks import Append, Chunk, Replacement

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from typing import Annotated, Any, Final
 
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.answers import COMBINED, COMBINING, Combined, Combining
@@ -134,7 +135,6 @@ from clog.storage.format.transactions import (
 )
 from clog.storage.format.writers import PAGE, PAGED_WRITERS, PagedWriters, PageRef
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 HINT_STRIDE = 4
 """Commits whose version is divisible by this carry all edits since the snapshot, and move the hint.

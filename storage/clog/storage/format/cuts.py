@@ -9,6 +9,7 @@ the head alone, and says whose it is.
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
+from clog.storage.env import dataclass
 from clog.storage.format import documents
 from clog.storage.format.documents import (
     BESIDE,
@@ -32,7 +33,6 @@ from clog.storage.format.documents import (
     table,
 )
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 _LOGS_BYTES_MAX = 1 << 10
 """The head repeats its cuts in each commit. Part of the format."""

@@ -32,9 +32,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_args
 
 import xxhash
 
-from clog.storage.env import UPGRADE, enough_memory
+from clog.storage.env import UPGRADE, dataclass, enough_memory
 from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
-from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 if TYPE_CHECKING:

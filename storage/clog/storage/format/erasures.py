@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any, Final
 
+from clog.storage.env import dataclass
 from clog.storage.format import documents
 from clog.storage.format.documents import (
     HEX,
@@ -33,7 +34,6 @@ from clog.storage.format.documents import (
     table,
 )
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 KEYS_MAX: Final = 100_000
 """Of one request. Part of the format."""

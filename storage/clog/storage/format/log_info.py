@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final
 
-from clog.storage.env import UPGRADE
+from clog.storage.env import UPGRADE, dataclass
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
 from clog.storage.format.documents import (
     INT,
@@ -33,7 +33,6 @@ from clog.storage.format.documents import (
     whole,
 )
 from clog.storage.kinds import DECIMAL_DIGITS_MAX, KEY_DIGITS_MAX, kind_named, numbers_in, widens
-from clog.storage.values import dataclass
 
 DEAD_ROWS = "dead-rows"
 TRANSACTIONS = "transactions"

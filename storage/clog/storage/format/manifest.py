@@ -19,6 +19,7 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Annotated, Any
 
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.chunks import (
@@ -76,7 +77,6 @@ from clog.storage.format.transactions import (
     markers_from_json,
 )
 from clog.storage.store.contract import ObjectExistsError, Store
-from clog.storage.values import dataclass
 
 PAGE_CHUNKS_MIN = 256
 """Sealed segments stay in the snapshot itself until they have so many chunks."""

@@ -21,6 +21,7 @@ from dataclasses import field, replace
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.documents import (
@@ -52,7 +53,6 @@ from clog.storage.format.documents import (
     tuple_of,
 )
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 TRANSACTION = "transaction"
 """The kind of the writer entries."""

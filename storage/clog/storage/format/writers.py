@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import xxhash
 
-from clog.storage.env import Shared, register
+from clog.storage.env import Shared, dataclass, register
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
 from clog.storage.format.documents import (
@@ -50,7 +50,6 @@ from clog.storage.format.transactions import (
     with_writers,
 )
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     from clog.storage.format.commits import Head

@@ -20,8 +20,8 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from clog.storage.env import dataclass
 from clog.storage.keys.hashing import hash_keys
-from clog.storage.values import dataclass
 
 BLOCK_ROWS = 1 << 15
 """Rows of a block where nothing else bounds it."""

@@ -20,6 +20,7 @@ import pyarrow as pa
 import xxhash
 
 from clog.storage.config.definitions import ZSTD, Compression
+from clog.storage.env import dataclass
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema
 from clog.storage.keys import key_index
@@ -50,7 +51,6 @@ from clog.storage.objects.writer import (
 )
 from clog.storage.store.contract import Store
 from clog.storage.types.columns import OFFSET
-from clog.storage.values import dataclass
 
 _GATHER_ROWS = 1 << 14
 _GATHER_BYTES = 4 << 20

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.config.log_config import HEADER, OFFSET, LogConfig
+from clog.storage.env import dataclass
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
-from clog.storage.values import dataclass
 
 ORDER_MAX: Final = (1 << 62) - 1
 """The highest order of a header: a tombstone near 2^63 would win for ever."""

@@ -50,7 +50,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import xxhash
 
-from clog.storage.env import enough_memory
+from clog.storage.env import dataclass, enough_memory
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef
 from clog.storage.format.log_info import LogSchema
@@ -64,7 +64,6 @@ from clog.storage.types.columns import (
     leaves_of,
     projected,
 )
-from clog.storage.values import dataclass
 
 BATCH_ROWS = 16384
 """Default of ``batch_rows``: the most rows of a batch."""

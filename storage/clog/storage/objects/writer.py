@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from clog.storage.config.definitions import ZSTD, Compression
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 from clog.storage.format.chunks import Chunk, ObjectRef
 from clog.storage.format.documents import (
@@ -73,7 +74,6 @@ from clog.storage.types.columns import (
     value_sizes,
     with_ids,
 )
-from clog.storage.values import dataclass
 
 GROUP_BYTES = 4 << 20
 GROUP_BYTES_MIN = 1 << 20

@@ -37,6 +37,7 @@ import pyarrow as pa
 
 from clog.storage.commit.committer import SKEW_MS_MAX
 from clog.storage.commit.tip import StandingLog
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format import documents
 from clog.storage.format.log_info import LIST, MAP, STRUCT, LogSchema, SchemaField
@@ -54,7 +55,6 @@ from clog.storage.publications.source import (
     uuid_of,
 )
 from clog.storage.store.contract import Store, StoredObject
-from clog.storage.values import dataclass
 from clog.storage.views import DELTA, UUID
 
 MAPS: Final = ("partitionValues", "tags", "options", "configuration")

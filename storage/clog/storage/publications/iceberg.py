@@ -24,6 +24,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from clog.storage.commit.tip import StandingLog
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.format import documents
 from clog.storage.format.log_info import KEY_ID, LIST, MAP, STRUCT, VALUE_ID, LogSchema, SchemaField
@@ -40,7 +41,6 @@ from clog.storage.publications.source import (
     says,
     uuid_of,
 )
-from clog.storage.values import dataclass
 from clog.storage.views import ICEBERG
 
 HINT: Final = "metadata/version-hint.text"

@@ -37,7 +37,7 @@ from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import StandingLog
 from clog.storage.commit.versions import version_at_time
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, with_defaults
-from clog.storage.env import Shared
+from clog.storage.env import Shared, dataclass
 from clog.storage.errors import (
     CommitConflictError,
     CorruptionError,
@@ -63,7 +63,6 @@ from clog.storage.publications.source import (
     table_state,
 )
 from clog.storage.store.contract import Store, StoredObject, StoreRefusedError
-from clog.storage.values import dataclass
 from clog.storage.views import FORMATS, ViewFormat
 
 PARTS = 8

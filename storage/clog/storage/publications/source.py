@@ -17,6 +17,7 @@ import numpy as np
 import xxhash
 
 from clog.storage.commit.handle import Handle
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 from clog.storage.format.chunks import ObjectRef
 from clog.storage.format.columns import CHANGED, END, START
@@ -27,7 +28,6 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.numpy_arrays import Mask
 from clog.storage.read.hidden_rows import view_masks
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError
-from clog.storage.values import dataclass
 
 WITHDRAWN: Final = "withdrawn"
 """What a version without files says of itself, with the time."""

@@ -5,9 +5,9 @@ Here and not in the cleaner because the table view and `describe` ask the same.
 """
 
 from clog.storage.config.log_config import LogConfig
+from clog.storage.env import dataclass
 from clog.storage.format.chunks import Segment
 from clog.storage.format.manifest import Manifest
-from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

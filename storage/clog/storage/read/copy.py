@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.config.definitions import Compression
+from clog.storage.env import dataclass
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, Chunk, ObjectRef, Rows
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema
@@ -63,7 +64,6 @@ from clog.storage.objects.writer import (
 from clog.storage.read.scan import ReadPiece, dead_rows_of, open_run, read_pieces
 from clog.storage.store.contract import Store, WrappingStore
 from clog.storage.types.columns import DELETE_HORIZON, OFFSET, column_types, leaf_sizes
-from clog.storage.values import dataclass
 
 CODECS: Final = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
 """Parquet's numbers of the codecs that logs may be configured for."""

@@ -26,6 +26,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema
@@ -34,7 +35,6 @@ from clog.storage.objects.reader import Choose
 from clog.storage.read.scan import ReadPiece, read_schema
 from clog.storage.types.columns import arrow_schema, lone_leaves, projected, shaped
 from clog.storage.types.rows import RECORD_COLUMNS, Shown, TableColumns
-from clog.storage.values import dataclass
 
 _OF_PIECES: Final = frozenset(("partition", "offset", "timestamp"))
 """Columns that pieces tell something of."""

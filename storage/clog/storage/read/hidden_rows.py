@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from clog.storage.commit.versions import reading
+from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import ObjectRef
 from clog.storage.format.manifest import Manifest
@@ -32,7 +33,6 @@ from clog.storage.objects.reader import BATCH_ROWS, open_ranges
 from clog.storage.read.scan import ReadPiece, dead_rows_of
 from clog.storage.read.table import TablePlan, plan_table, table_batches
 from clog.storage.store.contract import Store
-from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

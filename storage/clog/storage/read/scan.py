@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from clog.storage.commit.versions import reading
 from clog.storage.config.log_config import STRATEGY, LogConfig
-from clog.storage.env import Shared
+from clog.storage.env import Shared, dataclass
 from clog.storage.errors import CorruptionError, InvalidInputError, OffsetOutOfRangeError
 from clog.storage.format.chunks import (
     Bitmap,
@@ -79,7 +79,6 @@ from clog.storage.objects.reader import (
 )
 from clog.storage.store.contract import Store, WrappingStore, ahead
 from clog.storage.types.columns import RECORD_SCHEMA, arrow_schema, cheapest_leaf, projected
-from clog.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

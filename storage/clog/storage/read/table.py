@@ -58,6 +58,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.commit.versions import reading
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.log_info import LogSchema
@@ -89,7 +90,6 @@ from clog.storage.read.scan import (
 from clog.storage.store.contract import Store
 from clog.storage.types.columns import SHOWN_ROWS, Frame, arrow_schema, html, package, shaped
 from clog.storage.types.rows import Shown, TableColumns
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import polars as pl

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import (
     ObjectExistsError,
@@ -22,7 +23,6 @@ from clog.storage.store.contract import (
     StoredObject,
     temporary_name,
 )
-from clog.storage.values import dataclass
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Exception)

@@ -59,8 +59,8 @@ from itertools import pairwise
 from threading import Thread
 from typing import Any, Literal, Protocol, TypeVar
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
-from clog.storage.values import dataclass
 
 REQUESTS_FEW = 4
 """So many requests for one object go out together and are not worth a byte that nobody needs."""

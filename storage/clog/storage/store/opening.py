@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, Self
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import Store
 from clog.storage.store.failures import failed, failure_of, without_secrets
 from clog.storage.store.kinds import kind_of
 from clog.storage.store.kinds.kind import Location
-from clog.storage.values import dataclass
 from clog.storage.views import FORMATS
 
 LOCAL, MEMORY = "file", "memory"

@@ -21,6 +21,7 @@ from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.given import Covered
 from clog.storage.commit.handle import Appended, Handle, part_of
 from clog.storage.commit.proposals import AppendRequest, OfTransaction, Proposed, Writer
+from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,
     CommitConflictError,
@@ -67,7 +68,6 @@ from clog.storage.transactions.ids import (
     raised,
     state_of,
 )
-from clog.storage.values import dataclass
 
 CROWDED = UNENDED_MAX // 2
 PARTICIPANTS_BYTES_MAX = 64 << 10

@@ -23,6 +23,7 @@ from dataclasses import field, replace
 from clog.storage.commit.committer import NothingToCommit, Prepare
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import AppendRequest
+from clog.storage.env import dataclass
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -61,7 +62,6 @@ from clog.storage.format.transactions import (
 )
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.objects.writer import DataObject
-from clog.storage.values import dataclass
 
 ID_BYTES_MAX = 512
 """The head repeats the ids of recent writers in each commit."""

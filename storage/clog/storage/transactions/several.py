@@ -15,6 +15,7 @@ from functools import partial
 from clog.storage.append import offsets_of
 from clog.storage.commit.committer import NothingToCommit, is_comparable, store_now_ms
 from clog.storage.commit.handle import Handle
+from clog.storage.env import dataclass
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError
 from clog.storage.format import documents
 from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
@@ -38,7 +39,6 @@ from clog.storage.transactions.ids import (
     participant_id,
     state_of,
 )
-from clog.storage.values import dataclass
 
 _LOGGER = logging.getLogger("clog.storage.transactions")
 

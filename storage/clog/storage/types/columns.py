@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.log_info import (
     DEPTH_MAX,
@@ -48,7 +49,6 @@ from clog.storage.kinds import (
 )
 from clog.storage.numpy_arrays import scalar, to_numpy, validity_of
 from clog.storage.types.rows import TableColumns
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import duckdb

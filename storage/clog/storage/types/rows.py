@@ -12,8 +12,8 @@ pyarrow is imported where it is needed: a cold process asks for this module, too
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
-from clog.storage.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

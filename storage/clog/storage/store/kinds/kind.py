@@ -9,9 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import field
 from typing import Any, Literal
 
-from clog.storage.env import SystemIds
+from clog.storage.env import SystemIds, dataclass
 from clog.storage.store.contract import Failure, temporary_name
-from clog.storage.values import dataclass
 
 ONE_PART = 5 << 30
 """S3's limit of one PUT; no commit exceeds it. Some servers ignore the condition of an upload that

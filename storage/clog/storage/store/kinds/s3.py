@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import OnlyRequestError, ProbeAgainError
 from clog.storage.store.kinds.kind import ONE_PART, Kind, Location
-from clog.storage.values import dataclass
 
 _CONFIG: Mapping[str, object] = {
     "retries": {"total_max_attempts": 3, "mode": "standard"},

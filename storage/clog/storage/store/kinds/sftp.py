@@ -13,10 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
 from clog.storage.store.kinds.kind import Kind, Location, temporary
-from clog.storage.values import dataclass
 
 _PROTOCOLS = ("sftp", "ssh")
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")

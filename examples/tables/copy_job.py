@@ -13,7 +13,7 @@ from collections import Counter
 
 from clog.storage import Log
 
-PARTITIONS, RECORDS, STEP = 2, 200, 4
+PARTITIONS, RECORDS, STEP = 2, 200, 8
 JOB = "bookkeeping"
 SIGN = {"orders": -1, "payments": 1}
 
@@ -75,13 +75,17 @@ def main(folder: str) -> tuple[tuple[object, object], tuple[object, object], int
             log.append(rows, partition=p)
     books = Log.create(f"{folder}/books", 1, {"cleanup.policy": ""})
     balances = Log.create(f"{folder}/balances", 1)
-    code, processes = -1, 0
+    code, processes, lives_s, before = -1, 0, 0.6, 0
     while code != 0:
         processes += 1
-        dies_after_s = random.uniform(0.02, 0.6)
+        dies_after_s = random.uniform(0.02, lives_s)
         command = [sys.executable, __file__, "work", folder, str(dies_after_s)]
         code = subprocess.run(command, check=False).returncode
-        print(f"process {processes} ended with {code}; {books.end_offsets()[0]} offsets are given")
+        given = books.end_offsets()[0]
+        print(f"process {processes} ended with {code}; {given} offsets are given")
+        # A slow machine may do nothing in so short a life: then the next may live longer.
+        lives_s *= 1 if given > before else 1.2
+        before = given
     lines = [row["value"].decode() for batch in books.read() for row in batch.to_pylist()]
     rows = balances.table().to_arrow().to_pylist()
     found = sorted(lines), {row["key"].decode(): int(row["value"]) for row in rows}

@@ -54,6 +54,15 @@ class Kafka:
             producer.produce(topic, **{"partition": partition, **given})
             producer.flush()
 
+    def produce_all(self, topic, records, partition=0):
+        """Sends keys and values together."""
+        from confluent_kafka import Producer
+
+        producer = Producer({**self.client, "linger.ms": 5})
+        for key, value in records:
+            producer.produce(topic, value, key, partition=partition)
+        assert producer.flush() == 0
+
     def many(self, topic, count, *, partitions=1, size=20, start=0):
         """Sends records quickly: keys ``k<n>``, values ``v<n>`` and bytes that fill them."""
         from confluent_kafka import Producer

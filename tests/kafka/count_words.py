@@ -1,8 +1,9 @@
 """An application of quix-streams that counts words, with its state in logs; for `test_quix`.
 
-    python count_words.py BROKER TOPIC URL CACHE_DIR [COUNT]
+    python count_words.py BROKER TOPIC URL CACHE_DIR
 
-Without COUNT it runs until it is killed; with it until no record has come for some seconds.
+It runs until it is ended. As a *static* member of its group it takes over at once from one that was
+killed, whose place the broker would otherwise keep for it until its session is over.
 """
 
 import sys
@@ -21,24 +22,22 @@ def count(value, state):
     return {"word": value, "count": number}
 
 
-def main(broker, topic, url, cache_dir, ends=None):
+def main(broker, topic, url, cache_dir):
     app = Application(
         broker_address=broker,
-        consumer_group="count-words",
+        consumer_group=f"count-{topic}",
         auto_offset_reset="earliest",
         use_changelog_topics=False,
         auto_create_topics=False,
         commit_every=20,
         commit_interval=0.2,
+        consumer_extra_config={"group.instance.id": f"counts-{topic}"},
         loglevel="WARNING",
     )
     keep_state(app, url, cache_dir)
     words = app.dataframe(app.topic(topic, value_deserializer="str", key_deserializer="bytes"))
     words.apply(count, stateful=True)
-    if ends is None:
-        app.run()
-    else:
-        app.run(timeout=float(ends))
+    app.run()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -75,6 +76,22 @@ def test_a_log_first_and_a_topic_second_sends(kafka, url):
     assert done.stdout == f"sent 2 records of {url} to {topic}; up to 0: 2; 0 offsets behind\n"
     run("mirror", url, kafka.url(topic), "--verify", code=2)
     run("mirror", kafka.url(topic), url, "--from-bound", code=2)
+
+
+def test_brokers_that_are_dead_are_named_after_five_seconds(tmp_path):
+    """Not silence: which broker, and what to do; then --wait ends the command."""
+    began = time.monotonic()
+    arguments = ["mirror", "kafka://127.0.0.1:1/orders", str(tmp_path / "log"), "--wait", "6s"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clog_command", *arguments], stderr=subprocess.PIPE, text=True
+    )
+    word = process.stderr.readline()
+    assert word.startswith("127.0.0.1:1 has not told topic orders for 5 s (the client says:")
+    assert "waiting for up to 6 s; check the address" in word
+    said = process.stderr.read()
+    assert (process.wait(), said.count("\n")) == (1, 1)
+    assert "then run it again" in said
+    assert time.monotonic() > began + 6
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

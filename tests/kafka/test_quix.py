@@ -4,18 +4,18 @@ import collections
 import json
 import os
 import random
-import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from clog.storage import Log
+from clog.storage import Log, NotFoundError
 
 pytestmark = pytest.mark.nightly
 
-ROUNDS = 8
+ROUNDS = 5
+WAIT_S = 120
 HERE = Path(__file__).parent
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -43,10 +43,34 @@ def start(python, *arguments):
     )
 
 
-def finish(python, *arguments):
-    process = start(python, *arguments, 8)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
+def told(process):
+    """What it said until it was ended."""
+    _, said = process.communicate(timeout=WAIT_S)
+    return said
+
+
+def waits_for(holds, process):
+    """Waits until it holds, for as long as it takes; not for a process that has ended."""
+    while not holds():
+        assert process.poll() is None, told(process)
+        time.sleep(0.05)
+
+
+def finish(python, topic, url, ends, *arguments):
+    """Runs it until its state has the topic up to its ends, by partition."""
+    process = start(python, *arguments)
+    waits_for(lambda: [position(url, topic, p) for p in range(len(ends))] == ends, process)
+    process.terminate()
+    told(process)
+
+
+def position(url, topic, partition):
+    """Up to where a log has the state; -1 where there is none."""
+    try:
+        found = Log.open(f"{url}/{topic}/{partition}").table().get(b"position")
+    except NotFoundError:
+        return -1
+    return -1 if found is None else json.loads(found)["offsets"].get(topic, -1)
 
 
 def counts(url, topic, partitions):
@@ -60,43 +84,59 @@ def counts(url, topic, partitions):
     return dict(found)
 
 
-@pytest.mark.timeout(900)  # nine starts of an application, with pip's environment of it
+@pytest.mark.timeout(900)  # With pip's environment of it.
 def test_words_are_counted_exactly_whatever_is_killed(kafka, python, url, tmp_path):
-    """Eight rounds of kill -9 at random moments, the local files thrown away in some: each record
-    is counted once, by the log alone.
+    """Rounds of kill -9 while it works, a random number of commits after its state began to move;
+    the local files are thrown away in some. Each record is counted once, by the log alone.
     """
     topic = kafka.topic(2)
     expected = collections.Counter()
     chance = random.Random(7)
+    sent = [0, 0]
+
+    def versions():
+        return [0 if position(url, topic, p) < 0 else opened(p).version for p in range(2)]
+
+    def opened(p):
+        return Log.open(f"{url}/{topic}/{p}")
+
+    def more():
+        some = chance.choices(WORDS, k=400)
+        expected.update(some)
+        for p in range(2):
+            kafka.produce_all(topic, [(b"k", word.encode()) for word in some[p::2]], p)
+            sent[p] += len(some[p::2])
+
     for round_ in range(ROUNDS):
-        cache = tmp_path / f"cache-{round_ // 3}"
-        process = start(python, kafka.address, topic, url, cache)
-        end = time.monotonic() + 4 + 4 * chance.random()
-        while time.monotonic() < end:
-            some = chance.choices(WORDS, k=20)
-            expected.update(some)
-            for p in range(2):
-                records = [{"key": b"k", "value": word.encode()} for word in some[p::2]]
-                kafka.produce(topic, records, partition=p)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-    finish(python, kafka.address, topic, url, tmp_path / "cache-last")
+        more()
+        before, commits = versions(), chance.randint(1, 5)
+        process = start(python, kafka.address, topic, url, tmp_path / f"cache-{round_ // 3}")
+
+        def has_moved(before=before, commits=commits):
+            if [position(url, topic, p) for p in range(2)] == sent:
+                more()
+            return max(now - then for now, then in zip(versions(), before, strict=True)) > commits
+
+        waits_for(has_moved, process)
+        time.sleep(chance.random() / 5)
+        process.kill()
+        told(process)
+    finish(python, topic, url, sent, kafka.address, topic, url, tmp_path / "cache-last")
     assert counts(url, topic, 2) == dict(expected)
-    versions = [Log.open(f"{url}/{topic}/{p}").version for p in range(2)]
-    assert min(versions) > ROUNDS
 
 
 def test_a_position_that_the_topic_lost_is_a_stop(kafka, python, url, tmp_path):
     """Deleted and made again: the state is not wiped, nor does it go on."""
     topic = kafka.topic()
-    kafka.produce(topic, [{"key": b"k", "value": b"w1"}] * 5)
-    finish(python, kafka.address, topic, url, tmp_path / "cache")
+    kafka.produce_all(topic, [(b"k", b"w1")] * 5)
+    arguments = (kafka.address, topic, url, tmp_path / "cache")
+    finish(python, topic, url, [5], *arguments)
     assert counts(url, topic, 1) == {"w1": 5}
     kafka.delete(topic)
     kafka.topic(name=topic)
-    kafka.produce(topic, [{"key": b"k", "value": b"w1"}])
-    process = start(python, kafka.address, topic, url, tmp_path / "cache", 8)
-    _, said = process.communicate(timeout=120)
+    kafka.produce_all(topic, [(b"k", b"w1")])
+    process = start(python, *arguments)
+    said = told(process)
     assert process.returncode != 0
     assert "was cut short, or deleted and made again" in said
     assert counts(url, topic, 1) == {"w1": 5}

@@ -1,19 +1,28 @@
 """A log and its topic, compared between two cleaners that do what they like (H-B18)."""
 
+import json
 import subprocess
 import sys
 import time
 
+import pyarrow as pa
 import pytest
 
-from clog.bridge import mirror, verify
+from clog.bridge import Decoding, mirror, verify
+from clog.bridge.decoding import letter_offsets
 from clog.bridge.topic import Cluster
 from clog.cleaner import Cleaner
 from clog.storage import Log
-from clog.storage.errors import InvalidInputError, SourceReplacedError
+from clog.storage.errors import (
+    InvalidInputError,
+    SourceReplacedError,
+    SourceUndecodableError,
+)
 
 pytestmark = pytest.mark.nightly
 
+SCHEMA = {"key": pa.string(), "value": pa.struct([("n", pa.int64())])}
+JSON = Decoding(values="json", keys="string", schema=SCHEMA)
 COMPACTED = {
     "cleanup_policy": "compact",
     "min_cleanable_dirty_ratio": 0.01,
@@ -70,11 +79,12 @@ def test_what_comes_after_the_logs_end_is_not_compared(kafka, url):
     assert (found.differences, found.same, found.ends) == ((), 1, {0: 3})
 
 
-def forged(kafka, topic, url, rows):
+def forged(kafka, topic, url, rows, **settings):
     """A log that says it mirrors the topic, with these records: (offset, key, value)."""
     source = Cluster(kafka.address, {}).topic(topic).source
     end = kafka.extent(topic)[1]
-    log = Log.create(url, 1, {"cleanup.policy": "compact"}, features=["given-offsets"])
+    config = {"cleanup.policy": "compact"}
+    log = Log.create(url, 1, config, features=["given-offsets"], **settings)
     times = {row[0]: row[4] for row in kafka.records(topic)}
     with log.transaction("clog-mirror") as t:
         t.cover({0: end})
@@ -118,6 +128,89 @@ def test_a_superseded_record_that_only_one_has_is_none(kafka, url):
     forged(kafka, topic, url, [(1, "b", "1"), (2, "a", "2")])
     found = verify(kafka.url(topic), url)
     assert (found.differences, found.same, found.only_topic) == ((), 2, 1)
+
+
+def test_columns_are_compared_as_the_mirror_decodes_them(kafka, url):
+    """Whatever cleaners leave; what does not decode is a gap, is among the dead letters, and in the
+    topic it supersedes the value that the log's table shows. The log does not evolve.
+    """
+    topic = kafka.topic(cleanup_policy="compact")
+    for values in ([b'{"n": 1}', b'{"n": 2}', b"{"], [b"{", None, b'{"n": 3}']):
+        kafka.produce(topic, values)
+    source = Cluster(kafka.address, {}).topic(topic).source
+    options = {"decode": JSON, "dead_letters": f"{url}-dead"}
+    mirror(kafka.url(topic), url, once=True, **options)
+    first = verify(kafka.url(topic), url, **options)
+    assert (first.differences, first.same, first.undecodable) == ((), 4, 2)
+    assert letter_offsets(Log.open(f"{url}-dead"), source, 0) == [2, 3]
+    kafka.alter(topic, **COMPACTED)
+    kafka.produce(topic, [{"key": "last", "value": b'{"n": 4}'}])
+    time.sleep(0.2)
+    kafka.produce(topic, [{"key": "last", "value": b'{"n": 5}'}])
+    # Offset 0 is superseded in the topic, by one that does not decode, and not in the log.
+    kafka.until(lambda: kafka.records(topic)[0][0] == 3)
+    found = verify(kafka.url(topic), url, **options)
+    assert (found.differences, found.undecodable, found.keys) == ((), 1, 1)
+    assert Log.open(url).table().get("k0") == {"n": 1}
+    clean(url)
+    assert not verify(kafka.url(topic), url, **options).differences
+
+
+def test_a_comparison_does_not_let_the_log_evolve(kafka, url):
+    """Decoded otherwise than by its mirror, so that it would have other columns, it is refused."""
+    topic = kafka.topic()
+    field = {"field": "n", "type": "int64", "optional": True}
+    documents = [
+        json.dumps({"schema": {"type": "struct", "fields": fields}, "payload": {"n": 1}}).encode()
+        for fields in ([field], [field, {**field, "field": "m"}])
+    ]
+    kafka.produce(topic, documents[:1])
+    decoding = Decoding(values="connect-json", keys="string")
+    mirror(kafka.url(topic), url, once=True, decode=decoding)
+    assert verify(kafka.url(topic), url, decode=decoding).same == 1
+    other = Decoding(values=lambda data, kind: {"n": 1}, keys="connect-json")
+    assert verify(kafka.url(topic), url, decode=other).undecodable == 1
+    kafka.produce(topic, documents[1:])
+    kafka.until(lambda: kafka.extent(topic)[1] == 2)
+    source = Cluster(kafka.address, {}).topic(topic).source
+    log = Log.open(url)
+    with log.transaction("clog-mirror") as t:
+        t.cover({0: 2})
+        t.positions(source, {0: (2, "0")})
+    with pytest.raises(SourceUndecodableError, match="decode them as its mirror does"):
+        verify(kafka.url(topic), url, decode=decoding)
+    assert Log.open(url).schema.field("value").type.names == ["n"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "offset", "why"),
+    [
+        ([(0, "k0", {"n": 1}), (2, "k2", {"n": 4})], 2, "is another record"),
+        ([(0, "k0", {"n": 1}), (2, "k2", None)], 2, "is another record"),
+        ([(0, "k0", {"n": 1})], 2, "is in the topic alone"),
+        (
+            [(0, "k0", {"n": 1}), (1, "k1", {"n": 2}), (2, "k2", {"n": 3})],
+            1,
+            "does not decode in the topic, and is a record of the log",
+        ),
+        (
+            [(0, "k0", {"n": 1}), (2, "k2", {"n": 3})],
+            1,
+            "does not decode, and is not among the dead letters",
+        ),
+    ],
+)
+def test_each_difference_of_columns_is_found(kafka, url, rows, offset, why):
+    """A changed value, a delete that was none, a lost one, one too many, a lost letter."""
+    topic = kafka.topic(cleanup_policy="compact")
+    kafka.produce(topic, [b'{"n": 1}', b"{", b'{"n": 3}'])
+    forged(kafka, topic, url, rows, schema=SCHEMA)
+    Log.create(f"{url}-dead", 1, {"cleanup.policy": ""})
+    dead = f"{url}-dead" if "letters" in why else None
+    found = verify(kafka.url(topic), url, decode=JSON, dead_letters=dead)
+    told = {one.offset: one.why for one in found.differences}
+    assert told.keys() == {offset}
+    assert told[offset].startswith(why)
 
 
 def test_another_topic_and_no_mirror_are_refused(kafka, url):

@@ -13,6 +13,7 @@ from clog.cli.options import (
     argument,
     command,
     configs,
+    duration_given,
     environment_object,
     flag,
     option,
@@ -74,11 +75,17 @@ _FORCE = flag("--force", "With --end: without a look at the topic, which may be 
 _VERIFY = flag(
     "--verify",
     "Mirror nothing, but compare log and topic: every offset that both have, and the last value of"
-    " each key. What cleaners may remove is no difference. Exit code 1 if there are some.",
+    " each key. What cleaners may remove is no difference. Exit code 1 if there are some. A log of"
+    " columns needs --decode as its mirror has it.",
+)
+_WAIT = option(
+    "--wait TIME",
+    "How long brokers may not answer before the command ends. Default: 1min; after 5 s it says so.",
+    duration_given,
 )
 _TO_A_TOPIC: Final = (
-    "to a topic a log is sent with --once, --skip-purged, --from-bound and --kafka-option; omit the"
-    " other options"
+    "to a topic a log is sent with --once, --skip-purged, --from-bound, --wait and --kafka-option;"
+    " omit the other options"
 )
 _KAFKA_OPTIONS = option(
     "--kafka-option KEY=VALUE",
@@ -147,6 +154,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     replay: bool = _REPLAY,
     config: list[str] | None = CONFIGS,
     kafka_option: list[str] | None = _KAFKA_OPTIONS,
+    wait: int | None = _WAIT,
     given: Given,
 ) -> Code | None:
     r"""Mirror topics of Kafka into logs, or send a log to a topic.
@@ -165,7 +173,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     """
     from clog.bridge.topic import SCHEME, address_of
 
-    own, options = configs(config), _client_options(kafka_option)
+    own, client = configs(config), _client(kafka_option, wait)
     decoding = _decoding(decode, decode_key, schema, registry, registry_option, envelope=envelope)
     is_back = url.startswith(SCHEME) and not source.startswith(SCHEME)
     _refuse(
@@ -176,7 +184,6 @@ def mirror(  # noqa: PLR0913 - one for each option
             "--from-bound is for a log that is sent to a topic": from_bound and not is_back,
             "--force needs --end": force and not end,
             "--dead-letters needs --decode: bytes are never any": dead_letters and not decoding,
-            "--verify compares bytes; omit --decode": verify and decoding,
         }
     )
     if replay and decoding:
@@ -185,10 +192,14 @@ def mirror(  # noqa: PLR0913 - one for each option
         address_of(url if is_back else source)
     if is_back:
         return _send(
-            given, source, url, options, once=once, skip_purged=skip_purged, from_bound=from_bound
+            *(given, source, url),
+            once=once,
+            skip_purged=skip_purged,
+            from_bound=from_bound,
+            **client,
         )
     if verify:
-        return _verify(source, url, options, given)
+        return _verify(given, source, url, decode=decoding, dead_letters=dead_letters, **client)
     return _followed(
         *(given, source, url),
         decode=decoding,
@@ -200,7 +211,7 @@ def mirror(  # noqa: PLR0913 - one for each option
         follow_start=follow_start,
         skip_purged=skip_purged,
         dead_letters=dead_letters,
-        kafka_options=options,
+        **client,
     )
 
 
@@ -229,9 +240,11 @@ def _refuse(wrong: "Mapping[str, object]") -> None:
             raise typer.BadParameter(message)
 
 
-def _client_options(given: list[str] | None) -> dict[str, object]:
-    own = pairs(given, what="--kafka-option", is_secret=True)
-    return {**environment_object(_ENVIRONMENT), **own}
+def _client(kafka_option: list[str] | None, wait_ms: int | None) -> dict[str, Any]:
+    """Returns how brokers are talked to, as the library takes it."""
+    own = pairs(kafka_option, what="--kafka-option", is_secret=True)
+    made = {"kafka_options": {**environment_object(_ENVIRONMENT), **own}}
+    return made if wait_ms is None else {**made, "wait_ms": wait_ms}
 
 
 def _decoding(
@@ -286,21 +299,21 @@ def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> Code |
     return None
 
 
-def _verify(source: str, url: str, options: "Mapping[str, object]", given: Given) -> Code | None:
+def _verify(given: Given, source: str, url: str, **settings: Any) -> Code | None:
     """Compares a log with its topic."""
     from dataclasses import asdict
 
     from clog.bridge import verify as run
 
     with counting("comparing", None) as more:
-        found = run(
-            *(source, url), storage_options=given.storage, kafka_options=options, on_progress=more
-        )
+        found = run(source, url, **settings, storage_options=given.storage, on_progress=more)
     summary = (
         f"{counted(found.same, 'offset')} that both have, the same records;"
         f" {count(found.only_topic)} only in the topic and {count(found.only_log)} only in the log,"
         f" as they may; {counted(found.keys, 'key')} with the same last value"
     )
+    if found.undecodable:
+        summary += f"; {counted(found.undecodable, 'offset')} that do not decode"
     differences = [
         f"offset {one.offset} of partition {one.partition} {one.why}" for one in found.differences
     ]
@@ -308,16 +321,7 @@ def _verify(source: str, url: str, options: "Mapping[str, object]", given: Given
     return Code.FAILED if found.differences else None
 
 
-def _send(
-    given: Given,
-    url: str,
-    target: str,
-    options: "Mapping[str, object]",
-    *,
-    once: bool,
-    skip_purged: bool,
-    from_bound: bool,
-) -> Code | None:
+def _send(given: Given, url: str, target: str, **settings: Any) -> Code | None:
     """Sends a log to a topic."""
     from dataclasses import asdict
 
@@ -332,13 +336,10 @@ def _send(
 
         done = send(
             *(url, target),
+            **settings,
             storage_options=given.storage,
-            kafka_options=options,
             on_progress=on_progress,
             should_stop=should_stop,
-            once=once,
-            skip_purged=skip_purged,
-            from_bound=from_bound,
         )
     ends = ", ".join(f"{p}: {offset}" for p, offset in sorted(done.offsets.items()))
     given.tell(

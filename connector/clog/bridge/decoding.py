@@ -376,6 +376,17 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return whole
 
 
+def letter_offsets(letters: Log, source: str, partition: int) -> list[int]:
+    """Returns which offsets of a partition of a source have letters."""
+    found = []
+    for batch in letters.read(columns=["headers"]):
+        for some in batch.column("headers").to_pylist():
+            told = {h["key"]: h["value"] for h in some or ()}
+            if told.get(SOURCE) == source.encode() and told[PARTITION] == b"%d" % partition:
+                found.append(int(told[OFFSET]))
+    return found
+
+
 def check_letters(log: Log) -> None:
     """Raises if a log cannot take dead letters."""
     if log.schema != BYTES or LogConfig.from_overrides(log.config).compact:
@@ -386,11 +397,14 @@ def check_letters(log: Log) -> None:
 
 
 class Decoder:
-    """Makes columns of the records of one topic; of one thread at a time."""
+    """Makes columns of the records of one topic; of one thread at a time. ``evolves``: a log may
+    evolve for them.
+    """
 
-    def __init__(self, decoding: Decoding, topic: str) -> None:
+    def __init__(self, decoding: Decoding, topic: str, *, evolves: bool = True) -> None:
         self._decoding = decoding
         self._topic = topic
+        self._evolves = evolves
         values, keys = decoding.values, decoding.keys
         is_change = isinstance(values, str) and values.startswith(DEBEZIUM)
         if keys is None:
@@ -501,6 +515,11 @@ class Decoder:
                 wanted = _united(schema.field(name), column, name)
                 fields = [wanted if one.name == name else one for one in schema]
                 changes = evolution_to(log.handle.tip.head.log.schema, pa.schema(fields))
+                if changes and not self._evolves:
+                    raise SourceUndecodableError(
+                        f"{name}s of topic {self._topic} are decoded into other columns than"
+                        f" {log.url} has: decode them as its mirror does"
+                    )
                 if changes:
                     schema = log.evolve(**changes)
             except InvalidInputError as e:

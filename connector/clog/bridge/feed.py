@@ -20,8 +20,6 @@ MESSAGES: Final = 5000
 TAKEN_BYTES: Final = 16 << 20
 WAIT_S: Final = 0.2
 """For messages; an interrupt is heard after it."""
-PATIENCE_MS: Final = 60_000
-"""How long the brokers may say nothing at all."""
 _GROUP: Final = "clog-mirror"
 _TRIES: Final = 3
 """So often a broker may fail to read at one offset."""

@@ -25,10 +25,10 @@ from typing import Any, Final
 
 from clog.bridge.configs import taken_over, users_own
 from clog.bridge.decoding import LETTERS_CONFIG, Decoder, Decoding, check_letters
-from clog.bridge.feed import PATIENCE_MS, At, Feed, Place, Taken
+from clog.bridge.feed import At, Feed, Place, Taken
 from clog.bridge.records import Columns, columns_of, joined
 from clog.bridge.target import ID, Batch, LogSettings, Target, first_record, opened
-from clog.bridge.topic import Address, Cluster, Extent, Topic, address_of
+from clog.bridge.topic import WAIT_MS, Address, Cluster, Extent, Topic, address_of
 from clog.storage import Log
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
@@ -146,6 +146,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     kafka_options: Mapping[str, object] | None = None,
     single_writer: bool = False,
     interval_ms: int = INTERVAL_MS,
+    wait_ms: int = WAIT_MS,
     on_progress: Callable[[Mirrored], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
@@ -172,6 +173,7 @@ def mirror(  # noqa: PLR0913 - one for each option
         kafka_options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
         single_writer: as of `Log.create`.
         interval_ms: how long records wait at most for a commit, while they are few.
+        wait_ms: how long brokers may not answer; after 5 s the ``logging`` of Python is told.
         on_progress: told how far it is, after each commit and every few seconds.
         should_stop: asked several times a second; true ends it, with all committed that was read.
         clock: the source of times; None: the system's clock.
@@ -199,7 +201,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     )
     if force:
         return _forced_end(address, url, settings, end=end)
-    cluster = Cluster(address.brokers, kafka_options or {})
+    cluster = Cluster(address.brokers, kafka_options or {}, wait_ms)
     find = partial(_targets, cluster, address, url, settings)
     targets, ends = find(), once or end
     discover = find if address.is_pattern and not ends else None
@@ -500,9 +502,9 @@ class _Run:
         """
         if taken.messages or taken.ended or not (self._once or taken.troubles):
             self._heard_ms = now_ms
-        elif self._heard_ms + PATIENCE_MS < now_ms:
+        elif self._heard_ms + self._cluster.wait_ms < now_ms:
             if self._once:
-                raise self._cluster.unavailable(f"anything in {PATIENCE_MS // 1000} s")
+                raise self._cluster.unavailable(f"anything in {self._cluster.wait_ms / 1000:g} s")
             _log.warning("%s: %s", self._cluster.brokers, taken.troubles[-1])
             self._heard_ms = now_ms
 

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from clog.bridge.feed import OPTIONS, At, Feed
 from clog.bridge.records import TIMESTAMP_HEADER
-from clog.bridge.topic import Address, Cluster, Topic, address_of
+from clog.bridge.topic import WAIT_MS, Address, Cluster, Topic, address_of
 from clog.storage import Log
 from clog.storage.env import Clock, SystemClock, dataclass
 from clog.storage.errors import (
@@ -94,6 +94,7 @@ def send(
     from_bound: bool = False,
     storage_options: Mapping[str, object] | None = None,
     kafka_options: Mapping[str, object] | None = None,
+    wait_ms: int = WAIT_MS,
     on_progress: Callable[[Sent], None] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
@@ -111,6 +112,7 @@ def send(
             the latest: some records are then sent twice.
         storage_options: of the log's filesystem.
         kafka_options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
+        wait_ms: as of `mirror`.
         on_progress: told how far it is, after each transaction.
         should_stop: asked several times a second; true ends it.
         clock: the source of times; None: the system's clock.
@@ -131,7 +133,7 @@ def send(
         raise InvalidInputError(
             f"{log.url} has columns, and a record of Kafka is bytes; send a log of bytes"
         )
-    cluster = Cluster(address.brokers, kafka_options or {})
+    cluster = Cluster(address.brokers, kafka_options or {}, wait_ms)
     sender = _Sender(cluster, log, address, clock or SystemClock())
     try:
         sender.begin(from_bound=from_bound)

@@ -37,7 +37,7 @@ from clog.bridge.decoding import (
     Typed,
     letters_of,
 )
-from clog.bridge.feed import PATIENCE_MS, At, Feed
+from clog.bridge.feed import At, Feed
 from clog.bridge.records import Columns, columns_of
 from clog.bridge.topic import Address, Cluster, Topic
 from clog.storage import Log, Transaction
@@ -138,7 +138,7 @@ class Target:
         self.left = left
         self.letters = letters
         self.positions: dict[int, At] = {}
-        self._decoder = decoder
+        self.decoder = decoder
         self._settings = settings
         self._starts: dict[int, int] = {}
 
@@ -148,7 +148,7 @@ class Target:
         decoded, these do not fit, and one may be a truncate.
         """
         return (
-            self._decoder is None
+            self.decoder is None
             and LogConfig.from_overrides(self.log.handle.tip.head.config).compact
         )
 
@@ -160,14 +160,7 @@ class Target:
                 f"{self.log.url} mirrors {self.address} no longer: that was ended in version"
                 f" {ended}, and others append to it since; mirror into a new log"
             )
-        if (self._decoder is None) != (self.log.handle.tip.head.log.schema is None):
-            raise InvalidInputError(
-                f"{self.log.url} has columns: say how the records of {self.address} become these"
-                " (decode=…, --decode)"
-                if self._decoder is None
-                else f"{self.log.url} is a log of bytes, and takes the records of {self.address} as"
-                " they are; mirror into a new log to decode them"
-            )
+        self._check_kind()
         with self.log.transaction(ID, _TIMEOUT_MS) as t:
             found = self.log.positions(ID, marks=True)
             if found:
@@ -198,6 +191,7 @@ class Target:
         found = self.log.positions(ID, marks=True)
         if not found:
             raise InvalidInputError(f"{self.log.url} mirrors nothing")
+        self._check_kind()
         self.positions = self._found(found)
 
     def commit(self, cluster: Cluster, batch: Batch) -> int:
@@ -220,9 +214,9 @@ class Target:
         """Returns records as columns, where they become some; raises if one does not decode and no
         log takes it.
         """
-        if self._decoder is None or records is None or not records.rows.num_rows:
+        if self.decoder is None or records is None or not records.rows.num_rows:
             return None
-        found = self._decoder.decoded(records, self.log)
+        found = self.decoder.decoded(records, self.log)
         if found.reasons and self.letters is None:
             at = min(found.reasons)
             raise SourceUndecodableError(
@@ -342,6 +336,16 @@ class Target:
                 " offsets would be others than the topic's; mirror into a new log"
             )
 
+    def _check_kind(self) -> None:
+        if (self.decoder is None) != (self.log.handle.tip.head.log.schema is None):
+            raise InvalidInputError(
+                f"{self.log.url} has columns: say how the records of {self.address} become these"
+                " (decode=…, --decode)"
+                if self.decoder is None
+                else f"{self.log.url} is a log of bytes, and takes the records of {self.address} as"
+                " they are; mirror into a new log to decode them"
+            )
+
     def _check_partitions(self, now: Topic) -> None:
         if now.partitions > self.log.partitions:
             raise SourcePartitionsError(
@@ -377,8 +381,8 @@ class Target:
     def _same(self, mine: pa.RecordBatch, theirs: Columns) -> bool:
         """Tells whether a record of the log is the source's; one that no longer decodes may be."""
         rows = theirs.rows
-        if self._decoder is not None:
-            rows = self._decoder.decoded(theirs, self.log).rows
+        if self.decoder is not None:
+            rows = self.decoder.decoded(theirs, self.log).rows
         names = ["key", "value", "timestamp"]
         return not rows.num_rows or bool(
             mine.select(names).to_pylist() == rows.select(names).to_pylist()
@@ -448,7 +452,7 @@ def _last_records(
     waiting = {(topic, p) for p in asked}
     try:
         feed.add({(topic, p): At(at.offset - 1, at.epoch) for p, at in asked.items()})
-        end_ms = clock.monotonic_ms() + PATIENCE_MS
+        end_ms = clock.monotonic_ms() + cluster.wait_ms
         while waiting:
             taken = feed.take()
             first: dict[int, Any] = {}
@@ -475,7 +479,7 @@ def first_record(cluster: Cluster, topic: Topic, clock: Clock) -> Mapping[str, b
     waiting = {(topic.topic, p) for p in starts}
     try:
         feed.add({(topic.topic, p): At(start) for p, start in starts.items()})
-        end_ms = clock.monotonic_ms() + PATIENCE_MS
+        end_ms = clock.monotonic_ms() + cluster.wait_ms
         while waiting and clock.monotonic_ms() < end_ms:
             taken = feed.take()
             for m in taken.messages.get(topic.topic, ()):

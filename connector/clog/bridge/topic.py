@@ -13,6 +13,7 @@ lie records of transactions that have not ended.
 
 import base64
 import binascii
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -31,11 +32,17 @@ if TYPE_CHECKING:
 
 SCHEME: Final = "kafka://"
 PORT_DEFAULT: Final = 9092
-REQUEST_S: Final = 30.0
-"""How long an answer may take. librdkafka connects, and tries again, by itself meanwhile."""
+WAIT_MS: Final = 60_000
+"""How long an answer, or any record, may take. librdkafka connects, and tries again, by itself
+meanwhile.
+"""
+WORD_S: Final = 5.0
+"""After so long it is told that there is none yet."""
 _QUIET: Final = {"log_level": 2}
 """librdkafka prints less than that on standard error; what matters comes as an error, too."""
 _GLOB: Final = frozenset("*?[")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +146,14 @@ class Cluster:
     Args:
         brokers: where the cluster is asked first.
         options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
+        wait_ms: how long an answer may take.
     """
 
-    def __init__(self, brokers: str, options: Mapping[str, object]) -> None:
+    def __init__(self, brokers: str, options: Mapping[str, object], wait_ms: int = WAIT_MS) -> None:
+        if type(wait_ms) is not int or not 1 <= wait_ms < 1 << 31:
+            raise InvalidInputError(f"wait_ms={wait_ms!r} is out of range; allowed: 1 to 2^31 - 1")
         self.brokers = brokers
+        self.wait_ms = wait_ms
         self._options = {**_QUIET, **options, "bootstrap.servers": brokers}
         self._said: list[Any] = []
         self._kafka = client_library()
@@ -154,7 +165,7 @@ class Cluster:
         """The cluster's id; asked for once."""
         if not self._id:
             told = self._answer(
-                self._admin.describe_cluster(request_timeout=REQUEST_S), "its cluster id"
+                self._admin.describe_cluster(request_timeout=self._wait_s), "its cluster id"
             )
             if not told.cluster_id:
                 raise InvalidInputError(
@@ -173,8 +184,9 @@ class Cluster:
         """
         if not address.is_pattern:
             return [address.topic]
+        _ = self.id  # Who does not answer at all is told there.
         try:
-            known = self._admin.list_topics(timeout=REQUEST_S).topics
+            known = self._admin.list_topics(timeout=self._wait_s).topics
         except self._kafka.KafkaException as e:
             raise self._error(e.args[0], "which topics there are") from e
         found = sorted(
@@ -194,7 +206,7 @@ class Cluster:
             NotFoundError: there is none of this name.
         """
         asked = self._kafka.TopicCollection([name])
-        future = self._admin.describe_topics(asked, request_timeout=REQUEST_S)[name]
+        future = self._admin.describe_topics(asked, request_timeout=self._wait_s)[name]
         told = self._answer(future, f"topic {name}")
         return Topic(self.id, name, _as_printed(str(told.topic_id)), len(told.partitions))
 
@@ -202,7 +214,7 @@ class Cluster:
         """Returns the configs in force of a topic; none where this client may not see them."""
         kafka = self._kafka
         resource = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
-        (future,) = self._admin.describe_configs([resource], request_timeout=REQUEST_S).values()
+        (future,) = self._admin.describe_configs([resource], request_timeout=self._wait_s).values()
         try:
             told = self._answer(future, f"the configs of topic {topic}")
         except InvalidInputError:  # Reading records needs no right to see configs.
@@ -259,17 +271,24 @@ class Cluster:
 
     def unavailable(self, what: str) -> SourceUnavailableError:
         """Returns the error of what was waited for in vain, with what the client said last."""
-        self._admin.poll(0)  # It speaks when it is asked to.
-        last = f" (the client says: {self._said[-1].str()})" if self._said else ""
         return SourceUnavailableError(
-            f"{self.brokers} did not tell {what}{last}; check the address, and that the brokers are"
-            " reached at the names that they advertise, then run it again"
+            f"{self.brokers} did not tell {what}{self._last_word()}; {_CHECK}, then run it again"
         )
+
+    @property
+    def _wait_s(self) -> float:
+        return self.wait_ms / 1000
+
+    def _last_word(self) -> str:
+        self._admin.poll(0)  # It speaks when it is asked to.
+        return f" (the client says: {self._said[-1].str()})" if self._said else ""
 
     def _list(self, topic: str, partitions: list[int], spec: Any, isolation: Any) -> Any:
         asked = {self._kafka.TopicPartition(topic, p): spec for p in partitions}
         more = {} if isolation is None else {"isolation_level": isolation}
-        return self._admin.list_offsets(asked, request_timeout=REQUEST_S, **more) if asked else {}
+        return (
+            self._admin.list_offsets(asked, request_timeout=self._wait_s, **more) if asked else {}
+        )
 
     def _listed(self, topic: str, futures: Any) -> dict[int, int]:
         return {
@@ -290,7 +309,15 @@ class Cluster:
         )
 
     def _answer(self, future: Any, what: str) -> Any:
+        """Returns what was asked for; tells after `WORD_S` that there is no answer yet."""
         try:
+            try:
+                return future.result(WORD_S)
+            except TimeoutError:
+                _log.warning(
+                    "%s has not told %s for %g s%s; waiting for up to %g s; %s meanwhile",
+                    *(self.brokers, what, WORD_S, self._last_word(), self._wait_s, _CHECK),
+                )
             return future.result()
         except self._kafka.KafkaException as e:
             raise self._error(e.args[0], what) from e
@@ -312,6 +339,11 @@ class Cluster:
                 " rights (describe and read of the topic)"
             )
         return self.unavailable(f"{what}: {error.str()}")
+
+
+_CHECK: Final = (
+    "check the address, and that the brokers run and are reached at the names that they advertise"
+)
 
 
 @dataclass(frozen=True, slots=True)

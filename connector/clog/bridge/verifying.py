@@ -8,12 +8,16 @@ must agree, up to the end offsets that the log has at the beginning:
 3. An offset that only one of them has is superseded by a later record of its key, or a tombstone,
    which a cleaner may remove in its time, or has no key and the log is compacted. What lies below
    either's log start offset, when all was read, is not compared.
+4. Of a log of columns, the topic's records are decoded as the mirror does, and compared as columns.
+   One that does not decode is a gap in the log, and among the dead letters, where these are given;
+   in the topic it supersedes those of its key, in the log none.
 
 A partition is read in pieces, of the topic first, then of the log at the same offsets; kept are the
 last offset of each key, and the offsets that only one has. Nothing is written, and no mirror that
 runs is disturbed.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -21,15 +25,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.bridge.feed import PATIENCE_MS, At, Feed
-from clog.bridge.records import columns_of, joined
+from clog.bridge.decoding import Decoder, Decoding, letter_offsets
+from clog.bridge.feed import At, Feed
+from clog.bridge.records import Columns, columns_of, joined
 from clog.bridge.target import LogSettings, Target, opened
-from clog.bridge.topic import Cluster, address_of
-from clog.storage import READ_SCHEMA, Log
+from clog.bridge.topic import WAIT_MS, Cluster, address_of
+from clog.storage import Log
 from clog.storage.env import SystemClock, SystemIds, dataclass
 from clog.storage.errors import InvalidInputError
+from clog.storage.keys.hashing import key_bytes
 from clog.storage.numpy_arrays import to_arrow, to_numpy
-from clog.storage.types.columns import BYTES
 
 _PIECE_BYTES: Final = 64 << 20
 _SHOWN_MAX: Final = 10
@@ -65,6 +70,7 @@ class Verified:
         only_topic: how many only the topic has, as it may.
         only_log: how many only the log has, as it may.
         keys: how many keys have the same last value.
+        undecodable: how many offsets of the topic do not decode, so that the log lacks them.
         differences: what must agree and does not, the first ten of each partition.
     """
 
@@ -75,6 +81,7 @@ class Verified:
     only_topic: int
     only_log: int
     keys: int
+    undecodable: int
     differences: tuple[Difference, ...]
 
 
@@ -82,8 +89,11 @@ def verify(
     source: str,
     url: str,
     *,
+    decode: Decoding | str | None = None,
+    dead_letters: str | None = None,
     storage_options: Mapping[str, object] | None = None,
     kafka_options: Mapping[str, object] | None = None,
+    wait_ms: int = WAIT_MS,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Verified:
     """Compares a mirrored log with its topic: every offset that both have, and the last value of
@@ -92,13 +102,17 @@ def verify(
     Args:
         source: ``kafka://HOST:PORT/TOPIC``.
         url: the log that mirrors it.
-        storage_options: of the log's filesystem.
+        decode: of a log of columns, as the mirror has it.
+        dead_letters: the URL of the log that must have what does not decode; None: not asked.
+        storage_options: of the filesystem of the logs.
         kafka_options: of librdkafka.
+        wait_ms: as of `mirror`.
         on_progress: told how many more offsets were compared.
 
     Raises:
-        SourceError: the topic is not the one that the log mirrors.
-        InvalidInputError: a pattern, or a log that mirrors nothing.
+        SourceError: the topic is not the one that the log mirrors, or has another schema.
+        InvalidInputError: a pattern, a log that mirrors nothing, or one of columns without
+            ``decode``.
     """
     address = address_of(source)
     if address.is_pattern:
@@ -106,37 +120,23 @@ def verify(
     settings = LogSettings(
         config={}, storage_options=storage_options, clock=SystemClock(), ids=SystemIds()
     )
-    cluster = Cluster(address.brokers, kafka_options or {})
-    log = opened(url, settings)
-    if log.schema != BYTES:
-        raise InvalidInputError(
-            f"{log.url} has columns, and a topic bytes; to compare them, mirror the topic into a"
-            " log of bytes, too"
-        )
-    target = Target(log, cluster.topic(address.topic), address, settings)
+    cluster = Cluster(address.brokers, kafka_options or {}, wait_ms)
+    decoding = Decoding(values=decode) if isinstance(decode, str) else decode
+    decoder = None if decoding is None else Decoder(decoding, address.topic, evolves=False)
+    letters = None if dead_letters is None else opened(dead_letters, settings)
+    log, topic = opened(url, settings), cluster.topic(address.topic)
+    target = Target(log, topic, address, settings, decoder=decoder, letters=letters)
     target.know()
     ends = {p: at.offset for p, at in target.positions.items()}
-    found = [_Comparison(cluster, target, p, end).result(on_progress) for p, end in ends.items()]
+    counts, differences = Counter[str](), list[Difference]()
+    for p, end in ends.items():
+        comparison = _Comparison(cluster, target, p, end)
+        differences += comparison.differences(on_progress)
+        counts += comparison.counts
     target.check(cluster)  # All that was read came from this topic.
-    return Verified(
-        address.topic,
-        target.log.url,
-        ends,
-        sum(one.same for one in found),
-        sum(one.only_topic for one in found),
-        sum(one.only_log for one in found),
-        sum(one.keys for one in found),
-        tuple(difference for one in found for difference in one.differences),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    same: int
-    only_topic: int
-    only_log: int
-    keys: int
-    differences: list[Difference]
+    names = ("same", "only_topic", "only_log", "keys", "undecodable")
+    told = {name: counts[name] for name in names}
+    return Verified(address.topic, log.url, ends, **told, differences=tuple(differences))
 
 
 class _Comparison:
@@ -150,17 +150,19 @@ class _Comparison:
         policy = cluster.configs(target.topic.topic).get("cleanup.policy")
         is_compacted = policy is not None and "compact" in policy.value
         self._keyless_go = target.needs_key or is_compacted
-        self._same = 0
+        self.counts = Counter[str]()
         self._differences: list[Difference] = []
         self._lasts = [_LASTS.empty_table(), _LASTS.empty_table()]
         self._singles: list[list[pa.Table]] = [[], []]
+        self._undecodable: list[int] = []
+        self._hidden = _LASTS.empty_table()
 
-    def result(self, on_progress: Callable[[int], None]) -> _Found:
-        """Reads and compares all of it."""
+    def differences(self, on_progress: Callable[[int], None]) -> list[Difference]:
+        """Reads and compares all of it; what it counted is in `counts` then."""
         at = self._start()
-        for theirs, upto in self._pieces(at):
+        for parts, upto in self._pieces(at):
             mine = _log_rows(self._target.log, self._partition, at, upto)
-            self._compare(theirs, mine)
+            self._compare(self._topic_rows(parts, mine.schema), mine)
             on_progress(upto - at)
             at = upto
         return self._judged(self._start())
@@ -170,12 +172,12 @@ class _Comparison:
         theirs = self._cluster.starts(topic, [self._partition])[self._partition]
         return min(self._end, max(theirs, log.start_offsets()[self._partition]))
 
-    def _pieces(self, start: int) -> Iterator[tuple[pa.Table, int]]:
+    def _pieces(self, start: int) -> Iterator[tuple[list[Columns], int]]:
         """Yields the topic's records, and the offset up to which these are all."""
         place = (self._target.topic.topic, self._partition)
         clock = SystemClock()
         feed = Feed(self._cluster, group="clog-mirror-verify")
-        parts: list[Any] = []
+        parts: list[Columns] = []
         at, heard_ms = start, clock.monotonic_ms()
         try:
             feed.add({place: At(start)})
@@ -192,14 +194,37 @@ class _Comparison:
                 at = min(self._end, max(at, moved[place].offset)) if moved else at
                 if messages or moved:
                     heard_ms = clock.monotonic_ms()
-                elif heard_ms + PATIENCE_MS < clock.monotonic_ms():
+                elif heard_ms + self._cluster.wait_ms < clock.monotonic_ms():
                     raise self._cluster.unavailable(f"the records of topic {place[0]}")
                 whole = sum(part.size_bytes for part in parts) >= _PIECE_BYTES
                 if at > start and (whole or at == self._end):
-                    yield _topic_rows(parts), at
+                    yield parts, at
                     parts, start = [], at
         finally:
             feed.close()
+
+    def _topic_rows(self, parts: list[Columns], schema: pa.Schema) -> pa.Table:
+        """Returns the topic's records as the log would have them, but for those that do not
+        decode, which are noted.
+        """
+        if not parts:
+            return schema.empty_table()
+        found, decoder, log = joined(parts), self._target.decoder, self._target.log
+        rows, offsets = found.rows, found.offsets
+        if decoder is not None:
+            made = decoder.decoded(found, log)
+            bad = np.array(sorted(made.reasons), np.int64)
+            self._undecodable += offsets[bad].tolist()
+            # Without a value it may have a key, by which the topic's cleaner goes.
+            lost = rows.take(to_arrow(bad)).drop_columns("value")
+            lost = lost.append_column("value", pa.nulls(len(bad), pa.binary()))
+            where = (found.partitions[bad], offsets[bad])
+            keyed = decoder.decoded(Columns(lost, *where, 0, 0, 0), log)
+            hidden = keyed.rows.append_column("offset", to_arrow(offsets[bad][keyed.places]))
+            self._hidden = _merged(self._hidden, _coded(hidden))
+            rows, offsets = made.rows, offsets[made.places]
+        rows = pa.concat_tables([schema.empty_table(), rows], promote_options="default")
+        return rows.select(_COLUMNS).append_column("offset", to_arrow(offsets))
 
     def _compare(self, theirs: pa.Table, mine: pa.Table) -> None:
         """Compares the records of a range of offsets."""
@@ -209,19 +234,19 @@ class _Comparison:
         pair = [side.take(to_arrow(index)) for side, index in zip(sides, at, strict=True)]
         if differ := _unequal(*pair):
             self._tell(both[differ], "is another record in the topic than in the log")
-        self._same += len(both) - len(differ)
+        self.counts["same"] += len(both) - len(differ)
         for i, side in enumerate(sides):
             self._lasts[i] = _merged(self._lasts[i], _coded(side))
             single = ~np.isin(offsets[i], both, assume_unique=True)
             self._singles[i].append(_coded(side.filter(to_arrow(single))))
 
-    def _judged(self, start: int) -> _Found:
-        """Returns what was found, of offsets from where both begin by now."""
-        known = _merged(*self._lasts)
-        counts = []
+    def _judged(self, start: int) -> list[Difference]:
+        """Returns the differences, of offsets from where both begin by now."""
+        self._judge_undecodable(start)  # The more exact words come first.
+        known = _merged(_merged(*self._lasts), self._hidden)
         for i, owner in enumerate(("topic", "log")):
             singles = _from(pa.concat_tables([_LASTS.empty_table(), *self._singles[i]]), start)
-            counts.append(singles.num_rows)
+            self.counts[f"only_{owner}"] = singles.num_rows
             self._tell(
                 self._unexplained(singles, known),
                 f"is in the {owner} alone, and nothing supersedes it",
@@ -232,14 +257,29 @@ class _Comparison:
         in_both = alive[0].num_rows + alive[1].num_rows - both.num_rows
         unequal = both.filter(pc.invert(equal)).num_rows
         lone = [_without(alive[0], alive[1]), _without(alive[1], alive[0])]
+        lone[1] = _newer(lone[1], self._hidden)
         for i, owner in enumerate(("topic", "log")):
             self._tell(
                 to_numpy(lone[i].column("code")) // 2,
                 f"is the last value of its key in the {owner} alone",
             )
+        self.counts["keys"] = in_both - unequal
         told = {one.offset: one for one in reversed(self._differences)}
-        first = [told[offset] for offset in sorted(told)][:_SHOWN_MAX]
-        return _Found(self._same, counts[0], counts[1], in_both - unequal, first)
+        return [told[offset] for offset in sorted(told)][:_SHOWN_MAX]
+
+    def _judge_undecodable(self, start: int) -> None:
+        """Compares what does not decode with the log, which has none of it, and the dead letters,
+        which have all of it, where they are given.
+        """
+        found = np.array([offset for offset in self._undecodable if offset >= start], np.int64)
+        self.counts["undecodable"] = len(found)
+        mine = [to_numpy(rows.column("code")) // 2 for rows in self._singles[1]]
+        there = np.isin(found, np.concatenate([found[:0], *mine]))
+        self._tell(found[there], "does not decode in the topic, and is a record of the log")
+        if len(found) and self._target.letters is not None:
+            place = self._target.topic.source, self._partition
+            kept = np.isin(found, letter_offsets(self._target.letters, *place))
+            self._tell(found[~kept], "does not decode, and is not among the dead letters")
 
     def _unexplained(self, singles: pa.Table, known: pa.Table) -> np.ndarray[Any, Any]:
         """Returns the offsets of those that neither may have removed."""
@@ -258,19 +298,12 @@ class _Comparison:
         self._differences += made
 
 
-def _topic_rows(parts: list[Any]) -> pa.Table:
-    empty = pa.table({name: pa.nulls(0, READ_SCHEMA.field(name).type) for name in _COLUMNS})
-    if not parts:
-        return empty.append_column("offset", pa.nulls(0, pa.int64()))
-    found = joined(parts)
-    rows = pa.concat_tables([empty, found.rows], promote_options="default")
-    return rows.select(_COLUMNS).append_column("offset", to_arrow(found.offsets))
-
-
 def _log_rows(log: Log, partition: int, start: int, end: int) -> pa.Table:
     first = max(start, log.start_offsets()[partition])  # It may have risen meanwhile.
-    batches = list(log.read(partition=partition, start=first, end=max(first, end)))
-    return pa.Table.from_batches(batches, READ_SCHEMA).select([*_COLUMNS, "offset"])
+    columns = [*_COLUMNS, "offset"]
+    return log.read(
+        partition=partition, start=first, end=max(first, end), columns=columns
+    ).to_arrow()
 
 
 def _unequal(theirs: pa.Table, mine: pa.Table) -> list[int]:
@@ -280,7 +313,8 @@ def _unequal(theirs: pa.Table, mine: pa.Table) -> list[int]:
         one, other = theirs.column(name), mine.column(name)
         if not one.equals(other):
             pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-            found |= {i for i, (a, b) in enumerate(pairs) if a != b}
+            # What is no number equals nothing, and is the same all the same.
+            found |= {i for i, (a, b) in enumerate(pairs) if a != b and repr(a) != repr(b)}
     return sorted(found)
 
 
@@ -288,7 +322,8 @@ def _coded(rows: pa.Table) -> pa.Table:
     """Returns key and code of records."""
     tombstones = to_numpy(rows.column("value").is_null())
     codes = 2 * to_numpy(rows.column("offset")) + tombstones
-    return pa.table([rows.column("key"), to_arrow(codes)], schema=_LASTS)
+    keys = [key_bytes(chunk) for chunk in rows.column("key").chunks]
+    return pa.table([pa.chunked_array(keys, pa.binary()), to_arrow(codes)], schema=_LASTS)
 
 
 def _merged(one: pa.Table, other: pa.Table) -> pa.Table:
@@ -312,3 +347,10 @@ def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
     at = pc.index_in(rows.column("key"), value_set=others.column("key").combine_chunks())
     theirs = pc.fill_null(others.column("code").take(at), -1)
     return rows.filter(pc.not_equal(rows.column("code"), theirs))
+
+
+def _newer(rows: pa.Table, others: pa.Table) -> pa.Table:
+    """Returns those whose key has no later record among the others."""
+    at = pc.index_in(rows.column("key"), value_set=others.column("key").combine_chunks())
+    theirs = pc.fill_null(others.column("code").take(at), -1)
+    return rows.filter(pc.greater(rows.column("code"), theirs))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from clog.bridge import mirror, topic
 from clog.bridge.topic import Cluster, Topic, _as_printed, address_of
 from clog.storage.errors import InvalidInputError, SourceUnavailableError
 
@@ -58,12 +59,26 @@ def test_options_that_the_client_refuses_are_told_without_their_values(options):
     assert "secret" not in str(caught.value).replace("option secret", "")
 
 
-def test_a_broker_that_is_not_there_is_told(monkeypatch):
-    """With what the client said last."""
+def test_brokers_that_do_not_answer_are_told_soon_and_then_an_error(monkeypatch, caplog):
+    """The word names them, what waits, what the client said last and what to do; how long is waited
+    is asked for.
+    """
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-    monkeypatch.setattr("clog.bridge.topic.REQUEST_S", 1.0)
+    assert topic.WORD_S == 5.0
+    monkeypatch.setattr(topic, "WORD_S", 0.3)
     with pytest.raises(
         SourceUnavailableError,
         match=r"127\.0\.0\.1:1 did not tell topic orders.*Connection refused",
     ):
-        Cluster("127.0.0.1:1", {}).topic("orders")
+        Cluster("127.0.0.1:1", {}, wait_ms=1000).topic("orders")
+    (word,) = [record.getMessage() for record in caplog.records]
+    assert word.startswith("127.0.0.1:1 has not told topic orders for 0.3 s (the client says: ")
+    assert "Connection refused" in word
+    assert "waiting for up to 1 s; check the address, and that the brokers run" in word
+
+
+@pytest.mark.parametrize("wait_ms", [0, -1, 1 << 31, 1.5, None, True])
+def test_a_wait_that_is_none_is_refused(wait_ms):
+    """Before a broker is asked."""
+    with pytest.raises(InvalidInputError, match="allowed: 1 to"):
+        mirror("kafka://127.0.0.1:1/orders", "memory://unused", wait_ms=wait_ms)

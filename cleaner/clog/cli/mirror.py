@@ -191,25 +191,20 @@ def mirror(  # noqa: PLR0913 - one for each option
     with usage_errors():
         address_of(url if is_back else source)
     if is_back:
-        return _send(
-            *(given, source, url),
-            once=once,
-            skip_purged=skip_purged,
-            from_bound=from_bound,
-            **client,
-        )
+        ways = {"skip_purged": skip_purged, "from_bound": from_bound}
+        return _send(given, source, url, once=once, **ways, **client)
     if verify:
         return _verify(given, source, url, decode=decoding, dead_letters=dead_letters, **client)
     return _followed(
         *(given, source, url),
         decode=decoding,
         once=once,
+        skip_purged=skip_purged,
         end=end,
         force=force,
         partitions=partitions,
         config=own,
         follow_start=follow_start,
-        skip_purged=skip_purged,
         dead_letters=dead_letters,
         **client,
     )

@@ -152,8 +152,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> Mirrored:
-    """Mirrors a topic of Kafka into a log with the same partitions, offsets and timestamps, each
-    record once, also after a crash; returns how far it has come.
+    """Mirrors a topic of Kafka into a log, each record once, at its offset, also after a crash.
 
     Args:
         source: ``kafka://HOST:PORT/TOPIC``, or a pattern such as ``kafka://HOST:PORT/orders-*``.

@@ -1,23 +1,32 @@
-"""A database that works, is captured, and cleaned, while all three are killed: at every cut the
-invariants of the database hold.
+"""A database that works is captured into S3 and cleaned, while all of these are killed: at every
+cut the invariants of the database hold.
 
     python integration/capture/soak.py [--minutes 60] [--writers 3] [--tables 60] [--seed 1]
 
 Three tables with foreign keys: accounts, transfers with a large note, two entries for each. Writers
 move money, change transfers without their notes, change keys (which cascade), roll back, delete,
-and once in a while change a table's shape, or write 60 tables at once. At each cut that is found
+and write 60 tables at once. Every cut that comes while none is being checked is checked, by DuckDB,
+each ``--spark-every``-th also by Spark, under a name. In a cut
 
 - the balances add up to what they were, and each is its beginning and its entries;
 - each entry has its transfer, each transfer two entries that add up to nothing;
 - each note is whole: it is long, and ends as its transfer says;
-- the 60 tables have the same number.
+- the 60 tables have the same number (Spark looks at five of them);
+- no log is older than in the cut before, and both engines see the same sums.
 
-In the end, with nobody writing, the logs have what the tables have. Prints its figures as JSON;
-ends with 1 where anything was wrong.
+What happens beside it is tied to progress: while the tables are loaded for the first time, each
+time that rows have come; then after some new cuts. Capture, cleaner, PostgreSQL or the S3 server
+are killed with SIGKILL, a capture at times again while it starts; a column is dropped and added
+anew, a filled partition attached. Without a cut for `PATIENCE_S` it is stuck, which is an error.
+
+In the end, with nobody writing, ``--verify`` finds the logs to have what the tables have. Prints
+its figures as JSON; ends with 1 where anything was wrong. Needs Go, for versitygw; ``--disk`` does
+without it.
 """
 
 import argparse
 import json
+import logging
 import os
 import random
 import shutil
@@ -27,20 +36,33 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
 import psycopg2
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "integration/stores")]
 
+import servers  # noqa: E402
 from peers.postgres import Server  # noqa: E402
 
-from clog.storage import CommitConflictError, Log, NotFoundError, VersionExpiredError, snapshot  # noqa: E402
+from clog.storage import (  # noqa: E402
+    ClogError,
+    Log,
+    VersionExpiredError,
+    drop_snapshot,
+    snapshot,
+)
 
 ACCOUNTS = 50
 BALANCE = 1000
+HISTORY = 400_000
+KEPT = 150
+"""So many transfers a writer has at a time: each cut is read whole."""
+PATIENCE_S = 900
 SCHEMA = f"""
 create table accounts (id int primary key, owner text, balance int not null);
 create table transfers (id bigint primary key, amount int not null, note text not null, state text);
@@ -50,7 +72,25 @@ create table entries (
 alter table transfers alter note set storage external;
 insert into accounts select i, 'owner ' || i, {BALANCE} from generate_series(1, {ACCOUNTS}) i;
 create table parts (id int, day int, primary key (id, day)) partition by list (day);
+create table history (id int primary key, text text);
+insert into history select i, repeat(md5(i::text), 5) from generate_series(1, {HISTORY}) i;
 """
+CHECKS = {
+    "balances": f"select sum(balance) <> {ACCOUNTS * BALANCE} from accounts",
+    "accounts": f"""select count(*) > 0 from accounts a left join
+        (select account, sum(delta) d from entries group by account) e on e.account = a.id
+        where a.balance <> {BALANCE} + coalesce(d, 0)""",
+    "orphans": """select count(*) > 0 from entries e where not exists
+        (select 1 from transfers t where e.transfer = t.id)""",
+    "entries": """select count(*) > 0 from transfers t left join (select transfer, count(*) n,
+        sum(delta) d from entries group by transfer) e on e.transfer = t.id
+        where coalesce(n, 0) <> 2 or d <> 0""",
+    "notes": """select count(*) > 0 from transfers
+        where note is null or note not like concat('x%x ', amount)""",
+}
+SUMS = """select count(*), coalesce(sum(amount), 0), coalesce(sum(length(note)), 0),
+    count(distinct state) from transfers"""
+TABLES = ("accounts", "transfers", "entries")
 
 
 class Writer(threading.Thread):
@@ -70,43 +110,43 @@ class Writer(threading.Thread):
                     while not self.stop.is_set():
                         self.work(connection)
             except psycopg2.Error:
+                self.counts["failed"] += 1
                 time.sleep(0.2)
 
     def work(self, connection):
-        dice = self.random.random()
+        dice, done = self.random.random(), lambda: None
         with connection.cursor() as cursor:
-            if dice < 0.6 or not self.mine:
-                self.transfer(cursor)
+            if len(self.mine) > KEPT:
+                done = self.undo(cursor)
+            elif dice < 0.6 or not self.mine:
+                done = self.transfer(cursor)
             elif dice < 0.8:
-                cursor.execute(
-                    "update transfers set state = %s where id = %s", (str(dice), self.one())
-                )
+                state = "update transfers set state = %s where id = %s"
+                cursor.execute(state, (str(dice), self.one()))
             elif dice < 0.9:
-                old, new = self.one(), self.number + 10 * self.random.randrange(10**9, 2 * 10**9)
-                cursor.execute("update transfers set id = %s where id = %s", (new, old))
-                connection.commit()
-                self.mine[self.mine.index(old)] = new
-            elif dice < 0.92:
+                done = self.rekey(cursor)
+            elif dice < 0.95:
                 for i in range(self.wide):
                     cursor.execute(f"update wide{i} set n = n + 1")
-            elif dice < 0.96 and len(self.mine) > 200:
-                self.undo(cursor, self.mine.pop(0))
-            if self.random.random() < 0.05:
-                connection.rollback()
-                self.counts["rolled back"] += 1
             else:
-                connection.commit()
-                self.counts["committed"] += 1
-        time.sleep(self.random.random() * 0.01)
+                done = self.undo(cursor)
+        if self.random.random() < 0.1:
+            connection.rollback()
+            self.counts["rolled back"] += 1
+        else:
+            connection.commit()
+            self.counts["committed"] += 1
+            done()
+        time.sleep(self.random.random() * 0.06)
 
     def one(self):
-        return self.random.choice(self.mine[-50:])
+        return self.random.choice(self.mine)
 
     def transfer(self, cursor):
         number = self.next
         self.next += 10
-        a, b = self.random.sample(range(1, ACCOUNTS + 1), 2)
-        amount = self.random.randrange(1, 100)
+        a, b = sorted(self.random.sample(range(1, ACCOUNTS + 1), 2))
+        amount = self.random.choice([-1, 1]) * self.random.randrange(1, 100)
         note = "x" * self.random.choice([10, 3000, 30000]) + f" {amount}"
         cursor.execute("insert into transfers values (%s, %s, %s, 'new')", (number, amount, note))
         for account, delta in ((a, -amount), (b, amount)):
@@ -114,198 +154,359 @@ class Writer(threading.Thread):
                 "update accounts set balance = balance + %s where id = %s", (delta, account)
             )
             cursor.execute("insert into entries values (%s, %s, %s)", (number, account, delta))
-        cursor.connection.commit()
-        self.mine.append(number)
+        return lambda: self.mine.append(number)
 
-    def undo(self, cursor, number):
+    def rekey(self, cursor):
+        old, new = self.one(), self.number + 10 * self.random.randrange(10**9, 2 * 10**9)
+        cursor.execute("update transfers set id = %s where id = %s", (new, old))
+        at = self.mine.index(old)
+        return lambda: self.mine.__setitem__(at, new)
+
+    def undo(self, cursor):
+        number = self.mine[0]
         cursor.execute(
             "update accounts a set balance = balance - e.delta from entries e"
             " where e.transfer = %s and e.account = a.id",
             (number,),
         )
         cursor.execute("delete from transfers where id = %s", (number,))
+        return lambda: self.mine.pop(0)
 
 
-class Shaper(threading.Thread):
-    """Changes shapes: a column that is dropped and added again, a partition that comes filled."""
-
-    def __init__(self, dsn, stop):
-        super().__init__(daemon=True)
-        self.dsn, self.stop, self.changes = dsn, stop, 0
-
-    def run(self):
-        while not self.stop.wait(30):
-            number = self.changes + 1
-            statements = (
-                "alter table accounts drop column if exists extra",
-                f"alter table accounts add extra int default {number}",
-                f"create table part{number} (id int, day int, primary key (id, day))",
-                f"insert into part{number} select i, {number} from generate_series(1, 100) i",
-                f"alter table parts attach partition part{number} for values in ({number})",
-            )
-            try:
-                with psycopg2.connect(self.dsn) as connection, connection.cursor() as cursor:
-                    cursor.execute("set lock_timeout = '2s'")
-                    for statement in statements:
-                        cursor.execute(statement)
-                self.changes = number
-            except psycopg2.Error:
-                pass
-
-
-def rows(url, cut, name):
-    return Log.open(f"{url}/public.{name}").table(at=cut).to_arrow()
-
-
-def wrong_at(url, cut):
-    """Returns what is wrong at a cut."""
-    names = {u.rpartition("/")[2].removeprefix("public.") for u in cut.logs} - {Path(url).name}
-    accounts, transfers, entries = (rows(url, cut, n) for n in ("accounts", "transfers", "entries"))
-    ask = duckdb.connect()
-    for name, table in (("accounts", accounts), ("transfers", transfers), ("entries", entries)):
-        ask.register(name, table)
-    checks = {
-        "balances": f"select sum(balance) <> {ACCOUNTS * BALANCE} from accounts",
-        "accounts": f"""select count(*) > 0 from accounts a left join
-            (select account, sum(delta) d from entries group by 1) e on e.account = a.id
-            where a.balance <> {BALANCE} + coalesce(d, 0)""",
-        "orphans": """select count(*) > 0 from entries e anti join transfers t
-            on e.transfer = t.id""",
-        "entries": """select count(*) > 0 from transfers t left join (select transfer, count(*) n,
-            sum(delta) d from entries group by 1) e on e.transfer = t.id
-            where n is distinct from 2 or d <> 0""",
-        "notes": """select count(*) > 0 from transfers
-            where note is null or not ends_with(note, ' ' || amount)""",
-    }
-    found = [name for name, query in checks.items() if ask.execute(query).fetchone()[0]]
-    wide = [name for name in names if name.startswith("wide")]
-    if len({rows(url, cut, name)["n"][0].as_py() for name in wide}) > 1:
-        found.append("wide")
-    return found
-
-
-class Killed:
+class Process:
     """A process that is killed now and then, and started again."""
 
-    def __init__(self, command, log):
-        self.command, self.log, self.kills, self.ended = command, log, 0, 0
+    def __init__(self, command, log, port=None):
+        self.command, self.log, self.port = command, log, port
+        self.ended, self.peak_kib = Counter(), 0
         self.process = None
 
     def start(self):
         with self.log.open("a") as out:
             self.process = subprocess.Popen(self.command, stdout=out, stderr=out, cwd=ROOT)
+        if self.port:
+            servers.wait_for_port(self.port, self.process.poll)
 
     def keep(self):
         """Starts it again where it ended by itself."""
         if self.process.poll() is not None:
-            self.ended += 1
+            why = self.log.read_text().strip().rpartition("\n")[2]
+            self.ended[why.partition(": ")[0][-60:]] += 1
             self.start()
+            return
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                self.peak_kib = max(self.peak_kib, int(line.split()[1]))
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        self.kills += 1
-        self.start()
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait()
 
 
-def until(seconds, holds):
-    end = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end:
-            raise TimeoutError("it does not become true")
-        time.sleep(0.1)
+def gateway(folder):
+    """Returns an S3 server that keeps what it has over a kill, and tells all processes of it."""
+    name = servers.go_program(
+        "github.com/versity/versitygw/cmd/versitygw", servers.VERSITYGW_VERSION
+    )
+    port, data = servers.free_port(), folder / "s3"
+    (data / "soak").mkdir(parents=True)
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": "soak",
+        "AWS_SECRET_ACCESS_KEY": "soak-secret",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    login = ["--access", "soak", "--secret", "soak-secret", "--port", f"127.0.0.1:{port}"]
+    return Process([name, *login, "posix", str(data)], Path(os.devnull), port)
 
 
-def differences(dsn, url):
-    """Returns the tables whose logs do not have what they have."""
-    cut, found = snapshot(url), []
-    with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
-        for name in ("accounts", "transfers", "entries", "parts", "wide0"):
-            cursor.execute(f"select * from {name}")
-            columns = [column.name for column in cursor.description]
-            theirs = sorted(cursor.fetchall())
-            ours = rows(url, cut, name).select(columns).to_pylist()
-            if sorted(tuple(row.values()) for row in ours) != theirs:
-                found.append(name)
-    return found
+class Duck:
+    """Reads cuts with DuckDB; logs stay open."""
+
+    def __init__(self, url):
+        self.url, self.logs = url, {}
+
+    def rows(self, cut, name):
+        if name not in self.logs:
+            self.logs[name] = Log.open(f"{self.url}/public.{name}")
+        return self.logs[name].table(at=cut).to_arrow()
+
+    def found(self, cut, wide):
+        """Returns what is wrong, and sums."""
+        ask = duckdb.connect()
+        for name in TABLES:
+            ask.register(name, self.rows(cut, name))
+        wrong = [name for name, query in CHECKS.items() if ask.execute(query).fetchone()[0]]
+        with ThreadPoolExecutor(4) as pool:
+            tables = list(pool.map(lambda name: self.rows(cut, name), wide))
+        if len({table["n"][0].as_py() for table in tables}) > 1:
+            wrong.append("wide")
+        return wrong, ask.execute(SUMS).fetchone()
 
 
-def soak(minutes, writers, seed, folder, wide):
-    dice, counts = random.Random(seed), {"committed": 0, "rolled back": 0}
-    url, stop = str(folder / "shop"), threading.Event()
-    told = {"cuts": 0, "wrong": [], "refused": 0}
-    with Server(folder / "postgres") as server:
-        with psycopg2.connect(server.dsn) as connection, connection.cursor() as cursor:
-            cursor.execute(SCHEMA)
-            for i in range(wide):
-                cursor.execute(f"create table wide{i} (id int primary key, n int)")
-                cursor.execute(f"insert into wide{i} values (1, 0)")
-        threads = [Writer(server.dsn, i, seed, counts, stop, wide) for i in range(writers)]
-        threads.append(Shaper(server.dsn, stop))
+class Spark:
+    """Reads named cuts with Spark."""
+
+    def __init__(self, url, dice):
+        from pyspark.sql import SparkSession
+
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        self.url, self.dice = url, dice
+        self.session = (
+            SparkSession.builder.master("local[1]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.driver.memory", "700m")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .getOrCreate()
+        )
+        self.session.sparkContext.setLogLevel("OFF")
+
+    def rows(self, name, table):
+        read = self.session.read.format("clog").option("view", "table")
+        return read.option("asOfCut", f"{self.url}#{name}").load(f"{self.url}/public.{table}")
+
+    def found(self, name, wide):
+        """Returns what is wrong, and sums."""
+        for table in TABLES:
+            self.rows(name, table).createOrReplaceTempView(table)
+        ask = self.session.sql
+        wrong = [check for check, query in CHECKS.items() if ask(query).first()[0]]
+        some = self.dice.sample(wide, min(5, len(wide)))
+        if len({self.rows(name, table).first()["n"] for table in some}) > 1:
+            wrong.append("wide")
+        return wrong, tuple(ask(SUMS).first())
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, given, folder):
+        self.given, self.folder = given, folder
+        self.dice = random.Random(given.seed)
+        self.told, self.counts = Counter(), Counter()
+        self.began = time.monotonic()
+        self.wrong = []
+        self.kills = Counter()
+        self.server = Server(folder / "postgres")
+        self.store = None if given.disk else gateway(folder)
+        self.url = str(folder / "shop") if given.disk else "s3://soak/shop"
+        self.wide = [f"wide{i}" for i in range(given.tables)]
+        self.duck, self.spark, self.before = Duck(self.url), None, None
         clog = [sys.executable, "-m", "clog_command"]
-        capture = Killed([*clog, "capture", server.dsn, url], folder / "capture.log")
-        cleaner = Killed(
-            [*clog, "cleaner", "--discover", url, "-c", "log.cleaner.backoff.ms=2000"],
+        self.command = [*clog, "capture", self.server.dsn, self.url]
+        self.capture = Process(self.command, folder / "capture.log")
+        self.cleaner = Process(
+            [*clog, "cleaner", "--discover", self.url, "-c", "log.cleaner.backoff.ms=10000"],
             folder / "cleaner.log",
         )
-        for one in (*threads, capture, cleaner):
-            one.start()
-        end, seen, server_kills = time.monotonic() + 60 * minutes, None, 0
-        next_kill = time.monotonic() + 3
-        while time.monotonic() < end:
-            for one in (capture, cleaner):
-                one.keep()
+
+    def run(self):
+        """Returns the figures."""
+        if self.store:
+            self.store.start()
+        stop, counts = threading.Event(), self.counts
+        with self.server:
+            with psycopg2.connect(self.server.dsn) as connection, connection.cursor() as cursor:
+                cursor.execute(SCHEMA)
+                for name in self.wide:
+                    cursor.execute(f"create table {name} (id int primary key, n int)")
+                    cursor.execute(f"insert into {name} values (1, 0)")
+            writers = [
+                Writer(self.server.dsn, i, self.given.seed, counts, stop, self.given.tables)
+                for i in range(self.given.writers)
+            ]
+            for one in (*writers, self.capture, self.cleaner):
+                one.start()
             try:
-                cut = snapshot(url)
-                if cut.logs != seen:
-                    seen = cut.logs
-                    wrong = wrong_at(url, cut)
-                    told["cuts"] += 1
-                    told["wrong"] += [wrong] if wrong else []
-            except (CommitConflictError, NotFoundError, VersionExpiredError):
-                told["refused"] += 1
-            if time.monotonic() > next_kill:
-                next_kill = time.monotonic() + 5 + dice.expovariate(1 / 10)
-                what = dice.choice(["capture", "capture", "capture", "cleaner", "server"])
-                if what == "server":
-                    server.kill()
-                    time.sleep(0.5)
-                    server.__enter__()
-                    server_kills += 1
-                else:
-                    {"capture": capture, "cleaner": cleaner}[what].kill()
-            time.sleep(0.2)
-        stop.set()
-        for one in threads:
-            one.join()
-        capture.stop()
-        cleaner.stop()
-        done = subprocess.run(
-            [*clog, "capture", server.dsn, url, "--once", "--json"],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
+                self.load()
+                self.told["load seconds"] = round(time.monotonic() - self.began)
+                self.follow(self.began + 60 * self.given.minutes)
+            except TimeoutError as e:
+                self.wrong.append(f"stuck: {e}")
+            finally:
+                stop.set()
+                for one in writers:
+                    one.join()
+                self.capture.stop()
+                self.cleaner.stop()
+            self.end()
+        if self.store:
+            self.store.stop()
+        return self.figures()
+
+    def figures(self):
+        return {
+            "minutes": round((time.monotonic() - self.began) / 60, 1),
+            **self.told,
+            **self.counts,
+            "kills": self.kills,
+            "wrong": self.wrong,
+            "ended by themselves": {
+                "capture": self.capture.ended,
+                "cleaner": self.cleaner.ended,
+            },
+            "peak MiB": {
+                "capture": self.capture.peak_kib >> 10,
+                "cleaner": self.cleaner.peak_kib >> 10,
+            },
+        }
+
+    def load(self):
+        """Kills each of them while the largest table is loaded, and waits for the first cut."""
+        due = ["capture", "server", "capture", "cleaner", "capture", "store"]
+        end, rows = time.monotonic() + PATIENCE_S, self.dice.randrange(HISTORY)
+        while due or not self.newest():
+            if time.monotonic() > end:
+                raise TimeoutError(f"there is no cut, and to be killed while it loads: {due}")
+            if due and self.loaded() > rows:
+                self.kill(due.pop(0), "load")
+                rows, end = self.dice.randrange(HISTORY), time.monotonic() + PATIENCE_S
+            self.keep()
+            time.sleep(0.02 if due else 0.5)
+
+    def loaded(self):
+        """Returns how many rows of the largest table came in this run of the capture."""
+        try:
+            with psycopg2.connect(self.server.dsn) as connection, connection.cursor() as cursor:
+                cursor.execute("select max(tuples_processed) from pg_stat_progress_copy")
+                return cursor.fetchone()[0] or 0
+        except psycopg2.Error:
+            return 0
+
+    def follow(self, end):
+        """Checks cuts, and has something happen after some of them."""
+        heard, due = time.monotonic(), self.dice.randrange(1, 4)
+        while time.monotonic() < end:
+            self.keep()
+            cut = self.newest()
+            if cut is None or cut.logs == self.before:
+                if time.monotonic() > heard + PATIENCE_S:
+                    raise TimeoutError("there is no newer cut")
+                time.sleep(0.2)
+                continue
+            heard = time.monotonic()
+            self.check(cut)
+            (self.folder / "figures.json").write_text(json.dumps(self.figures(), indent=2))
+            due -= 1
+            if due <= 0:
+                due = self.dice.randrange(1, 4)
+                self.happen()
+
+    def newest(self):
+        """Returns the newest cut, if there is one."""
+        try:
+            return snapshot(self.url)
+        except (ClogError, OSError):
+            self.told["refused"] += 1
+            return None
+
+    def check(self, cut):
+        if self.before is not None:
+            back = [url for url, v in cut.logs.items() if v < self.before.get(url, 0)]
+            self.wrong += [f"back in time: {back}"] if back else []
+        self.before = cut.logs
+        every = self.given.spark_every
+        try:
+            if every and self.told["cuts"] % every == every - 1:
+                self.check_named()
+            else:
+                found, _ = self.duck.found(cut, self.wide)
+                self.wrong += [f"{found} at {cut.logs}"] if found else []
+                self.told["cuts"] += 1
+        except VersionExpiredError:
+            self.told["expired"] += 1
+
+    def check_named(self):
+        self.spark = self.spark or Spark(self.url, self.dice)
+        with_name = snapshot(self.url, name="soak", keep_ms=3_600_000)
+        by_duck = self.duck.found(with_name, self.wide)
+        by_spark = self.spark.found("soak", self.wide)
+        for engine, (found, _) in (("duckdb", by_duck), ("spark", by_spark)):
+            self.wrong += [f"{engine}: {found} at {with_name.logs}"] if found else []
+        if by_duck[1] != by_spark[1]:
+            self.wrong.append(f"duckdb has {by_duck[1]}, spark {by_spark[1]}")
+        drop_snapshot(self.url, "soak")
+        self.told["cuts"] += 1
+        self.told["cuts by spark"] += 1
+
+    def happen(self):
+        what = self.dice.choice(
+            ["capture"] * 5 + ["cleaner", "cleaner", "server", "store", "column", "partition"]
         )
-        told["last"] = done.returncode, done.stderr[-500:] if done.returncode else ""
-        told["different"] = (
-            differences(server.dsn, url) if not done.returncode else ["not captured"]
-        )
-        last = wrong_at(url, snapshot(url)) if not done.returncode else []
-        told["wrong"] += [last] if last else []
-        shapes = threads[-1].changes
-    kills = {"capture": capture.kills, "cleaner": cleaner.kills, "server": server_kills}
-    return {
-        **told,
-        **counts,
-        "shapes": shapes,
-        "kills": kills,
-        "ended by themselves": {"capture": capture.ended, "cleaner": cleaner.ended},
-    }
+        if what in ("column", "partition"):
+            self.reshape(what)
+            return
+        self.kill(what, "later")
+        while what == "capture" and self.dice.random() < 0.3:
+            time.sleep(self.dice.random() * 8)
+            self.kill(what, "starting")
+
+    def kill(self, what, when):
+        if what == "server":
+            self.server.kill()
+            time.sleep(0.5)
+            self.server.__enter__()
+        elif what == "store" and self.store:
+            self.store.kill()
+            time.sleep(self.dice.random() * 3)
+            self.store.start()
+        elif what != "store":
+            one = self.capture if what == "capture" else self.cleaner
+            one.kill()
+            one.start()
+        self.kills[f"{what}, {when}"] += 1
+
+    def keep(self):
+        for one in (self.capture, self.cleaner):
+            one.keep()
+
+    def reshape(self, what):
+        number = self.told[what] + 1
+        statements = {
+            "column": (
+                "alter table accounts drop column if exists extra",
+                f"alter table accounts add extra int default {number}",
+            ),
+            "partition": (
+                f"create table part{number} (id int, day int, primary key (id, day))",
+                f"insert into part{number} select i, {number} from generate_series(1, 100) i",
+                f"alter table parts attach partition part{number} for values in ({number})",
+            ),
+        }
+        try:
+            with psycopg2.connect(self.server.dsn) as connection, connection.cursor() as cursor:
+                cursor.execute("set lock_timeout = '5s'")
+                for statement in statements[what]:
+                    cursor.execute(statement)
+            self.told[what] = number
+        except psycopg2.Error:
+            self.told["not reshaped"] += 1
+
+    def end(self):
+        """Has all come, and compares."""
+        for more in (["--once"], ["--verify"]):
+            done = subprocess.run(
+                [*self.command, *more, "--json"],
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=ROOT,
+            )
+            if done.returncode:
+                self.wrong.append(f"{more}: {done.stdout[-2000:]} {done.stderr[-2000:]}")
+        cut = snapshot(self.url)
+        found, sums = self.duck.found(cut, self.wide)
+        with psycopg2.connect(self.server.dsn) as connection, connection.cursor() as cursor:
+            cursor.execute(SUMS)
+            theirs = cursor.fetchone()
+        self.wrong += [f"{found} at the end"] if found else []
+        self.wrong += [f"{sums} at the end, {theirs} in the database"] if sums != theirs else []
 
 
 def main():
@@ -314,16 +515,18 @@ def main():
     ask.add_argument("--writers", type=int, default=3)
     ask.add_argument("--seed", type=int, default=1)
     ask.add_argument("--tables", type=int, default=60, help="that one transaction writes")
+    ask.add_argument("--spark-every", type=int, default=10, help="0: never")
+    ask.add_argument("--disk", action="store_true", help="no S3 server")
     ask.add_argument("--folder", type=Path)
     given = ask.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="clog-soak-"))
     os.environ["PYTHONWARNINGS"] = "ignore"
-    told = soak(given.minutes, given.writers, given.seed, folder, given.tables)
+    logging.getLogger("clog").setLevel(logging.ERROR)
+    told = Soak(given, folder).run()
     print(json.dumps(told, indent=2))
-    failed = told["wrong"] or told["different"]
-    if not (failed or given.folder):
+    if not (told["wrong"] or given.folder):
         shutil.rmtree(folder)
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if told["wrong"] else 0)
 
 
 if __name__ == "__main__":

@@ -7,33 +7,27 @@
    loaded from one exported snapshot, some at a time. In the first run it is that of the slot; later
    one of a temporary slot, so these tables have a position of their own, and changes below it are
    skipped.
-3. *Follow.* One thread reads messages, and decodes them when whole transactions are there, or a
-   large part of one; another one commits groups of them, in their order (L2, L3), and then the
-   source is told (L4). At most two pieces wait, so that a slow store slows the reading down.
+3. *Follow* the stream (`following`).
 4. What the stream says of a table, and every few seconds the catalogue, is compared with what it
    was. Where it differs what is handed over is committed, and all begins anew at 1.
 
-``once`` ends when all is committed that the source had written at the start of 3. While nothing is
-published, the position moves on all the same, now and then: the source could forget nothing of what
-other databases write.
+``once`` ends when all is committed that the source had written at the start of 3. What is refused
+for its arguments, or as another database has these logs, is so before an id is taken up: a capture
+that runs goes on.
 """
 
 import logging
-import select
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
-
 from clog.bridge.postgres import catalogue
 from clog.bridge.postgres.catalogue import HASH, MASKED, TEXT, Choice, Publications, SourceTable
+from clog.bridge.postgres.following import ChangedError, Followed, Following
 from clog.bridge.postgres.loading import load
 from clog.bridge.postgres.logs import (
     FLUSH_BYTES,
@@ -44,7 +38,7 @@ from clog.bridge.postgres.logs import (
     all_of,
 )
 from clog.bridge.postgres.masking import hash_key
-from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
+from clog.bridge.postgres.pgoutput import OPTIONS
 from clog.bridge.postgres.source import (
     RELOAD,
     Exported,
@@ -55,7 +49,6 @@ from clog.bridge.postgres.source import (
     lsn_text,
     quoted,
 )
-from clog.bridge.postgres.tables import Changes, Decoded, Relation, Truncated, sliced
 from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
@@ -70,14 +63,6 @@ INTERVAL_MS: Final = 250
 """How long changes wait for others at most, while nothing else is committed."""
 LOADERS: Final = 4
 """So many tables are loaded at a time."""
-_LOOK_MS: Final = 5000
-"""How often the catalogue is read, and how far the source is."""
-_TAKE_BYTES: Final = 4 << 20
-_PIECE_BYTES: Final = 8 << 20
-_IDLE_BYTES: Final = 16 << 20
-_IDLE_MS: Final = 20_000
-"""After so much, or so long, the position moves on though nothing was published."""
-_WAITING_MAX: Final = 2
 _ASK_MS: Final = 200
 _PATIENCE_MS: Final = 60_000
 _WARN_BYTES: Final = 1 << 30
@@ -228,23 +213,8 @@ def capture(  # noqa: PLR0913 - one for each option
     return run.told()
 
 
-class _ChangedError(Exception):
-    """A table is not what it was: what it is now is to be found out."""
-
-
 class _StoppedError(Exception):
     """Somebody stops the run while it loads."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """What one thread hands over to the other: parts of a group, in the order of the source.
-    ``position``: of its last transaction; ``is_end``: that is the end of the group.
-    """
-
-    decoded: tuple[Decoded, ...]
-    position: int
-    is_end: bool
 
 
 class _Run:
@@ -270,11 +240,11 @@ class _Run:
         self._choice = choice
         self._settings = settings
         self.clock = settings.clock
-        self.once = once
+        self._once = once
         self._publication = publication
         self._reload = reload
         self._slot_bytes_max = slot_bytes_max
-        self.interval_ms = interval_ms
+        self._interval_ms = interval_ms
         self.on_progress = on_progress
         self.should_stop = should_stop
         self.home: Home | None = None
@@ -284,7 +254,7 @@ class _Run:
         self._loading: set[int] = set()
         self.read_lsn = 0
         self.wal_lsn = self._slot_bytes = self.transactions = 0
-        self.newest_us = 0
+        self._newest_us = 0
 
     def to_the_end(self) -> None:
         """Captures until nothing is left of now (``once``), or somebody stops it."""
@@ -293,7 +263,7 @@ class _Run:
                 slot, start = self._prepare()
                 try:
                     self._follow(slot, start)
-                except _ChangedError as e:
+                except ChangedError as e:
                     _log.info("%s: %s; looking at its tables again", self.source.address, e)
                     continue
                 break
@@ -305,7 +275,7 @@ class _Run:
         """Returns how far it is committed."""
         home = self.home
         assert home is not None, "it is told once it was prepared"
-        now_ms, newest_ms = self.clock.now_ms(), self.newest_us // 1000
+        now_ms, newest_ms = self.clock.now_ms(), self._newest_us // 1000
         behind = max(0, self.wal_lsn - home.position) if home.position else 0
         return Captured(
             url=home.log.url,
@@ -335,10 +305,7 @@ class _Run:
     def _prepare(self) -> tuple[str, int]:
         """Does 1 and 2; returns the slot, and from where on it is read."""
         identity = self.source.identity()
-        if self.home is None:
-            self.home = Home(self._url, identity, self._settings)
-            self.home.begin()
-        home = self.home
+        home = self.home = self.home or self._begun(identity)
         slot = f"clog_{home.log.id[:24]}"
         with self.source.connected() as ask:
             if self._reload is True:
@@ -353,7 +320,10 @@ class _Run:
             else:
                 tables = catalogue.numbered(ask, catalogue.own_names(slot), tables)
             plans = [_plan(ask, table) for table in tables]
-            due = self._due(home, tables)
+            reasons = self._due(home, tables)
+            for table in tables:
+                if table.oid in reasons:
+                    _log.warning("%s is loaded anew: %s", table.what, reasons[table.oid])
             if self._publication is None:
                 self._published = catalogue.publish(ask, slot, tables)
                 tables = catalogue.numbered(ask, self._published.names, tables)
@@ -362,7 +332,8 @@ class _Run:
             if is_new and not self._reload and any(t.position for t in self.tables.values()):
                 raise self.source.lost(slot, "does not exist")
             exported = self.source.make_slot(slot) if is_new else None
-            due |= {oid for oid, one in self.tables.items() if self._is_stale(home, one)}
+            stale = {oid for oid, one in self.tables.items() if self._is_stale(home, one)}
+            due = stale | reasons.keys()
             if not home.position:
                 home.mark_loading(list(self.tables.values()))
             about = self._published
@@ -384,6 +355,15 @@ class _Run:
             assert found is not None, "it is there, or was made"
             self._reload = False
             return slot, home.position if not is_new and home.position else found.confirmed_lsn
+
+    def _begun(self, identity: Identity) -> Home:
+        """Returns the home with its id taken up, where nothing is to be refused."""
+        home = Home(self._url, identity, self._settings)
+        home.read()
+        with self.source.connected() as ask:
+            self._due(home, self._read(ask, home))
+        home.begin()
+        return home
 
     def _check_history(self, ask: Queries, home: Home, identity: Identity, slot: str) -> None:
         """Raises if what follows the home's position is not in the source any more."""
@@ -414,15 +394,19 @@ class _Run:
                     )
                 self.clock.sleep_ms(_ASK_MS)
 
-    def _due(self, home: Home, tables: Sequence[SourceTable]) -> set[int]:
-        """Returns the oids of tables that are to be loaded anew."""
-        due = set()
+    def _due(self, home: Home, tables: Sequence[SourceTable]) -> dict[int, str]:
+        """Returns why tables are to be loaded anew, by their oids.
+
+        Raises:
+            InvalidInputError: one cannot be taken on as it is asked for.
+        """
+        due = {}
         for table in tables:
             asked = self._reload if isinstance(self._reload, bool) else table.what in self._reload
             binding = home.bindings.get(table.oid)
             if binding is None:
                 if asked:
-                    due.add(table.oid)
+                    due[table.oid] = "it was asked for"
                 continue
             if dict(binding.masks) != dict(table.masks):
                 raise InvalidInputError(
@@ -437,8 +421,7 @@ class _Run:
                 )
             why = "it was asked for" if asked else binding.why_reload(table)
             if why is not None:
-                _log.warning("%s is loaded anew: %s", table.what, why)
-                due.add(table.oid)
+                due[table.oid] = why
         return due
 
     @staticmethod
@@ -546,10 +529,25 @@ class _Run:
 
     def _follow(self, slot: str, start: int) -> None:
         """Does 3."""
+        home = self.home
+        assert home is not None, "it was prepared"
         options = {**OPTIONS, "publication_names": ",".join(map(quoted, self._published.names))}
         try:
-            with closing(Stream(self.source, slot, start, options)) as stream:
-                _Following(self, stream, start).to_the_end()
+            with (
+                self.source.connected() as ask,
+                closing(Stream(self.source, slot, start, options)) as stream,
+            ):
+                self.wal_lsn = ask.wal_lsn()
+                followed = Followed(
+                    *(home, self.tables, self.read_lsn, self._interval_ms, self.clock),
+                    should_stop=self.should_stop,
+                    look=partial(self._look, ask),
+                    on_commit=self._on_commit,
+                )
+                until = self.wal_lsn if self._once else None
+                Following(followed, stream, start).to_the_end(until)
+                if self._once and not self.should_stop():
+                    self._look(ask)
         except SourceError as e:
             if "publication" in str(e) and "does not exist" in str(e):
                 raise SourcePurgedError(
@@ -559,6 +557,11 @@ class _Run:
                 ) from e
             raise
 
+    def _on_commit(self, ended: int, newest_us: int) -> None:
+        self.transactions += ended
+        self._newest_us = max(self._newest_us, newest_us)
+        self.on_progress(self.told())
+
     def _read(self, ask: Queries, home: Home) -> list[SourceTable]:
         return catalogue.read(
             *(ask, self._choice),
@@ -567,11 +570,11 @@ class _Run:
             publication=self._publication,
         )
 
-    def look(self, ask: Queries) -> None:
+    def _look(self, ask: Queries) -> None:
         """Does 4, and looks how far the source is.
 
         Raises:
-            _ChangedError: a table is not what it was.
+            ChangedError: a table is not what it was.
         """
         home = self.home
         assert home is not None, "it was prepared"
@@ -583,11 +586,11 @@ class _Run:
         else:
             tables = catalogue.numbered(ask, self._published.names, tables)
         if {table.oid for table in tables} != self.tables.keys():
-            raise _ChangedError("there are tables more, or less")
+            raise ChangedError("there are tables more, or less")
         for table in tables:
             why = home.bindings[table.oid].why_reload(table)
             if why is not None or table.columns != self.tables[table.oid].table.columns:
-                raise _ChangedError(f"{table.what}: {why or 'its columns changed'}")
+                raise ChangedError(f"{table.what}: {why or 'its columns changed'}")
         found = ask.slot(slot)
         if found is not None:
             self._slot_bytes = max(0, self.wal_lsn - found.restart_lsn)
@@ -602,270 +605,9 @@ class _Run:
                 " unless the capture comes after, or max_slot_wal_keep_size bounds them",
                 *(slot, self.source.address, self._slot_bytes),
             )
+        self.on_progress(self.told())
 
 
 def _plan(ask: Queries, table: SourceTable) -> TablePlan:
     as_text = [name for name, mask in table.masks.items() if mask in (HASH, TEXT)]
     return plan_of(ask.connection, table.columns, what=table.what, text=as_text)
-
-
-class _Following:
-    """The stream, from one preparation to the next; a worker of the thread that begins it."""
-
-    def __init__(self, run: _Run, stream: Stream, start: int) -> None:
-        self._run = run
-        self._stream = stream
-        self.clock = run.clock
-        self._decoder = Decoder(self._table_of)
-        self._raw: list[tuple[int, bytes]] = []
-        self._is_old = True
-        self._raw_bytes = 0
-        self._held: list[Decoded] = []
-        self._held_bytes = 0
-        self._since_ms = 0
-        self._reached = start
-        self._idle_ms = self.clock.monotonic_ms()
-        self._in_transaction = False
-        self._waiting: deque[tuple[_Piece, Future[None]]] = deque()
-
-    def to_the_end(self) -> None:
-        """Follows until nothing is left of now (``once``), or somebody stops it."""
-        run = self._run
-        with run.source.connected() as ask, ThreadPoolExecutor(1, "clog-capture") as committer:
-            self._committer = committer
-            until = ask.wal_lsn() if run.once else None
-            run.wal_lsn = until or 0
-            try:
-                self._follow(ask, until)
-                self._hand_over()
-                self._settle(0)
-                self._idle(even_little=True)
-                if until is not None and not run.should_stop():
-                    run.look(ask)
-            finally:
-                self._settle(0)
-
-    def _follow(self, ask: Queries, until: int | None) -> None:
-        run = self._run
-        looked_ms = asked_ms = self.clock.monotonic_ms()
-        while not run.should_stop():
-            messages = self._stream.take(_TAKE_BYTES) if len(self._waiting) < _WAITING_MAX else []
-            self._raw += messages
-            self._raw_bytes += sum(len(message) for _, message in messages)
-            has_moved = self._decode() or bool(messages)
-            self._hand_over_due()
-            if self._settle(_WAITING_MAX):
-                run.on_progress(run.told())
-            if not (self._raw or self._in_transaction):
-                self._reached = max(self._reached, self._stream.reached)
-                if until is not None and self._reached >= until:
-                    return
-                if not (self._held or self._waiting):
-                    self._idle()
-            now_ms = self.clock.monotonic_ms()
-            if looked_ms + _LOOK_MS <= now_ms:
-                looked_ms = now_ms
-                run.look(ask)
-                run.on_progress(run.told())
-            if not has_moved:
-                if asked_ms + _ASK_MS <= now_ms:
-                    asked_ms = now_ms
-                    self._stream.confirm(ask=True)
-                select.select([self._stream], [], [], 0.01 if self._held or self._waiting else 0.05)
-
-    def _table_of(self, relation: Relation) -> tuple[TableLog, TablePlan] | None:
-        one = self._run.tables.get(relation.oid)
-        if one is None:
-            return None
-        sent = {c.name: (c.type_oid, c.typmod) for c in relation.columns}
-        known = {c.name: (c.type_oid, c.typmod) for c in one.table.columns}
-        is_old = self._is_old
-        if not is_old and (sent.keys() - known.keys() - one.table.left.keys()):
-            raise _ChangedError(f"{one.table.what} has columns more")
-        if any(sent[name] != kind for name, kind in known.items() if name in sent):
-            if is_old:
-                return None  # It was loaded since the types changed, and so since these rows.
-            raise _ChangedError(f"a column of {one.table.what} has another type")
-        if known.keys() <= sent.keys():
-            return one, one.plan
-        if not is_old:
-            raise _ChangedError(f"{one.table.what} has columns less")
-        there = [i for i, name in enumerate(one.plan.schema.names) if name in sent]
-        schema, forms = one.plan.schema, one.plan.forms
-        kept = schema.empty_table().select(there).schema, tuple(forms[i] for i in there)
-        return one, TablePlan(one.plan.what, *kept)
-
-    def _decode(self) -> bool:
-        """Decodes up to the last end of a transaction, or a large part of one; of one that was
-        handed over in part to its end alone, which ends its group.
-        """
-        ends = (i for i, (_, message) in enumerate(self._raw) if message[:1] == b"C")
-        if self._in_transaction:
-            end = next(ends, None)
-        else:
-            end = max(ends, default=None)
-        if end is None:
-            if self._raw_bytes < _TAKE_BYTES:
-                return False
-            end = len(self._raw) - 1
-        if self._held_bytes > _PIECE_BYTES:
-            return False
-        # What is older than the catalogue that was read may be of another shape, what is not may
-        # be of one that is still to be found out.
-        old = [lsn < self._run.read_lsn for lsn, _ in self._raw[: end + 1]]
-        self._is_old = old[0]
-        count = next((i for i, is_old in enumerate(old) if is_old != old[0]), len(old))
-        messages, self._raw = self._raw[:count], self._raw[count:]
-        decoded = self._decoder.decode([message for _, message in messages])
-        self._raw_bytes -= decoded.size_bytes
-        self._in_transaction = decoded.in_transaction
-        if not self._held:
-            self._since_ms = self.clock.monotonic_ms()
-        self._held.append(decoded)
-        self._held_bytes += decoded.size_bytes
-        return True
-
-    def _hand_over_due(self) -> None:
-        """Hands over what is much, or what waited, where nothing else is being committed."""
-        if not self._held or len(self._waiting) >= _WAITING_MAX:
-            return
-        is_much = self._held_bytes >= _PIECE_BYTES
-        waited = self._since_ms + self._run.interval_ms <= self.clock.monotonic_ms()
-        if is_much or (waited and not self._waiting and not self._in_transaction):
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        decoded = tuple(self._held)
-        transactions = [t for one in decoded for t in one.transactions]
-        if not transactions:
-            return
-        self._held, self._held_bytes = [], 0
-        is_end = not self._in_transaction
-        self._submit(_Piece(decoded, transactions[-1].commit_lsn + 1, is_end))
-        self._run.transactions += sum(bool(t.end_lsn) for t in transactions)
-        if is_end:
-            self._run.newest_us = transactions[-1].time_us
-
-    def _submit(self, piece: _Piece) -> None:
-        self._waiting.append((piece, self._committer.submit(self._commit, piece)))
-
-    def _settle(self, left: int) -> bool:
-        """Waits until at most ``left`` pieces are not committed; tells whether one was. The source
-        hears that we live meanwhile.
-        """
-        any_was = False
-        while self._waiting and (len(self._waiting) > left or self._waiting[0][1].done()):
-            future = self._waiting[0][1]
-            while not future.done():
-                self.clock.sleep_ms(5)
-                self._stream.confirm()
-            self._waiting.popleft()
-            future.result()
-            home = self._run.home
-            if home is not None and home.position:
-                self._stream.confirm(home.position)  # L4
-            any_was = True
-        return any_was
-
-    def _idle(self, *, even_little: bool = False) -> None:
-        """Moves the position on where nothing came: the source has written much else, or there was
-        no cut yet.
-        """
-        home = self._run.home
-        assert home is not None, "it was prepared"
-        behind = self._reached - home.position
-        ahead = max(one.position for one in self._run.tables.values())
-        lacks = ahead > home.position or any(
-            one.log.id not in home.members for one in self._run.tables.values()
-        )
-        now_ms = self.clock.monotonic_ms()
-        is_due = behind >= _IDLE_BYTES or even_little or self._idle_ms + _IDLE_MS <= now_ms
-        if ahead <= self._reached and (lacks or (is_due and behind > 0)):
-            self._idle_ms = now_ms
-            self._submit(_Piece((), self._reached, is_end=True))
-            self._settle(0)
-
-    def _commit(self, piece: _Piece) -> None:
-        """Does L2 and L3; in the other thread."""
-        tables, home = self._run.tables.values(), self._run.home
-        assert home is not None, "it was prepared"
-        for step, times_us in _steps(piece.decoded):
-            if not isinstance(step, Changes):
-                for one in step.tables:
-                    one.truncate(piece.position, int(times_us[0]))
-                continue
-            at = 0
-            while at < len(step.deleted):
-                at = step.table.take(step, times_us, at)
-                if sum(one.pending_bytes for one in tables) > FLUSH_BYTES:
-                    large = [one for one in tables if one.pending_bytes]
-                    all_of((one.handle, partial(one.flush, piece.position)) for one in large)
-        if not piece.is_end:
-            return
-        begun = [one for one in tables if one.is_begun]
-        all_of((one.handle, partial(one.commit, piece.position)) for one in begun)
-        if all(one.position <= piece.position for one in tables) and piece.position > home.position:
-            home.cut(piece.position, list(tables))
-
-
-def _steps(parts: Sequence[Decoded]) -> Iterator[tuple[Changes | Truncated, Any]]:
-    """Yields what parts of a stream say that the tables' logs do not have, each with the times of
-    its rows, or of itself; of each table what is between two ends of it as one.
-    """
-    gathered: dict[int, list[tuple[Changes, Any]]] = {}
-    for decoded in parts:
-        lsns = np.array([t.commit_lsn for t in decoded.transactions], np.int64)
-        times = np.array([t.time_us for t in decoded.transactions], np.int64)
-        for step in decoded.steps:
-            if isinstance(step, Changes):
-                first = np.searchsorted(lsns, step.table.position)
-                skip = int(np.searchsorted(step.transactions, first))
-                mine = gathered.setdefault(step.table.table.oid, [])
-                if mine and mine[0][0].rows.schema != step.rows.schema:
-                    yield _joined(mine)
-                    mine.clear()
-                if skip < len(step.deleted):
-                    part = sliced(step, skip, len(step.deleted))
-                    mine.append((part, times[part.transactions]))
-                continue
-            new = [one for one in step.tables if lsns[step.transaction] >= one.position]
-            for one in new:
-                if mine := gathered.pop(one.table.oid, []):
-                    yield _joined(mine)
-            yield replace(step, tables=tuple(new)), times[step.transaction : step.transaction + 1]
-    yield from map(_joined, filter(None, gathered.values()))
-
-
-def _joined(parts: Sequence[tuple[Changes, Any]]) -> tuple[Changes, Any]:
-    """Returns changes of one table, one after the other, as one: what they lack is looked up
-    once.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    steps = [step for step, _ in parts]
-    starts = np.cumsum([0, *(len(step.deleted) for step in steps)])
-    names = {name for step in steps for name in step.unchanged}
-    nowhere = [np.full(len(step.deleted), -1) for step in steps]
-    nothing = [np.zeros(len(step.deleted), bool) for step in steps]
-    has_moved = any(step.moved_from is not None for step in steps)
-    moved = [
-        none
-        if step.moved_from is None
-        else np.where(step.moved_from >= 0, step.moved_from + at, -1)
-        for step, none, at in zip(steps, nowhere, starts, strict=False)
-    ]
-    rows = pa.Table.from_batches([step.rows for step in steps]).combine_chunks().to_batches()
-    return (
-        Changes(
-            *(steps[0].table, rows[0], np.concatenate([step.deleted for step in steps])),
-            {
-                name: np.concatenate(
-                    [step.unchanged.get(name, no) for step, no in zip(steps, nothing, strict=True)]
-                )
-                for name in names
-            },
-            np.concatenate(moved) if has_moved else None,
-            np.zeros(0, np.int32),
-        ),
-        np.concatenate([times for _, times in parts]),
-    )

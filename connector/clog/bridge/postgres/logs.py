@@ -465,22 +465,18 @@ class Home:
         self._identity = identity
         self._source = identity.name
 
-    def begin(self) -> None:
-        """Takes the id up (L1), and reads what was captured.
+    def read(self) -> None:
+        """Reads what was captured.
 
         Raises:
             SourceReplacedError: it captures another database.
             InvalidInputError: it is no home of a capture.
         """
-        head = self.log.handle.refresh().head  # Before the id is taken up.
+        head = self.log.handle.refresh().head
         if not head.members and any(head.partitions.end):
             raise InvalidInputError(
                 f"{self.log.url} is a log with records of its own; capture into another URL"
             )
-        with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
-            t.abort()
-        if ID not in head.cuts:
-            self.mark_loading([])
         found = self.log.positions(ID, marks=True)
         mine = found.get(self._source)
         if found and mine is None:
@@ -495,6 +491,15 @@ class Home:
         self._kept = {row["key"]: row["value"] for row in self.log.table().to_arrow().to_pylist()}
         bound = (Binding.read(text) for key, text in self._kept.items() if key != ABOUT)
         self.bindings = {binding.oid: binding for binding in bound}
+
+    def begin(self) -> None:
+        """Takes the id up (L1), and reads what was captured, as `read` does."""
+        is_new = ID not in self.log.handle.tip.head.cuts
+        with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
+            t.abort()
+        if is_new:
+            self.mark_loading([])
+        self.read()
 
     def keep(self, tables: Sequence[SourceTable], **about: object) -> None:
         """Keeps what tables are like, and how they are captured; one commit, where it is new."""

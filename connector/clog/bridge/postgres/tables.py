@@ -5,7 +5,7 @@ A *relation* is what a message of the stream says of a table; a *column* is what
 tombstones. An update that changes the key is both: a tombstone of the old one, then the new row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,34 @@ def sliced(changes: Changes, start: int, end: int) -> Changes:
         {name: mask[start:end] for name, mask in changes.unchanged.items()},
         None if moved is None else np.where(moved[start:end] >= 0, moved[start:end] - start, -1),
         changes.transactions[start:end],
+    )
+
+
+def joined(parts: Sequence[Changes]) -> Changes:
+    """Returns changes of one table and one schema, one after the other, as one; it does not say
+    which transactions made them.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    counts = [len(part.deleted) for part in parts]
+    starts = np.cumsum([0, *counts])
+    moved = [
+        np.full(count, -1)
+        if part.moved_from is None
+        else np.where(part.moved_from >= 0, part.moved_from + start, -1)
+        for part, start, count in zip(parts, starts, counts, strict=False)
+    ]
+    rows = pa.Table.from_batches([part.rows for part in parts]).combine_chunks().to_batches()
+
+    def unchanged(name: str) -> _Flags:
+        masks = zip(parts, counts, strict=True)
+        return np.concatenate([p.unchanged.get(name, np.zeros(n, bool)) for p, n in masks])
+
+    return Changes(
+        *(parts[0].table, rows[0], np.concatenate([part.deleted for part in parts])),
+        {name: unchanged(name) for name in {name: 0 for part in parts for name in part.unchanged}},
+        np.concatenate(moved) if any(part.moved_from is not None for part in parts) else None,
+        np.zeros(0, np.int32),
     )
 
 

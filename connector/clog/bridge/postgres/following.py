@@ -1,0 +1,333 @@
+"""The stream of a captured database, from one look at its catalogue to the next.
+
+1. *Read.* Messages wait until whole transactions are there, or a large part of one; then they are
+   decoded. What is older than the catalogue that was read may be of another shape; what is not may
+   be of a shape that is still to be found out, and ends it (`ChangedError`).
+2. *Hand over.* What was decoded gathers, for a short time, or until it is much. A *piece* is that:
+   parts of a group, in the order of the source, of which the last one ends it.
+3. *Commit.* Another thread commits the pieces in their order (L2, L3), and then the source is told
+   (L4). At most two pieces wait, so that a slow store slows the reading down.
+
+While nothing is published, the position moves on all the same, now and then: the source could
+forget nothing of what other databases write.
+"""
+
+import select
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from clog.bridge.postgres.logs import FLUSH_BYTES, Home, TableLog, all_of
+from clog.bridge.postgres.pgoutput import Decoder
+from clog.bridge.postgres.source import Stream
+from clog.bridge.postgres.tables import Changes, Decoded, Relation, Truncated, joined, sliced
+from clog.bridge.postgres.types import TablePlan
+from clog.storage.env import Clock, dataclass
+
+_LOOK_MS: Final = 5000
+"""How often the catalogue is read, and how far the source is."""
+_TAKE_BYTES: Final = 4 << 20
+_PIECE_BYTES: Final = 8 << 20
+_IDLE_BYTES: Final = 16 << 20
+_IDLE_MS: Final = 20_000
+"""After so much, or so long, the position moves on though nothing was published."""
+_WAITING_MAX: Final = 2
+_ASK_MS: Final = 200
+
+
+class ChangedError(Exception):
+    """A table is not what it was: what it is now is to be found out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is followed, and by whom.
+
+    Attributes:
+        home: names the cuts.
+        tables: the logs, by their tables' oids.
+        read_lsn: where the source was when its catalogue was read.
+        interval_ms: how long changes wait for others at most, while nothing else is committed.
+        should_stop: asked several times a second.
+        look: called every few seconds.
+        on_commit: told of each commit how many transactions ended in it, and when the last one
+            was committed by the source, in us since 1970; 0: none.
+    """
+
+    home: Home
+    tables: Mapping[int, TableLog]
+    read_lsn: int
+    interval_ms: int
+    clock: Clock
+    should_stop: Callable[[], bool]
+    look: Callable[[], None]
+    on_commit: Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What one thread hands over to the other. ``position``: of its last transaction; ``is_end``:
+    that is the end of the group; ``ended``, ``newest_us``: for `Followed.on_commit`.
+    """
+
+    decoded: tuple[Decoded, ...]
+    position: int
+    is_end: bool
+    ended: int = 0
+    newest_us: int = 0
+
+
+class _Reading:
+    """Messages that wait to be decoded; of one thread.
+
+    Attributes:
+        in_transaction: what was decoded ends within a transaction.
+    """
+
+    def __init__(self, tables: Mapping[int, TableLog], read_lsn: int) -> None:
+        self.in_transaction = False
+        self._tables = tables
+        self._read_lsn = read_lsn
+        self._decoder = Decoder(self._table_of)
+        self._is_old = True
+        self._messages: list[bytes] = []
+        self._lsns: list[int] = []
+        self._ends: list[int] = []
+        self._bytes = 0
+
+    @property
+    def is_between(self) -> bool:
+        """Whether nothing waits, and no transaction is open."""
+        return not (self._messages or self.in_transaction)
+
+    def add(self, taken: Sequence[tuple[int, bytes]]) -> None:
+        """Has messages wait, each with its LSN."""
+        if not taken:
+            return
+        lsns, messages = zip(*taken, strict=True)
+        count = len(self._messages)
+        self._ends += [i for i, message in enumerate(messages, count) if message[:1] == b"C"]
+        self._messages += messages
+        self._lsns += lsns
+        self._bytes += sum(map(len, messages))
+
+    def decoded(self) -> Decoded | None:
+        """Returns what waits up to the last end of a transaction, or a large part of one; of one
+        that was returned in part up to its own end, which ends its group.
+        """
+        if self._ends:
+            count = 1 + self._ends[0 if self.in_transaction else -1]
+        elif self._bytes < _TAKE_BYTES:
+            return None
+        else:
+            count = len(self._messages)
+        is_old = np.array(self._lsns[:count], np.int64) < self._read_lsn
+        self._is_old = bool(is_old[0])
+        if (others := np.flatnonzero(is_old != is_old[0])).size:
+            count = int(others[0])
+        decoded = self._decoder.decode(self._messages[:count])
+        del self._messages[:count], self._lsns[:count]
+        self._ends = [i - count for i in self._ends if i >= count]
+        self._bytes -= decoded.size_bytes
+        self.in_transaction = decoded.in_transaction
+        return decoded
+
+    def _table_of(self, relation: Relation) -> tuple[TableLog, TablePlan] | None:
+        one = self._tables.get(relation.oid)
+        if one is None:
+            return None
+        sent = {c.name: (c.type_oid, c.typmod) for c in relation.columns}
+        known = {c.name: (c.type_oid, c.typmod) for c in one.table.columns}
+        is_old = self._is_old
+        if not is_old and (sent.keys() - known.keys() - one.table.left.keys()):
+            raise ChangedError(f"{one.table.what} has columns more")
+        if any(sent[name] != kind for name, kind in known.items() if name in sent):
+            if is_old:
+                return None  # It was loaded since the types changed, and so since these rows.
+            raise ChangedError(f"a column of {one.table.what} has another type")
+        if known.keys() <= sent.keys():
+            return one, one.plan
+        if not is_old:
+            raise ChangedError(f"{one.table.what} has columns less")
+        there = [i for i, name in enumerate(one.plan.schema.names) if name in sent]
+        schema, forms = one.plan.schema, one.plan.forms
+        kept = schema.empty_table().select(there).schema, tuple(forms[i] for i in there)
+        return one, TablePlan(one.plan.what, *kept)
+
+
+class Following:
+    """The stream from a position on; a worker of the thread that begins it."""
+
+    def __init__(self, of: Followed, stream: Stream, start: int) -> None:
+        self._of = of
+        self._tables = list(of.tables.values())
+        self._stream = stream
+        self._reading = _Reading(of.tables, of.read_lsn)
+        self._held: list[Decoded] = []
+        self._held_bytes = 0
+        self._reached = start
+        self._since_ms = self._idle_ms = of.clock.monotonic_ms()
+        self._waiting: deque[tuple[_Piece, Future[None]]] = deque()
+
+    def to_the_end(self, until: int | None) -> None:
+        """Follows until all is committed that the source had written below a position, where one is
+        given, or until somebody stops it.
+
+        Raises:
+            ChangedError: what was handed over is committed.
+        """
+        with ThreadPoolExecutor(1, "clog-capture") as self._committer:
+            try:
+                self._follow(until)
+                self._hand_over()
+                self._settle(0)
+                self._idle(even_little=True)
+            finally:
+                self._settle(0)
+
+    def _follow(self, until: int | None) -> None:
+        of, stream, reading = self._of, self._stream, self._reading
+        looked_ms = asked_ms = of.clock.monotonic_ms()
+        while not of.should_stop():
+            messages = stream.take(_TAKE_BYTES) if len(self._waiting) < _WAITING_MAX else []
+            reading.add(messages)
+            has_moved = self._hold() or bool(messages)
+            self._hand_over_due()
+            self._settle(_WAITING_MAX)
+            if reading.is_between:
+                self._reached = max(self._reached, stream.reached)
+                if until is not None and self._reached >= until:
+                    return
+                if not (self._held or self._waiting):
+                    self._idle()
+            now_ms = of.clock.monotonic_ms()
+            if looked_ms + _LOOK_MS <= now_ms:
+                looked_ms = now_ms
+                of.look()
+            if not has_moved:
+                if asked_ms + _ASK_MS <= now_ms:
+                    asked_ms = now_ms
+                    stream.confirm(ask=True)
+                select.select([stream], [], [], 0.01 if self._held or self._waiting else 0.05)
+
+    def _hold(self) -> bool:
+        """Decodes what can be, where not much is held; tells whether something was."""
+        if self._held_bytes > _PIECE_BYTES or (decoded := self._reading.decoded()) is None:
+            return False
+        if not self._held:
+            self._since_ms = self._of.clock.monotonic_ms()
+        self._held.append(decoded)
+        self._held_bytes += decoded.size_bytes
+        return True
+
+    def _hand_over_due(self) -> None:
+        """Hands over what is much, or what waited, where nothing else is being committed."""
+        if not self._held or len(self._waiting) >= _WAITING_MAX:
+            return
+        waited = self._since_ms + self._of.interval_ms <= self._of.clock.monotonic_ms()
+        is_due = waited and not (self._waiting or self._reading.in_transaction)
+        if is_due or self._held_bytes >= _PIECE_BYTES:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        parts = tuple(self._held)
+        transactions = [t for one in parts for t in one.transactions]
+        if not transactions:
+            return
+        self._held, self._held_bytes = [], 0
+        ended = [t for t in transactions if t.end_lsn]
+        is_end = not self._reading.in_transaction
+        newest_us = ended[-1].time_us if ended else 0
+        position = transactions[-1].commit_lsn + 1
+        self._submit(_Piece(parts, position, is_end, len(ended), newest_us))
+
+    def _submit(self, piece: _Piece) -> None:
+        self._waiting.append((piece, self._committer.submit(self._commit, piece)))
+
+    def _settle(self, left: int) -> None:
+        """Waits until at most ``left`` pieces are not committed. The source hears that we live
+        meanwhile.
+        """
+        while self._waiting and (len(self._waiting) > left or self._waiting[0][1].done()):
+            piece, future = self._waiting[0]
+            while not future.done():
+                self._of.clock.sleep_ms(5)
+                self._stream.confirm()
+            self._waiting.popleft()
+            future.result()
+            if self._of.home.position:
+                self._stream.confirm(self._of.home.position)  # L4
+            self._of.on_commit(piece.ended, piece.newest_us)
+
+    def _idle(self, *, even_little: bool = False) -> None:
+        """Moves the position on where nothing came: the source has written much else, or there was
+        no cut yet.
+        """
+        home, now_ms = self._of.home, self._of.clock.monotonic_ms()
+        behind = self._reached - home.position
+        ahead = max(one.position for one in self._tables)
+        lacks = ahead > home.position or any(o.log.id not in home.members for o in self._tables)
+        is_due = behind >= _IDLE_BYTES or even_little or self._idle_ms + _IDLE_MS <= now_ms
+        if ahead <= self._reached and (lacks or (is_due and behind > 0)):
+            self._idle_ms = now_ms
+            self._submit(_Piece((), self._reached, is_end=True))
+            self._settle(0)
+
+    def _commit(self, piece: _Piece) -> None:
+        """Does L2 and L3; in the other thread."""
+        tables, home = self._tables, self._of.home
+        for step, times_us in _steps(piece.decoded):
+            if not isinstance(step, Changes):
+                for one in step.tables:
+                    one.truncate(piece.position, int(times_us[0]))
+                continue
+            at = 0
+            while at < len(step.deleted):
+                at = step.table.take(step, times_us, at)
+                if sum(one.pending_bytes for one in tables) > FLUSH_BYTES:
+                    large = [one for one in tables if one.pending_bytes]
+                    all_of((one.handle, partial(one.flush, piece.position)) for one in large)
+        if not piece.is_end:
+            return
+        begun = [one for one in tables if one.is_begun]
+        all_of((one.handle, partial(one.commit, piece.position)) for one in begun)
+        if all(one.position <= piece.position for one in tables) and piece.position > home.position:
+            home.cut(piece.position, tables)
+
+
+def _steps(parts: Sequence[Decoded]) -> Iterator[tuple[Changes | Truncated, Any]]:
+    """Yields what parts of a stream say that the tables' logs do not have, each with the times of
+    its rows, or of itself; of each table what is between two ends of it as one.
+    """
+    gathered: dict[int, list[tuple[Changes, Any]]] = {}
+    for decoded in parts:
+        lsns = np.array([t.commit_lsn for t in decoded.transactions], np.int64)
+        times = np.array([t.time_us for t in decoded.transactions], np.int64)
+        for step in decoded.steps:
+            if isinstance(step, Changes):
+                first = np.searchsorted(lsns, step.table.position)
+                skip = int(np.searchsorted(step.transactions, first))
+                mine = gathered.setdefault(step.table.table.oid, [])
+                if mine and mine[0][0].rows.schema != step.rows.schema:
+                    yield _as_one(mine)
+                    mine.clear()
+                if skip < len(step.deleted):
+                    part = sliced(step, skip, len(step.deleted))
+                    mine.append((part, times[part.transactions]))
+                continue
+            new = [one for one in step.tables if lsns[step.transaction] >= one.position]
+            for one in new:
+                if mine := gathered.pop(one.table.oid, []):
+                    yield _as_one(mine)
+            yield replace(step, tables=tuple(new)), times[step.transaction : step.transaction + 1]
+    yield from map(_as_one, filter(None, gathered.values()))
+
+
+def _as_one(parts: Sequence[tuple[Changes, Any]]) -> tuple[Changes, Any]:
+    changes, times_us = zip(*parts, strict=True)
+    return joined(changes), np.concatenate(times_us)

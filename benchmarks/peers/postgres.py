@@ -50,6 +50,7 @@ class Server:
         self.data = self.folder / "data"
         self.settings = {**SETTINGS, **(settings or {})}
         self.program = program("postgres")
+        self.is_running = False
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -64,10 +65,11 @@ class Server:
         end = time.monotonic() + START_S
         while True:
             try:
-                self._run(
+                self.run(
                     *("pg_ctl", "-D", self.data, "-l", self.folder / "server.log"),
                     *("-o", f"-p {self.port}", "-w", "start"),
                 )
+                self.is_running = True
                 return self
             except UnavailableError:  # After a kill some process may still hold its memory.
                 if time.monotonic() > end:
@@ -75,10 +77,24 @@ class Server:
                 time.sleep(0.5)
 
     def __exit__(self, *_):
-        self._run("pg_ctl", "-D", self.data, "-m", "immediate", "-w", "stop")
+        if self.is_running:
+            self.stop()
+
+    def stop(self, mode="immediate"):
+        """Ends it."""
+        self.run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
+        self.is_running = False
+
+    @staticmethod
+    def own(path):
+        """Gives a path to the user that runs servers."""
+        if os.geteuid() == 0:
+            owner = pwd.getpwnam("postgres")
+            os.chown(path, owner.pw_uid, owner.pw_gid)
 
     def kill(self):
         """Ends it without a word: kill -9 of all of it."""
+        self.is_running = False
         pid = int((self.data / "postmaster.pid").read_text().split()[0])
         children = subprocess.run(
             ["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False
@@ -92,8 +108,7 @@ class Server:
     def _init(self):
         self.folder.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            owner = pwd.getpwnam("postgres")
-            os.chown(self.folder, owner.pw_uid, owner.pw_gid)
+            self.own(self.folder)
             for parent in self.folder.parents:  # Which pytest makes for their owner alone.
                 if (
                     parent.stat().st_uid == 0
@@ -101,7 +116,7 @@ class Server:
                     and parent != Path("/tmp")
                 ):
                     parent.chmod(parent.stat().st_mode | 0o111)
-        self._run(
+        self.run(
             "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"
         )
         lines = [f"{name} = '{value}'\n" for name, value in self.settings.items()]
@@ -110,7 +125,8 @@ class Server:
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.writelines(lines)
 
-    def _run(self, name, *arguments):
+    def run(self, name, *arguments):
+        """Runs one of PostgreSQL's programs, as who may."""
         ids = {}
         if os.geteuid() == 0:
             owner = pwd.getpwnam("postgres")

@@ -14,12 +14,16 @@ ROOT = Path(__file__).parents[2]
 def test_every_cut_keeps_the_invariants(postgres_server, tmp_path):
     """S76, S77: of a database that works, while capture, cleaner and server are killed."""
     run = subprocess.run(
-        [sys.executable, ROOT / "integration/capture/soak.py", "--minutes", "2", "--tables", "10"],
+        [
+            *(sys.executable, ROOT / "integration/capture/soak.py", "--disk", "--minutes", "4"),
+            *("--tables", "5", "--spark-every", "0"),
+        ],
         capture_output=True,
         text=True,
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     told = json.loads(run.stdout)
-    assert told["kills"]["capture"]
+    assert told["kills"]["capture, load"]
+    assert told["cuts"]
     assert told["committed"] > 100

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _TOLD_MS: Final = 60_000
 """How often it is told how far it is, where no bar shows that."""
+_SHOWN: Final = 3
+"""So many tables are named that are being loaded."""
 
 _TABLES = option(
     "--tables PATTERN",
@@ -191,8 +193,9 @@ def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]
 
         def on_progress(done: "Captured") -> None:
             for name, table in done.tables.items():
-                if table.is_loading or name in bars_of:
-                    bar = bars_of.setdefault(name, bars.add_task(f"loading {name}", total=None))
+                if table.is_loading and name not in bars_of:
+                    bars_of[name] = bars.add_task(f"loading {name}", total=None)
+                if (bar := bars_of.get(name)) is not None:
                     most = max(table.expected, table.loaded)
                     bars.update(
                         bar,
@@ -201,7 +204,8 @@ def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]
                     )
             now_ms = clock.monotonic_ms()
             is_loading = any(table.is_loading for table in done.tables.values())
-            if (once and not is_loading) or not bars.disable or told_ms[0] + _TOLD_MS > now_ms:
+            is_plain = bars.disable and (is_loading or not once) and not (once and given.json)
+            if not is_plain or told_ms[0] + _TOLD_MS > now_ms:
                 return
             told_ms[0] = now_ms
             if given.json:
@@ -213,13 +217,16 @@ def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]
 
 
 def _pace(done: "Captured") -> str:
-    loading = [
-        f"{name} {count(table.loaded)} of about {count(table.expected)}"
-        for name, table in done.tables.items()
-        if table.is_loading
-    ]
+    loading = {name: table for name, table in done.tables.items() if table.is_loading}
     if loading:
-        return f"loading {', '.join(loading)} rows"
+        largest = sorted(loading, key=lambda name: -loading[name].expected)[:_SHOWN]
+        parts = [
+            f"{name} {count(loading[name].loaded)} of about {count(loading[name].expected)} rows"
+            for name in largest
+        ]
+        if more := len(loading) - len(parts):
+            parts.append(f"and {counted(more, 'more table')}")
+        return f"loading {', '.join(parts)}"
     return (
         f"{counted(done.transactions, 'transaction')} taken; {size(done.lag_bytes)} and"
         f" {duration(done.lag_ms)} behind; the slot keeps {size(done.slot_bytes)}"

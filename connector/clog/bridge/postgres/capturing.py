@@ -64,7 +64,6 @@ INTERVAL_MS: Final = 250
 LOADERS: Final = 4
 """So many tables are loaded at a time."""
 _ASK_MS: Final = 200
-_PATIENCE_MS: Final = 60_000
 _WARN_BYTES: Final = 1 << 30
 _log = logging.getLogger(__name__)
 
@@ -383,16 +382,7 @@ class _Run:
                 f" to {lsn_text(home.position)}: another one read it, or {home.log.url} was"
                 " restored from an older copy",
             )
-        if found.active_pid is not None:
-            ask.rows("select pg_terminate_backend(%s)", [found.active_pid])  # It is fenced by now.
-            end_ms = self.clock.monotonic_ms() + _PATIENCE_MS
-            while (now := ask.slot(slot)) is not None and now.active_pid is not None:
-                if self.clock.monotonic_ms() > end_ms:
-                    raise SourceError(
-                        f"the slot {slot} of {self.source.address} is read by process"
-                        f" {now.active_pid} of the server, which does not end; end it"
-                    )
-                self.clock.sleep_ms(_ASK_MS)
+        ask.free_slot(slot)  # Who reads it is fenced by now.
 
     def _due(self, home: Home, tables: Sequence[SourceTable]) -> dict[int, str]:
         """Returns why tables are to be loaded anew, by their oids.

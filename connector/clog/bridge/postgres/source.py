@@ -32,6 +32,8 @@ from clog.storage.errors import (
 SCHEMES: Final = ("postgres://", "postgresql://")
 VERSION_MIN: Final = 140_000
 CONNECT_S: Final = 30
+PATIENCE_MS: Final = 60_000
+"""For how long who reads a slot may take to end."""
 PLUGIN: Final = "pgoutput"
 
 
@@ -104,15 +106,11 @@ class Slot:
         confirmed_lsn: what the source may forget, by what was confirmed.
         restart_lsn: from where on it keeps its write-ahead log.
         wal_status: ``lost`` where it does not any more.
-        active_pid: of the process that reads it, None: nobody does.
     """
 
     confirmed_lsn: int
     restart_lsn: int
     wal_status: str
-    active_pid: int | None
-    plugin: str
-    database: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +183,8 @@ class Source:
             ) from e
         except library.Error as e:
             why = " ".join(str(e).split())
+            if "no message from the libpq" in why:  # It ended in the middle of a COPY.
+                raise SourceUnavailableError(f"{self.address} ended the connection") from e
             raise SourceError(f"{self.address} refuses: {why}") from e
 
     @contextmanager
@@ -252,7 +252,8 @@ class Source:
         try:
             with self.talking(), connection.cursor() as cursor:
                 cursor.execute(f"TIMELINE_HISTORY {timeline}")
-                return bytes(cursor.fetchone()[1]).decode()
+                content = cursor.fetchone()[1]  # PostgreSQL 14 says that it is of bytes.
+                return content if isinstance(content, str) else bytes(content).decode()
         finally:
             connection.close()
 
@@ -312,25 +313,30 @@ class Queries:
     def slot(self, name: str) -> Slot | None:
         """Returns a slot, if there is one."""
         found = self.rows(
-            "select confirmed_flush_lsn::text, restart_lsn::text, wal_status, active_pid, plugin,"
-            " database from pg_replication_slots where slot_name = %s",
+            "select confirmed_flush_lsn::text, restart_lsn::text, wal_status"
+            " from pg_replication_slots where slot_name = %s",
             [name],
         )
-        for confirmed, restart, status, pid, plugin, database in found:
-            return Slot(
-                lsn_of(confirmed or "0/0"),
-                lsn_of(restart or "0/0"),
-                *(status or "lost", pid, plugin, database),
-            )
+        for confirmed, restart, status in found:
+            return Slot(lsn_of(confirmed or "0/0"), lsn_of(restart or "0/0"), status or "lost")
         return None
+
+    def free_slot(self, name: str) -> None:
+        """Ends who reads a slot, and waits for that."""
+        found = self.rows(
+            "select active_pid, pg_terminate_backend(active_pid, %s) from pg_replication_slots"
+            " where slot_name = %s and active_pid is not null",
+            [PATIENCE_MS, name],
+        )
+        if found and not found[0][1]:
+            raise SourceError(
+                f"the slot {name} of {self._source.address} is read by process {found[0][0]} of"
+                " the server, which does not end; end it"
+            )
 
     def drop_slot(self, name: str) -> None:
         """Drops a slot, and ends who reads it."""
-        self.rows(
-            "select pg_terminate_backend(active_pid) from pg_replication_slots"
-            " where slot_name = %s and active_pid is not null",
-            [name],
-        )
+        self.free_slot(name)
         self.rows(
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
             " where slot_name = %s",

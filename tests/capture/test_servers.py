@@ -1,0 +1,314 @@
+"""What becomes of a server: it is replaced, forgets, asks for TLS; and the captures beside it."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from clog.bridge import capture
+from clog.storage import (
+    InvalidInputError,
+    Log,
+    SourcePurgedError,
+    SourceReplacedError,
+    SourceUnavailableError,
+    snapshot,
+)
+
+pytestmark = pytest.mark.nightly
+ROOT = Path(__file__).parents[2]
+TABLE = "create table t (id int primary key, v text)"
+
+
+@pytest.fixture
+def servers(postgres_server, tmp_path_factory):
+    """Makes servers of a test's own, which are stopped after it."""
+    from contextlib import ExitStack
+
+    made = type(postgres_server)
+    folder = Path(postgres_server.folder).parent / tmp_path_factory.mktemp("servers").name
+    with ExitStack() as stack:
+
+        def server(name, settings=None, *, prepare=lambda _: None):
+            one = made(folder / name, settings)
+            prepare(one)
+            return stack.enter_context(one)
+
+        yield server
+
+
+def sql(server, *statements):
+    """Runs statements, each in a transaction of its own; returns the rows of the last."""
+    import psycopg2
+
+    connection = psycopg2.connect(server.dsn)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        found = cursor.fetchall() if cursor.description else []
+    connection.close()
+    return found
+
+
+def check(server, url):
+    """Raises unless the log has what the table has."""
+    rows = Log.open(f"{url}/public.t").table(at=snapshot(url)).to_arrow().to_pylist()
+    there = sql(server, "select id, v from t order by id")
+    assert sorted((row["id"], row["v"]) for row in rows) == there
+
+
+def until(holds):
+    """Waits until it holds; the test's own time ends it."""
+    while not holds():
+        time.sleep(0.05)
+
+
+def command(*arguments, **environment):
+    """Runs `clog capture`."""
+    return subprocess.run(
+        [sys.executable, "-m", "clog_command", "capture", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@contextmanager
+def followed(dsn, url):
+    """Follows while the block runs; yields what is told, the newest last."""
+    stop, told, errors = threading.Event(), [], []
+
+    def follow():
+        try:
+            capture(dsn, url, on_progress=told.append, should_stop=stop.is_set)
+        except Exception as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield told
+    finally:
+        stop.set()
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("dispute", ["another database", "other arguments"])
+def test_what_is_refused_does_not_end_a_capture_that_runs(postgres, postgres_server, url, dispute):
+    """It is refused before any id is taken up: the first one goes on."""
+    postgres.sql(TABLE, "insert into t values (1, 'a')")
+    with followed(postgres.dsn, url) as told:
+        until(lambda: told and told[-1].position)
+        if dispute == "another database":
+            with pytest.raises(SourceReplacedError, match="capture into a new URL"):
+                capture(postgres_server.dsn, url, once=True)
+        else:
+            with pytest.raises(InvalidInputError, match=r"has \['v'\] already"):
+                capture(postgres.dsn, url, once=True, masks={"public.t.v": "drop"})
+        postgres.sql("insert into t values (2, 'b')")
+        until(lambda: told[-1].transactions == 1)
+
+
+def test_a_slot_whose_log_was_removed_stops(servers, url):
+    """H-C21: `max_slot_wal_keep_size` bounds what the slot keeps; the remedy is in the message, and
+    works.
+    """
+    server = servers("bounded", {"max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB"})
+    sql(server, TABLE, "insert into t select i, 'a' from generate_series(1, 10) i")
+    capture(server.dsn, url, once=True)
+    sql(server, "delete from t where id = 1")
+    status = "select wal_status from pg_replication_slots"
+    while sql(server, status) != [("lost",)]:
+        sql(server, "create table w as select repeat('x', 999) from generate_series(1, 20000)")
+        sql(server, "drop table w", "select pg_switch_wal()", "checkpoint")
+    with pytest.raises(SourcePurgedError, match=r"lost what it was to keep.*--reload"):
+        capture(server.dsn, url, once=True)
+    assert command(server.dsn, url, "--once", "--reload", "all").returncode == 0
+    check(server, url)
+    assert sql(server, status) == [("reserved",)]
+
+
+def standby_of(primary, server):
+    """Makes a standby in a folder; it follows its primary."""
+    server.folder.mkdir(parents=True)
+    server.own(server.folder)
+    server.run("pg_basebackup", "-d", primary.dsn, "-D", server.data, "-R", "-X", "stream")
+
+
+def caught_up(primary, standby):
+    """Tells whether a standby has all that its primary has."""
+    ((lsn,),) = sql(primary, "select pg_current_wal_lsn()")
+    ((behind,),) = sql(standby, f"select pg_last_wal_replay_lsn() < '{lsn}'")
+    return not behind
+
+
+def test_a_standby_that_took_over_with_all(servers, url):
+    """H-C20: what the logs have is in its history; its slot is not there, and that is said."""
+    primary = servers("primary")
+    sql(primary, TABLE, "insert into t values (1, 'a'), (2, 'b')")
+    standby = servers("standby", prepare=lambda one: standby_of(primary, one))
+    capture(primary.dsn, url, once=True)
+    with pytest.raises(InvalidInputError, match="is a standby; capture its primary"):
+        capture(standby.dsn, url, once=True)
+    until(lambda: caught_up(primary, standby))
+    primary.kill()
+    standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
+    sql(standby, "delete from t where id = 1", "insert into t values (3, 'c')")
+    with pytest.raises(SourcePurgedError, match="does not exist"):
+        capture(standby.dsn, url, once=True)
+    capture(standby.dsn, url, once=True, reload=True)
+    check(standby, url)
+    sql(standby, "insert into t values (4, 'd')")
+    capture(standby.dsn, url, once=True)
+    check(standby, url)
+    primary.__enter__()  # It comes back, and does not know that it was replaced.
+    with pytest.raises(SourceReplacedError, match="timeline"):
+        capture(primary.dsn, url, once=True)
+
+
+def test_a_standby_that_took_over_without_the_last_changes(servers, url):
+    """H-C20: its LSNs are given again, to other changes; nothing is skipped, and nothing stays that
+    it does not have.
+    """
+    primary = servers("primary")
+    sql(primary, TABLE, "insert into t values (1, 'a')")
+    standby = servers("standby", prepare=lambda one: standby_of(primary, one))
+    until(lambda: caught_up(primary, standby))
+    standby.stop("fast")
+    sql(primary, "insert into t values (2, 'lost')")
+    capture(primary.dsn, url, once=True)
+    primary.kill()
+    standby.__enter__()
+    standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
+    sql(standby, *(f"insert into t values ({i}, 'new')" for i in range(10, 200)))
+    with pytest.raises(SourceReplacedError, match="after a failover"):
+        capture(standby.dsn, url, once=True)
+    capture(standby.dsn, url, once=True, reload=True)
+    check(standby, url)
+
+
+def certificate(folder, name, *more):
+    """Makes a certificate and its key; returns the certificate's path."""
+    folder.mkdir(exist_ok=True)
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    where = ["-nodes", "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt"]
+    subprocess.run([*new, *where, "-subj", f"/CN={name}", *more], check=True, capture_output=True)
+    return folder / f"{name}.crt"
+
+
+def certified(folder, server):
+    """Gives a server a certificate of an authority of its own, and has it refuse plain talk;
+    returns the authority's.
+    """
+    authority = certificate(folder, "authority")
+    signer = ("-CA", authority, "-CAkey", authority.with_suffix(".key"))
+    made = certificate(folder, "server", *signer, "-addext", "subjectAltName=IP:127.0.0.1")
+    for one in (made, made.with_suffix(".key")):
+        there = server.data / one.name
+        there.write_bytes(one.read_bytes())
+        there.chmod(0o600)
+        server.own(there)
+    (server.data / "pg_hba.conf").write_text(
+        "hostssl all all all scram-sha-256\nhostssl replication all all scram-sha-256\n"
+    )
+    with (server.data / "postgresql.conf").open("a") as conf:
+        conf.write("ssl = on\n")
+    server.run("pg_ctl", "-D", server.data, "reload")
+    return authority
+
+
+def test_a_server_is_known_by_its_certificate(
+    servers, tmp_path, url, postgres, monkeypatch, caplog
+):
+    """`sslmode=verify-full`, with a password that is never shown; another authority's certificate,
+    another name and no TLS are refused.
+    """
+    server = servers("secret")
+    secret = "hunter2-and-more"
+    sql(server, TABLE, "insert into t values (1, 'a')", f"alter user postgres password '{secret}'")
+    authority = certified(tmp_path, server)
+    monkeypatch.setenv("PGPASSWORD", secret)
+    dsn = f"{server.dsn}?sslmode=verify-full&sslrootcert={authority}"
+    plain = f"{server.dsn}?sslmode=disable"
+    until(lambda: refuses(plain, url))
+    caplog.set_level(logging.DEBUG)
+    done = command(dsn, url, "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tables"]["public.t"]["loaded"] == 1
+    other = certificate(tmp_path / "other", "authority")
+    renamed = dsn.replace("127.0.0.1", "localhost"), dsn.replace(str(authority), str(other))
+    for one in (plain, *renamed):
+        with pytest.raises(SourceUnavailableError) as e:
+            capture(one, url, once=True)
+        assert secret not in str(e.value)
+    monkeypatch.setenv("PGPASSWORD", "wrong-hunter2")
+    told = command(dsn, url, "--once", CLOG_LOG="debug")
+    assert told.returncode
+    assert "hunter2" not in told.stdout + told.stderr + caplog.text
+
+
+def refuses(dsn, url):
+    """Tells whether a server does not answer."""
+    try:
+        capture(dsn, url, once=True)
+    except SourceUnavailableError:
+        return True
+    return False
+
+
+def test_a_slot_that_keeps_too_much_is_given_up(postgres, url):
+    """`--slot-max-mib`: while it is read, too; the capture ends, and says how to go on."""
+    postgres.sql(TABLE, "insert into t values (1, 'a')")
+    assert command(postgres.dsn, url, "--once").returncode == 0
+    idle = postgres.connect(autocommit=False)
+    idle.cursor().execute("insert into t values (2, 'b')")  # What is written since is kept for it.
+    postgres.sql(
+        "create table w as select repeat('x', 999) from generate_series(1, 5000)",
+        "insert into t values (3, 'c')",
+    )
+    done = command(postgres.dsn, url, "--slot-max-mib", "1")
+    idle.rollback()
+    idle.close()
+    assert done.returncode not in (0, 130)
+    assert "more than allowed, and was dropped" in done.stderr
+    left = "select slot_name from pg_replication_slots where database = current_database()"
+    assert postgres.query(left) == []
+    again = command(postgres.dsn, url, "--once")
+    assert "does not exist" in again.stderr
+    assert command(postgres.dsn, url, "--once", "--reload", "all").returncode == 0
+    assert len(Log.open(f"{url}/public.t").table(at=snapshot(url)).to_arrow()) == 2
+
+
+def test_one_table_is_loaded_anew(postgres, url):
+    """`--reload TABLE`: what somebody damaged in its log is as in the database; others stay."""
+    postgres.sql(
+        TABLE, "insert into t values (1, 'a'), (2, 'b')", "create table u (id int primary key)"
+    )
+    assert command(postgres.dsn, url, "--once").returncode == 0
+    log = Log.open(f"{url}/public.t")
+    log.append([{"key": 1, "value": None}, {"key": 9, "value": {"v": "strange"}}])
+    done = command(postgres.dsn, url, "--once", "--json", "--reload", "public.t")
+    assert done.returncode == 0, done.stderr
+    tables = json.loads(done.stdout)["tables"]
+    assert (tables["public.t"]["loaded"], tables["public.u"]["loaded"]) == (2, 0)
+    rows = log.table(at=snapshot(url)).to_arrow().to_pylist()
+    assert sorted((row["id"], row["v"]) for row in rows) == [(1, "a"), (2, "b")]
+
+
+def test_the_example_ends_with_a_join(postgres):
+    """`examples/shop`: in each cut an order's items add up to its total."""
+    run = [sys.executable, ROOT / "examples/shop/run.py", "--dsn", postgres.dsn]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(", 0 that do not add up") == 2

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from itertools import count
 
 from clog.storage import Log
 
@@ -51,14 +52,18 @@ def copy_some(sources: dict[str, Log], books: Log, balances: Log) -> bool:
     return left
 
 
-def work(folder: str, dies_after_s: float) -> None:
-    """One process. It knows nothing of those before it but what is in the logs."""
+def work(folder: str, steps: int, dies_after_s: float) -> None:
+    """One process. It knows nothing of those before it but what is in the logs. After so many steps
+    it has this time to live: how far it comes depends on no machine.
+    """
     sources = {kind: Log.open(f"{folder}/{kind}") for kind in SIGN}
     books, balances = Log.open(f"{folder}/books"), Log.open(f"{folder}/balances")
-    # The signal of this timer ends the process wherever it is: no `finally`, no goodbye.
-    signal.setitimer(signal.ITIMER_PROF, dies_after_s)
-    while copy_some(sources, books, balances):
-        pass
+    for step in count():
+        if step == steps:
+            # The signal of this timer ends the process wherever it is: no `finally`, no goodbye.
+            signal.setitimer(signal.ITIMER_PROF, dies_after_s)
+        if not copy_some(sources, books, balances):
+            return
 
 
 def main(folder: str) -> tuple[tuple[object, object], tuple[object, object], int]:
@@ -75,17 +80,14 @@ def main(folder: str) -> tuple[tuple[object, object], tuple[object, object], int
             log.append(rows, partition=p)
     books = Log.create(f"{folder}/books", 1, {"cleanup.policy": ""})
     balances = Log.create(f"{folder}/balances", 1)
-    code, processes, lives_s, before = -1, 0, 0.6, 0
+    code, processes = -1, 0
     while code != 0:
         processes += 1
-        dies_after_s = random.uniform(0.02, lives_s)
-        command = [sys.executable, __file__, "work", folder, str(dies_after_s)]
+        life = str(random.randint(0, 4)), str(random.uniform(0.001, 0.05))
+        command = [sys.executable, __file__, "work", folder, *life]
         code = subprocess.run(command, check=False).returncode
         given = books.end_offsets()[0]
         print(f"process {processes} ended with {code}; {given} offsets are given")
-        # A slow machine may do nothing in so short a life: then the next may live longer.
-        lives_s *= 1 if given > before else 1.2
-        before = given
     lines = [row["value"].decode() for batch in books.read() for row in batch.to_pylist()]
     rows = balances.table().to_arrow().to_pylist()
     found = sorted(lines), {row["key"].decode(): int(row["value"]) for row in rows}
@@ -104,7 +106,7 @@ def without_clog() -> tuple[list[str], dict[str, int]]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["work"]:
-        work(sys.argv[2], float(sys.argv[3]))
+        work(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
     else:
         with tempfile.TemporaryDirectory() as temporary:
             found, expected, _ = main(sys.argv[1] if len(sys.argv) > 1 else temporary)

@@ -62,10 +62,11 @@ def test_what_an_erasure_does_not_reach_is_unreadable(tmp_path):
 
 def test_a_copy_job_that_is_killed(tmp_path, monkeypatch):
     """Two logs are read, and two others written: all is there once, as the same computation without
-    clog has it, whatever died on the way (S50, S54). The first two do, however fast the machine.
+    clog has it, whatever died on the way (S50, S54). Three processes do so, after two steps, none,
+    and four: however fast the machine.
     """
-    job, draw, soon = example("copy_job"), random.uniform, [0.05, 0.02]
-    monkeypatch.setattr(job.random, "uniform", lambda *of: soon.pop() if soon else draw(*of))
+    job, draw, lives = example("copy_job"), random.randint, [4, 0, 2]
+    monkeypatch.setattr(job.random, "randint", lambda *of: lives.pop() if lives else draw(*of))
     found, expected, processes = job.main(str(tmp_path))
     assert found == expected
     assert len(found[0]) == 400

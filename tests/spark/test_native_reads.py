@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import functions
 
 from clog.cleaner import Cleaner
-from clog.connector import count_log, count_table, native, read_log, read_table, spark_scan
+from clog.connector import count_log, count_table, native, read_log, read_table
 from clog.storage import Log
 from clog.storage.errors import OptionError, VersionExpiredError
 
@@ -112,8 +112,8 @@ def test_tables_and_logs_are_those_of_the_log_itself(
     at older ones, without and with columns that tell places, whole and between offsets; all by
     Spark's own scan, and counted without it. Of few objects and of many, each by its way."""
     if seed % 2:
-        monkeypatch.setattr(spark_scan, "RUNS_MAX", 0)
-        monkeypatch.setattr(spark_scan, "PATHS_MAX", 0)
+        monkeypatch.setattr(native, "RUNS_MAX", 0)
+        monkeypatch.setattr(native, "PATHS_MAX", 0)
     log, version = a_history(url, seed)
     draw = random.Random(seed)
     lows, highs = log.start_offsets(), log.stable_offsets()
@@ -262,14 +262,14 @@ def test_many_objects_are_found_by_one_listing(spark, url, caplog):
     """More than `PATHS_MAX`: no job, no task for each of them; one that is gone is missed, and the
     read fails as any of the log does."""
     log = Log.create(url, 1, {}, {"fsync": False})
-    for n in range(spark_scan.PATHS_MAX + 2):
+    for n in range(native.PATHS_MAX + 2):
         log.append([{"key": f"k{n}", "value": f"{n}"}])
     (Path(url) / "_clog" / log.id / "data" / "stray.parquet").write_bytes(b"no Parquet")
     tracker = spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup(None))
     records = read_log(spark, url)
     assert set(tracker.getJobIdsForGroup(None)) == before
-    assert sorted(r.offset for r in records.collect()) == [*range(spark_scan.PATHS_MAX + 2)]
+    assert sorted(r.offset for r in records.collect()) == [*range(native.PATHS_MAX + 2)]
     assert not caplog.records
     native.forget()
     paths = {c.object.path for _, c in log.handle.manifest().chunks()}

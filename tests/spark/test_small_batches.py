@@ -4,7 +4,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from clog.connector import append_batches, small_batches
+from clog.connector import append_batches, batches
 from clog.connector.options import Location
 from clog.storage import Log
 from clog.storage.errors import InvalidInputError, OptionError
@@ -80,7 +80,7 @@ def test_a_batch_too_large_for_the_driver_is_written_by_tasks(
     monkeypatch.setattr(type(spark.range(1)), "toArrow", refused)
     follow(spark, words, tmp_path / "checkpoint", append, maxOffsetsPerTrigger=2)
     assert sorted(queries.values(url)) == [*"abcdef"]
-    monkeypatch.setattr(small_batches, "ROWS_MAX", 1)
+    monkeypatch.setattr(batches, "ROWS_MAX", 1)
     queries.append(words, *"ghij")
     follow(spark, words, tmp_path / "checkpoint", append)
     assert not append._is_small

@@ -4,8 +4,8 @@ What is exported here is public, and so is all that its signatures mention; what
 may change with any release.
 """
 
+from clog.connector.batches import BatchAppender, BatchTransaction, append_batches, transaction
 from clog.connector.datasource import ClogDataSource
-from clog.connector.small_batches import BatchAppender, append_batches
 from clog.connector.tools import (
     Explanation,
     Lag,
@@ -20,7 +20,6 @@ from clog.connector.tools import (
     read_table,
     snapshot_and_stream,
 )
-from clog.connector.transaction import BatchTransaction, transaction
 from clog.connector.upsert import upsert
 
 __all__ = [

@@ -2,9 +2,9 @@
 Catalyst's pruning, pushdown, statistics, and broadcast of small tables.
 
 What the log knows and its objects do not say, which rows count, is found on the driver when the
-function is called (`_table_masks`, `_log_masks`), and goes along (`spark_scan`). So a
-DataFrame is of one version, and readable while that version is. Where Spark's scan cannot do it,
-`format("clog")` reads the same rows and columns, and a warning says once why.
+function is called (`_table_masks`, `_log_masks`), and goes along. So a DataFrame is of one version,
+and readable while that version is. Where Spark's scan cannot do it, `format("clog")` reads the same
+rows and columns, and a warning says once why.
 
 *Kept plans*: who reads the same of a version again gets what was built for it, without a request
 but the one that tells which version is the newest. Its columns are others, so that two DataFrames
@@ -14,34 +14,59 @@ can be joined.
 that have none are made at the first look-up.
 
 *Counts* are told by the masks, where they say it all, and read nothing else.
+
+D1. Objects of which all rows are read are scanned plainly; of the others hidden rows are taken
+    out, by an anti join with their blocks and a bit for each row. Spark's estimate of the size
+    stays that of the scan, so small tables are still broadcast. Filters and column pruning go
+    through it.
+D2. What says a row's place in the log (partition, offset, the time of its append) comes from its
+    number in its file: of few pieces by expressions, which vanish from a plan that asks for none of
+    it; of many by a join, if it is asked for at all.
+
+A scanned row is known by its file's name and by its number in the file. Both make one integer, its
+*place* in the files: Spark's own hash of the name, of which as many bits are taken as tell the
+files apart, and then the row's number.
+
+- *Hidden rows*: for each block of 64 places of which any is hidden a word with their bits.
+- *Runs*: the first places of pieces of the log, ascending. Which one has a row is found by halving,
+  each step of which is a column of its own. Of many runs the plan's text, which Spark keeps for its
+  page, would be too long; then a row's block of 4,096 is joined with those that have rows in it.
+
+Building a plan costs the driver a call of the JVM for all of a step, not for each object or column.
+Many objects are found by one listing of their folder: Spark would start a task for each of them.
 """
 
 import json
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from os.path import commonprefix
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
+import xxhash
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import LongType, StructField, StructType
 
 from clog.connector.opened_logs import check_meant, opened, types_of
 from clog.connector.options import read_options, texts_of
 from clog.connector.read.batch_reader import BatchRead, check_batch
 from clog.connector.read.task_read import found_batches
 from clog.connector.schema import TableColumns, arrow_schema
-from clog.connector.spark_scan import CannotScanError, Shown, columns_of, scanned
+from clog.storage.env import dataclass
 from clog.storage.errors import OptionError
-from clog.storage.format.documents import folder_of
+from clog.storage.format.documents import NONE, folder_of
+from clog.storage.numpy_arrays import to_arrow
 from clog.storage.read.hidden_rows import ViewMask, read_masks, view_masks
 from clog.storage.store.kinds import kind_of
 from clog.storage.store.opening import LOCAL, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -49,8 +74,307 @@ if TYPE_CHECKING:
     from clog.storage.commit.handle import Handle
     from clog.storage.format.manifest import Manifest
     from clog.storage.log import Log
-    from clog.storage.numpy_arrays import Mask
+    from clog.storage.numpy_arrays import Mask, Offsets
+    from clog.storage.read.scan import ReadPiece
     from clog.storage.read.table import TablePlan
+
+_V1_SOURCES = "spark.sql.sources.useV1SourceList"
+_OPTIONS = {
+    # A session may tell Spark to pass over what is gone or damaged: rows would be missing.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+PATHS_MAX = 32
+"""More files are found by listing their folder. Of more paths Spark would make a job, with a task
+for each of them.
+"""
+NAME_BITS, ROW_BITS = 32, 31
+BLOCK_BITS = 6
+BLOCKS_MAX = 4 << 20
+"""A table of more is not sent to all executors."""
+_HASH_SEED = 42
+RUNS_MAX = 128
+RUN_BLOCK_BITS = 12
+_PLACE, _RUN = "_clog_place", "_clog_run"
+_PARTITION, _DELTA, _TIME = "_clog_partition", "_clog_delta", "_clog_time"
+_TYPES = {"int": pa.int32(), "bigint": pa.int64()}
+_UNUSED = "_metadata.file_size > 0"
+"""Where no field of ``_metadata`` is used, a scan has all of them, row numbers as well."""
+_IS_OF_RUN = (
+    f"shiftright({_PLACE}, {RUN_BLOCK_BITS}) = _clog_block"
+    f" AND {_PLACE} >= _clog_first AND {_PLACE} < _clog_end"
+)
+_PLACE_COLUMNS = frozenset({"partition", "offset", "timestampType"})
+_STORED = ("key", "value", "headers", "timestamp")
+
+
+class CannotScanError(Exception):
+    """Spark's own scan cannot read this; `format("clog")` can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is scanned: in ``folder``, as the JVM names it, of each object by its path the rows that
+    are hidden, None where none is; and the pieces of the log that the others are of.
+    """
+
+    folder: str
+    hidden: "Mapping[str, Mask | None]"
+    pieces: "Sequence[ReadPiece]"
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether no object stores offsets."""
+        return all(piece.object.dense for piece in self.pieces)
+
+    @property
+    def has_append_times(self) -> bool:
+        """Whether the log says times that its objects do not."""
+        return any(piece.append_time_ms != NONE for piece in self.pieces)
+
+
+def scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFrame":
+    """Returns the rows that are not hidden, with all that `columns_of` needs for this schema."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    if not what.hidden:
+        return spark.createDataFrame([], schema)
+    try:
+        return _scanned(spark, what, schema)
+    except (Py4JError, PySparkException) as e:
+        raise CannotScanError(f"Spark's JVM does not read its objects ({_what(e)})") from e
+
+
+def columns_of(what: Shown, schema: StructType, topic: str) -> list[str]:
+    """Returns the expressions that make the columns of the schema of what is `scanned`."""
+    made = {"topic": f"string(X'{topic.encode().hex()}')"}
+    if what.hidden and needs_places(what, schema):
+        dense = f"{_PLACE} + {_DELTA}"
+        made["partition"] = _PARTITION
+        made["offset"] = dense if what.is_dense else f"coalesce({dense}, offset)"
+        made["timestampType"] = f"int({_TIME} IS NOT NULL)"
+        if what.has_append_times:
+            made["timestamp"] = f"coalesce(timestamp_millis({_TIME}), timestamp)"
+    return [f"{made.get(f.name, f.name)} AS {f.name}" for f in schema]
+
+
+def needs_places(what: Shown, schema: StructType) -> bool:
+    """Tells whether a column of the schema says what lies in no object."""
+    asked = {*_PLACE_COLUMNS, "timestamp"} if what.has_append_times else _PLACE_COLUMNS
+    return any(f.name in asked for f in schema)
+
+
+def _stored(what: Shown, schema: StructType) -> StructType:
+    """Returns the columns that are read of the objects."""
+    stored = [f for f in schema if f.name in _STORED]
+    if needs_places(what, schema) and not what.is_dense:
+        stored.append(StructField("offset", LongType()))
+    return StructType(stored)
+
+
+def _scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFrame":
+    if "parquet" not in (spark.conf.get(_V1_SOURCES) or "").lower().split(","):
+        raise CannotScanError(
+            f"the session's {_V1_SOURCES} lacks parquet, and only that scan numbers its rows"
+        )
+    stored, is_placed = _stored(what, schema), needs_places(what, schema)
+    plain = [path for path, mask in what.hidden.items() if mask is None]
+    masks = {path: mask for path, mask in what.hidden.items() if mask is not None}
+    numbers = _Numbers.of(what.hidden if masks or is_placed else ())
+    placed = (*stored.names, f"{numbers.place()} AS {_PLACE}")
+    frames = []
+    if masks:
+        frame = _files(spark, what.folder, list(masks), stored).selectExpr(*placed)
+        words = F.broadcast(spark.createDataFrame(_hidden_rows(numbers, masks)))
+        frame = frame.join(words, F.expr(_IS_HIDDEN), "left_anti")
+        frames.append(frame if is_placed else frame.selectExpr(*stored.names))
+    if plain:
+        frame = _files(spark, what.folder, plain, stored)
+        frames.append(frame.where(_UNUSED).selectExpr(*placed) if is_placed else frame)
+    frame = frames[0] if len(frames) == 1 else frames[0].union(frames[1])
+    if is_placed:
+        runs = _Runs.of(numbers, what.pieces)
+        if len(runs.firsts) <= RUNS_MAX:
+            frame = frame.selectExpr("*", *runs.columns())
+        else:
+            frame = frame.join(
+                F.broadcast(spark.createDataFrame(runs.blocks())), F.expr(_IS_OF_RUN)
+            )
+    assert frame.schema is not None  # By Spark Connect only this asks.
+    return frame
+
+
+def _files(
+    spark: "SparkSession", folder: str, paths: Sequence[str], stored: StructType
+) -> "DataFrame":
+    """Returns the rows of these files, which Spark looks for now."""
+    reader = spark.read.options(**_OPTIONS).schema(stored)
+    if len(paths) <= PATHS_MAX:
+        return reader.parquet(*(f"{folder}/{path}" for path in paths))
+    below = {path.rpartition("/")[0] for path in paths}
+    assert len(below) == 1, f"objects lie in {below}"
+    names = [_name(path) for path in paths]
+    start = commonprefix(names)  # noqa: RUF071 - of names, by characters
+    glob = f"{start}{{{','.join(name[len(start) :] for name in names)}}}"
+    frame = reader.option("pathGlobFilter", glob).parquet(f"{folder}/{below.pop()}")
+    if _files_found(frame) != len(names):
+        raise CannotScanError("some of its objects are gone")
+    return frame
+
+
+def _files_found(frame: "DataFrame") -> int:
+    """Returns how many files a scan has found."""
+    of_jvm: Any = getattr(frame, "_jdf", None)  # By Spark Connect there is none.
+    return len(frame.inputFiles() if of_jvm is None else of_jvm.inputFiles())
+
+
+def _what(error: Exception) -> str:
+    """Returns what kind of error it was: its text may hold more than is to be shown."""
+    cause = getattr(error, "java_exception", None)
+    if cause is not None:
+        return str(cause.getClass().getSimpleName())
+    condition = getattr(error, "getCondition", lambda: None)()
+    return condition or type(error).__name__
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Numbers that tell files apart: ``NAME_BITS`` bits of the hash of their names, without the
+    lowest ``shift``.
+    """
+
+    numbers: Mapping[str, int]
+    shift: int
+
+    @classmethod
+    def of(cls, paths: Iterable[str]) -> "_Numbers":
+        """Returns numbers for these files."""
+        names = {path: _name(path).encode() for path in paths}
+        hashes = {p: xxhash.xxh64_intdigest(name, seed=_HASH_SEED) for p, name in names.items()}
+        for shift in range(65 - NAME_BITS):
+            numbers = {p: (h >> shift) & ((1 << NAME_BITS) - 1) for p, h in hashes.items()}
+            if len(set(numbers.values())) == len(numbers):
+                return cls(numbers, shift)
+        raise CannotScanError("it has too many objects; let the cleaner put small ones together")
+
+    def of_row(self, path: str, row: int) -> int:
+        """Returns the place of a row of a file."""
+        if row >= 1 << ROW_BITS:
+            raise CannotScanError(f"it has an object of more than {1 << ROW_BITS:,} rows")
+        return self.numbers[path] << ROW_BITS | row
+
+    def place(self) -> str:
+        """Returns the expression of a row's place."""
+        number = f"shiftrightunsigned(xxhash64(_metadata.file_name), {self.shift})"
+        file = f"shiftleft({number} & {(1 << NAME_BITS) - 1}L, {ROW_BITS})"
+        return f"({file} | _metadata.row_index)"
+
+
+_IS_HIDDEN = (
+    f"shiftright({_PLACE}, {BLOCK_BITS}) = _clog_block"
+    f" AND bit_get(_clog_hidden, int({_PLACE} & {(1 << BLOCK_BITS) - 1}L)) = 1"
+)
+
+
+def _hidden_rows(numbers: _Numbers, masks: "Mapping[str, Mask]") -> pa.Table:
+    """Returns the hidden rows of each file: ``_clog_block``, ``_clog_hidden``."""
+    blocks: list[Offsets] = []
+    words: list[Offsets] = []
+    for path, mask in masks.items():
+        packed = np.packbits(mask, bitorder="little")
+        padded = np.zeros(-(-len(packed) // 8) * 8, np.uint8)
+        padded[: len(packed)] = packed
+        word = padded.view("<i8")
+        some = np.flatnonzero(word)
+        numbers.of_row(path, len(mask) - 1)
+        blocks.append((numbers.of_row(path, 0) >> BLOCK_BITS) + some)
+        words.append(word[some])
+    return _sent(_clog_block=np.concatenate(blocks), _clog_hidden=np.concatenate(words))
+
+
+def _sent(**columns: "Offsets | pa.Array") -> pa.Table:
+    """Returns a table that is sent to all executors."""
+    if len(next(iter(columns.values()))) > BLOCKS_MAX:
+        raise CannotScanError(f"it takes more than {BLOCKS_MAX:,} blocks of rows to say which")
+    as_arrow = (c if isinstance(c, pa.Array) else to_arrow(c) for c in columns.values())
+    return pa.table(dict(zip(columns, as_arrow, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The places at which pieces of the log begin, ascending, and the pieces."""
+
+    firsts: list[int]
+    pieces: "list[ReadPiece]"
+
+    @classmethod
+    def of(cls, numbers: _Numbers, pieces: "Sequence[ReadPiece]") -> "_Runs":
+        """Returns those of the pieces that have rows."""
+        filled = [piece for piece in pieces if piece.rows]
+        firsts = {numbers.of_row(piece.object.path, piece.first_row): piece for piece in filled}
+        ascending = sorted(firsts)
+        return cls(ascending, [firsts[first] for first in ascending])
+
+    def columns(self) -> Iterator[str]:
+        """Yields the columns that find which run has a row's place, each knowing one bit more of
+        its number, and what that run says.
+        """
+        yield f"{_array(self.firsts, 'bigint')} AS {_RUN}s"
+        run = "0"
+        for bit in reversed(range((len(self.firsts) - 1).bit_length())):
+            step = 1 << bit
+            # Behind the last run there is none: null, which is not less.
+            is_further = f"get({_RUN}s, {run} + {step}) <= {_PLACE}"
+            yield f"{run} + if({is_further}, {step}, 0) AS {_RUN}{bit}"
+            run = f"{_RUN}{bit}"
+        for name, (kind, values) in self._said().items():
+            same = len(set(values)) == 1
+            one = f"{kind}({'NULL' if values[0] is None else values[0]})"
+            yield f"{one if same else f'get({_array(values, kind)}, {run})'} AS {name}"
+
+    def blocks(self) -> pa.Table:
+        """Returns for each block of places the runs that have rows in it, ``[_clog_first,
+        _clog_end)``, and what they say.
+        """
+        firsts = np.array(self.firsts, np.int64)
+        ends = firsts + np.array([piece.rows for piece in self.pieces], np.int64)
+        low, high = firsts >> RUN_BLOCK_BITS, (ends - 1) >> RUN_BLOCK_BITS
+        counts = high - low + 1
+        runs = np.repeat(np.arange(len(firsts)), counts)
+        within = np.arange(len(runs)) - np.repeat(np.cumsum(counts) - counts, counts)
+        said = {
+            name: pa.array(values, _TYPES[kind]).take(to_arrow(runs))
+            for name, (kind, values) in self._said().items()
+        }
+        return _sent(
+            _clog_block=low[runs] + within, _clog_first=firsts[runs], _clog_end=ends[runs], **said
+        )
+
+    def _said(self) -> "dict[str, tuple[str, list[int | None]]]":
+        """Returns what each run says of its rows: column -> type, values."""
+        pairs = list(zip(self.firsts, self.pieces, strict=True))
+        times = [piece.append_time_ms for piece in self.pieces]
+        return {
+            _PARTITION: ("int", [piece.partition for piece in self.pieces]),
+            _DELTA: ("bigint", [p.base - first if p.object.dense else None for first, p in pairs]),
+            _TIME: ("bigint", [None if ms == NONE else ms for ms in times]),
+        }
+
+
+def _array(values: Sequence[int | None], kind: str) -> str:
+    """Returns an expression that Spark folds to an array; parsing a literal for each value takes it
+    a hundred times as long.
+    """
+    return f"from_json('{json.dumps(values)}', 'array<{kind}>')"
+
 
 KEYS_MAX = 1000
 """More keys than that are looked up in tasks."""

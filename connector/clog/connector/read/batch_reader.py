@@ -17,9 +17,9 @@ from pyspark.sql.types import StructType
 from clog.connector.opened_logs import check_meant, opened_if_typed, types_of
 from clog.connector.options import ReadOptions
 from clog.connector.positions import EARLIEST, LATEST, Position, Since, Times
-from clog.connector.read.losses import Losses
 from clog.connector.read.plan import (
     LogPartition,
+    Losses,
     TablePartition,
     log_partitions,
     offset_bounds,

@@ -37,9 +37,9 @@ from clog.connector.positions import (
     parse_offsets,
 )
 from clog.connector.read.batch_reader import of_the_logs_keys
-from clog.connector.read.losses import Losses
 from clog.connector.read.plan import (
     LogPartition,
+    Losses,
     log_partitions,
     offset_bounds,
     partitions_read,

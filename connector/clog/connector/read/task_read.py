@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from clog.connector.read.losses import Losses
-from clog.connector.read.plan import LogPartition, TablePartition, pieces_of
+from clog.connector.read.plan import LogPartition, Losses, TablePartition, pieces_of
 from clog.connector.schema import TableColumns, arrow_schema, canonical, stored_columns
 from clog.storage.commit.versions import file_missing
 from clog.storage.errors import ClogError, CorruptionError

@@ -67,8 +67,7 @@ from clog.storage.keys.hashing import ROW_BYTES, Fingerprints, LatestKeys, finge
 from clog.storage.numpy_arrays import Offsets, to_arrow, to_numpy
 from clog.storage.objects.orders import Ordering
 from clog.storage.objects.reader import WHOLE_BYTES
-from clog.storage.read.filters import Pruned, RowFilter
-from clog.storage.read.lazily import lazy_frame
+from clog.storage.read.filters import Pruned, RowFilter, lazy_frame
 from clog.storage.read.lookup import answered, answered_key, asked_keys, latest_of_keys
 from clog.storage.read.ordered import best_of, best_of_keys, ordered_batches
 from clog.storage.read.scan import (

@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 
 from clog.storage import InvalidInputError, Log
 from clog.storage.objects import writer
-from clog.storage.read import lazily
+from clog.storage.read import filters
 from clog.storage.store import store_at
 from clog_testing.counting import CountingStore
 
@@ -191,8 +191,8 @@ LAZY = [
 @pytest.mark.parametrize(("predicate", "is_known"), LAZY)
 def test_a_lazy_frame_reads_what_its_query_asks(ascending, monkeypatch, predicate, is_known):
     """It gives what the frame in memory gives, and hands down what it can."""
-    log, pushed, plan = Log.open(ascending), [], lazily._as_filter
-    monkeypatch.setattr(lazily, "_as_filter", lambda *of: pushed.append(plan(*of)) or pushed[-1])
+    log, pushed, plan = Log.open(ascending), [], filters._as_filter
+    monkeypatch.setattr(filters, "_as_filter", lambda *of: pushed.append(plan(*of)) or pushed[-1])
     expected = log.table().to_polars().filter(predicate).select("id", "price").sort("id")
     lazy = log.table().to_polars(lazy=True).filter(predicate).select("id", "price")
     assert_frame_equal(lazy.collect().sort("id"), expected)

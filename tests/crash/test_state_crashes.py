@@ -6,14 +6,14 @@ file that was left or with none, shows the same: all of what was committed with 
 nothing of it.
 """
 
+import os
 import shutil
-import sqlite3
 from collections import Counter
 from itertools import count
 
 import pytest
 
-from clog.state import sqlite_file
+from clog.state.local_file import LocalFile
 from clog.storage import CommitStateUnknownError, Log, ManualClock, StateStore
 from clog.storage.env import SeededIds
 from clog_testing.crash import crash_runs, discard, memory_store
@@ -24,7 +24,6 @@ AFTER = {b"a": b"1", b"b": b"1"}
 SEEDS = count(10)
 AT_ONCE = {"memory_bytes": 0}
 """Nothing waits: each commit goes into the file by itself."""
-ROWS = "select key, value from state where partition >= 0"
 
 
 def open_store(store, folder, seed=None, **options):
@@ -89,89 +88,38 @@ def test_every_crash_leaves_all_or_nothing(tmp_path, disk):
     assert min(seen[True], seen[False]) >= 5, seen
 
 
-@pytest.fixture
-def traced(monkeypatch, tmp_path):
-    """Copies the folder before each statement that SQLite runs: what a kill there leaves."""
-    copies = []
-    folder = tmp_path / "cache"
-    connect = sqlite_file.connect
-
-    def copied(_):
-        if folder.exists():
-            copies.append(shutil.copytree(folder, tmp_path / f"copy-{len(copies)}"))
-
-    def traced_connect(path, **options):
-        connection = connect(path, **options)
-        connection.set_trace_callback(copied)
-        return connection
-
-    monkeypatch.setattr(sqlite_file, "connect", traced_connect)
-    return folder, copies, monkeypatch.undo
-
-
 @pytest.mark.parametrize("options", [{}, AT_ONCE], ids=["what waited", "at once"])
-def test_every_kill_between_two_statements_of_the_file(traced, tmp_path, options):
-    """Whatever statement a kill comes before, the file that is left opens, and follows the log."""
-    folder, copies, untrace = traced
+def test_every_kill_in_the_middle_of_a_write(tmp_path, monkeypatch, options):
+    """L1 to L5: whatever write of the file a kill comes before or amid, the file that is left has
+    all or nothing, opens, and follows the log.
+    """
     store = memory_store()
     begin(store)
     log = Log.open(store, clock=ManualClock(5_000))
+    folder, copies, pwrite = tmp_path / "cache", [], os.pwrite
+
+    def copied(number, data, at):
+        for end in {0, 1, len(data) // 2, len(data) - 1}:
+            pwrite(number, data[:end], at)
+            copies.append(shutil.copytree(folder, tmp_path / f"copy-{len(copies)}"))
+        return pwrite(number, data, at)
+
+    monkeypatch.setattr(os, "pwrite", copied)
     s = open_store(store, folder, **options)
     work(s, log)
     s.close()  # It enters what waited.
     copies.append(shutil.copytree(folder, tmp_path / "copy-last"))
-    untrace()
+    monkeypatch.undo()
     found = Counter()
-    copies = list(copies)  # The connections of the store that was closed still add to it.
-    assert len(copies) > 20
     for copy in copies:
-        for path in copy.glob("*.sqlite3"):
-            with sqlite3.connect(path) as connection:
-                values = dict(
-                    connection.execute("select key, value from state where partition >= 0")
-                )
+        for path in copy.glob("*.state"):
+            file = LocalFile(path)
+            values = {key: value for key, _, _, value in file.rows(file.shown())}
             assert values in (BEFORE, AFTER)
             found[values == AFTER] += 1
-    assert set(found) == {True, False}
-    for copy in copies:
         with open_store(store, copy) as again:
             assert dict(again.scan()) == AFTER
             assert is_done(again, log)
-    discard(store)
-
-
-@pytest.mark.parametrize(
-    ("options", "pages"), [({}, 2), (AT_ONCE, 3)], ids=["what waited", "at once"]
-)
-def test_every_kill_in_the_middle_of_a_write(tmp_path, options, pages):
-    """The journal cut at each of its pages, and in them: the state before or after, never half."""
-    store = memory_store()
-    begin(store)
-    log = Log.open(store, clock=ManualClock(5_000))
-    s = open_store(store, tmp_path / "cache", **options)
-    connection = sqlite3.connect(s._file._cache.path)  # Keeps the journal from being emptied.
-    connection.execute("select * from position").fetchall()
-    work(s, log)
-    s._file.settle()
-    (journal,) = (tmp_path / "cache").glob("*-wal")
-    (file,) = (tmp_path / "cache").glob("*.sqlite3")
-    data, page = journal.read_bytes(), connection.execute("pragma page_size").fetchone()[0]
-    assert len(data) > pages * page
-    ends = {end + more for end in range(32, len(data) + 1, page + 24) for more in (0, 1, 24, 100)}
-    found = Counter()
-    for end in sorted(ends | {0, 16, len(data)}):
-        copy = tmp_path / f"cut-{end}"
-        copy.mkdir()
-        shutil.copy(file, copy)
-        (copy / journal.name).write_bytes(data[:end])
-        with sqlite3.connect(copy / file.name) as cut:
-            values = dict(cut.execute(ROWS))
-            assert values in (BEFORE, AFTER)
-            positions = cut.execute("select body from position").fetchall()
-        found[values == AFTER] += 1
-        with open_store(store, copy) as again:
-            assert dict(again.scan()) == AFTER, f"{end} of {len(data)}, at {positions}"
     assert set(found) == {True, False}
-    connection.close()
-    s.close()
+    assert len(copies) > 20
     discard(store)

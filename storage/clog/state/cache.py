@@ -4,9 +4,9 @@ The file holds rows, and the position in the log that they are the state of. A r
 transaction, rows and position together: readers in this and other processes see the state before
 it or after it. Keys and values are bytes everywhere here.
 
-*Waiting* rows. A page of the file is written for each row that is entered by itself; of rows that
-wait, and are entered together in the order of their keys, many share one, and of a key that changes
-again and again only the last is entered. They are in the log already, so a crash takes nothing:
+*Waiting* rows. What is entered becomes a level of the file, which later ones are merged with; of
+rows that wait, and are entered together, there are few levels, and of a key that changes again and
+again only the last is entered. They are in the log already, so a crash takes nothing:
 whoever opens the file next reads them again from there. So that this is little, few versions wait,
 and few bytes. They are all that the log got since the file's position when the first of them came:
 where another process moves the file meanwhile, it lacks nothing with them, and they are forgotten
@@ -22,29 +22,22 @@ they can be looked up, and committed.
 """
 
 import heapq
+import os
 import sqlite3
 import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from clog.state.local_file import LocalFile, Piece, Position, Row, Rows, Shown
 from clog.state.row_bytes import RowCodec
-from clog.state.sqlite_file import (
-    Position,
-    Row,
-    Rows,
-    Snapshot,
-    SqliteFile,
-    is_of_disk,
-    temporary_folder,
-)
-from clog.storage.env import Shared, register
+from clog.storage.env import Shared
 from clog.storage.errors import CorruptionError, InvalidInputError, StateFileError
 from clog.storage.numpy_arrays import to_numpy
 
@@ -139,12 +132,8 @@ class Cache(Shared):
         self.generation = generation
         super().__init__()
         self._waiting = Waiting(0, self._lock)
-        self._file = SqliteFile(path)
-        self._codec = RowCodec(self._file.schema)
-        register(self)
-
-    def after_fork(self) -> None:
-        self._file.reopen()
+        self._file = LocalFile(path)
+        self._codec = RowCodec(self._file.shown().position.schema)
 
     def close(self) -> None:
         with self._lock:
@@ -154,21 +143,24 @@ class Cache(Shared):
         """Goes on as a newer generation, which it closes; no `get` fails meanwhile. All is as it
         was where that is gone already.
         """
-        file = SqliteFile(newer.path)
+        file = LocalFile(newer.path)
         newer.close()
         with self._lock:
-            self._file.close()
-            self._file, self._codec = file, RowCodec(file.schema)
+            self._file, self._codec = file, newer.codec
             self.path, self.generation = newer.path, newer.generation
             self._waiting.forget()
 
     def is_in_place(self) -> bool:
-        """Tells whether its file is the one that stands at its path, and so with its journal."""
+        """Tells whether its file is the one that stands at its path."""
         return self._file.is_in_place()
 
-    def check_journal(self) -> None:
-        """Raises if its file is in place and its journal is not, so that nobody may open it."""
-        self._file.check_journal()
+    def is_due(self) -> bool:
+        """Tells whether the file is to be built anew from its own rows; not while others wait."""
+        return not self._waiting and self._file.is_due()
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yields the rows of the file, for a new one."""
+        return self._file.pieces()
 
     def let_wait(self, bytes_max: int) -> None:
         """Allows so many bytes of rows to wait in memory; from the start on or never."""
@@ -180,7 +172,7 @@ class Cache(Shared):
         """
         with self._lock:  # Who has read the file reads what waits before it is forgotten.
             self._forget_past()
-            return self._waiting.position or self._file.position()
+            return self._waiting.position or self._file.shown().position
 
     def get(self, key: Any, changes: "Uncommitted | None" = None) -> Any:
         """Returns the value; of a key that several partitions have, the one with the latest
@@ -196,21 +188,19 @@ class Cache(Shared):
     def _stored(self, key: bytes) -> bytes | None:
         with self._lock:
             row = self._waiting.get(key)
-            rows = self._file.rows_of(key, may_lack=row is not None)
+            rows = self._file.rows_of(key)
         if row is not None:
             rows = merged(rows, row)
         return _latest(rows) if rows else None
 
     def get_many(self, keys: Sequence[Any], changes: "Uncommitted | None" = None) -> dict[Any, Any]:
         """Returns the values of the keys that are there, with these changes."""
-        with self._lock, self._file.transaction():
+        with self._lock:
             self._forget_past()
-            codec = self._codec
+            codec, shown = self._codec, self._file.shown()
             asked = codec.keys(keys)
-            found: dict[bytes, list[Any]] = {**self._file.rows_of_many(asked)}
+            found: dict[bytes, list[Any]] = {key: self._file.rows_of(key, shown) for key in asked}
             waiting = [row for key in asked if (row := self._waiting.get(key)) is not None]
-            for key in set(asked).difference(found, (row[0] for row in waiting)):
-                self._file.rows_of(key)
         found |= {row[0]: merged(found.get(row[0], ()), row) for row in waiting}
         values = {codec.key(k): codec.value(_latest(rows)) for k, rows in found.items() if rows}
         if changes is not None:
@@ -224,7 +214,7 @@ class Cache(Shared):
 
     def _forget_past(self) -> None:
         """Forgets what waits where another process has moved the file as far, or beyond."""
-        if self._waiting and self._is_past(self._file):
+        if self._waiting and self._is_past(self._file.shown()):
             self._waiting.forget()
 
     @property
@@ -234,14 +224,13 @@ class Cache(Shared):
 
     def scan(self, prefix: Any, changes: "Uncommitted | None" = None) -> Iterator[tuple[Any, Any]]:
         """Returns the rows whose keys begin with the prefix, None: all, in the order of their
-        bytes, as they are now, with these changes; through a connection of its own.
+        bytes, as they are now, with these changes; whatever is entered meanwhile.
         """
         with self._lock:
             codec = self._codec
             low = codec.prefix(prefix)
             high = _after_prefix(low)
             rows = self._between(low, high)
-            next(rows)
         if changes is None:
             return ((codec.key(key), codec.value(value)) for key, value in rows)
         newer = ((key, changes.codec, value) for key, value in changes.between(low, high))
@@ -251,26 +240,20 @@ class Cache(Shared):
         return ((by.key(key), by.value(value)) for key, by, value in shown if value is not None)
 
     def _between(self, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Yields once when it knows what there is, then that."""
-        with closing(self._file.snapshot()) as snapshot:
-            with self._lock:
-                rows = snapshot.rows(low, high)
-                waiting = [] if self._is_past(snapshot) else self._waiting.between(low, high)
-                self._file.check_place()
-            yield b"", b""
-            yield from _with_waiting(rows, waiting)
+        """Returns the rows as they are now."""
+        with self._lock:
+            shown = self._file.shown()
+            waiting = [] if self._is_past(shown) else self._waiting.between(low, high)
+            return _with_waiting(self._file.rows(shown, low, high), waiting)
 
-    def _is_past(self, file: SqliteFile | Snapshot) -> bool:
+    def _is_past(self, shown: Shown) -> bool:
         """Tells whether another process has moved the file to what waits here, or beyond."""
         waiting = self._waiting.position
-        return waiting is None or file.position().version >= waiting.version
+        return waiting is None or shown.position.version >= waiting.version
 
     def count(self) -> int:
         """Returns the number of rows in the file."""
-        with closing(self._file.snapshot()) as snapshot:
-            rows = snapshot.rows()
-            self._file.check_place()
-            return sum(1 for _ in rows)
+        return sum(1 for _ in self._file.rows(self._file.shown()))
 
     def move(self, position: Position, rows: Rows) -> None:
         """Moves to a position, to which the rows lead: these wait where they may, else they are
@@ -508,6 +491,31 @@ class Uncommitted(Shared):
                 f"{what} cannot be read back from {temporary_folder()}, where temporary files are:"
                 f" {e}; call rollback(), and put them again"
             ) from e
+
+
+_UNWRITTEN = frozenset(
+    {
+        sqlite3.SQLITE_IOERR_WRITE,
+        sqlite3.SQLITE_IOERR_FSYNC,
+        sqlite3.SQLITE_IOERR_DIR_FSYNC,
+        sqlite3.SQLITE_IOERR_TRUNCATE,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+    }
+)
+"""What SQLite says where a quota is used up, or a file may not grow."""
+
+
+def is_of_disk(error: sqlite3.Error) -> bool:
+    """Tells whether SQLite says by this that the disk has no room, or may not be written."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    return code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY) or code in _UNWRITTEN
+
+
+def temporary_folder() -> str:
+    """Returns where SQLite keeps temporary files, as far as its rules tell: it does not say so."""
+    named = [os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR")]
+    folders = [*filter(None, named), "/var/tmp", "/usr/tmp", "/tmp"]  # noqa: S108 none is made here
+    return next((f for f in folders if Path(f).is_dir() and os.access(f, os.W_OK | os.X_OK)), ".")
 
 
 def _private() -> sqlite3.Connection:

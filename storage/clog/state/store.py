@@ -40,7 +40,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from clog.state.cache import Change, Uncommitted
-from clog.state.sqlite_file import Row
+from clog.state.local_file import Row
 from clog.state.table import POLL_MS, Follower, Refreshed
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig, order_text

@@ -14,34 +14,36 @@ V6. Enter: what this process has just committed, and has in memory, is entered w
 V7. Where rows may wait, V5 and V6 leave them in memory, and enter many together (`cache`).
 
 A *generation* of the file is built whole, under a name that no generation had, and renamed when it
-is complete; then the older ones are deleted. So a crash leaves the old one or the new one, and no
-journal of one is ever taken for that of the other. A process that reads an older one may go on.
-Several processes may use one folder: a file lock lets one at a time build or refresh.
+is complete; then the older ones say so, and are deleted. So a crash leaves the old one or the new
+one, and a process that reads an older one goes over to it. Several processes may use one folder: a
+file lock lets one at a time build or refresh.
 """
 
 import fcntl
 import logging
 import os
 import re
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
+import pyarrow as pa
 import xxhash
 
 from clog.state.cache import Cache, Uncommitted, rows_of
-from clog.state.row_bytes import RowCodec
-from clog.state.sqlite_file import (
+from clog.state.local_file import (
+    COLUMNS,
     DamagedCacheError,
+    LocalFile,
+    Piece,
     Position,
     Row,
-    Rows,
-    SqliteFile,
     is_of_disk,
-    temporary_folder,
+    leave,
+    sorted_pieces,
 )
+from clog.state.row_bytes import RowCodec
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import order_text
 from clog.storage.env import Clock, Shared, SystemClock, SystemIds, dataclass
@@ -71,7 +73,7 @@ from clog.storage.store.contract import Store
 
 def _newest_generation(folder: Path, name: str) -> int:
     """Returns the number of the newest generation; 0 when there is none."""
-    pattern = re.compile(rf"{re.escape(name)}\.(\d+)\.sqlite3")
+    pattern = re.compile(rf"{re.escape(name)}\.(\d+)\.state")
     try:
         found = (pattern.fullmatch(path.name) for path in folder.iterdir())
         return max((int(match[1]) for match in found if match), default=0)
@@ -79,12 +81,12 @@ def _newest_generation(folder: Path, name: str) -> int:
         return 0  # Somebody deleted the folder.
 
 
-def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
+def build(folder: Path, name: str, position: Position, pieces: Iterable[Piece]) -> Cache:
     """Builds the next generation. The caller sees to it that nobody else does."""
     building = folder / f"{name}.building"
     building.unlink(missing_ok=True)
     try:
-        SqliteFile.build(building, position, rows)
+        LocalFile.build(building, position, pieces)
     except BaseException:
         building.unlink(missing_ok=True)  # Else a disk that is full stays so.
         raise
@@ -94,10 +96,10 @@ def build(folder: Path, name: str, position: Position, rows: Rows) -> Cache:
     building.rename(path)
     _sync(folder)
     cache = Cache(path, generation)
-    for older in folder.glob(f"{name}.*.sqlite3*"):
-        if not older.name.startswith(path.name):
-            with suppress(FileNotFoundError):
-                older.unlink()
+    for older in {*folder.glob(f"{name}.*.state"), *folder.glob(f"{name}.*.sqlite3*")} - {path}:
+        if older.suffix == path.suffix:  # Else it is of a release before 0.2.
+            leave(older)
+        older.unlink(missing_ok=True)
     return cache
 
 
@@ -110,7 +112,7 @@ def _sync(path: Path) -> None:
 
 
 def _path(folder: Path, name: str, generation: int) -> Path:
-    return folder / f"{name}.{generation}.sqlite3"
+    return folder / f"{name}.{generation}.state"
 
 
 def locked(folder: Path, name: str, url: str) -> IO[str]:
@@ -128,7 +130,7 @@ def telling(folder: Path, url: str) -> Iterator[None]:
     """Says in a user's words what is wrong with the disk; ``url`` is that of the log."""
     try:
         yield
-    except (sqlite3.OperationalError, DamagedCacheError, OSError) as e:
+    except (DamagedCacheError, OSError) as e:
         if isinstance(e, ClogError) or (isinstance(e, OSError) and not is_of_disk(e)):
             raise
         raise _unwritable(folder, url, e) from e
@@ -152,7 +154,7 @@ def _locked(folder: Path, name: str) -> IO[str]:
 
 def _unwritable(folder: Path, url: str, error: Exception) -> StateFileError:
     remedy = (
-        f"make room there, and for temporary files in {temporary_folder()}"
+        "make room there"
         if is_of_disk(error)
         else "see to it that this process may write there, and that nobody else deletes files there"
     )
@@ -186,7 +188,6 @@ def is_of(before: Position, now: Position) -> bool:
     return of_before == of_now
 
 
-COLUMNS = ("partition", "offset", "timestamp", "key", "value")
 _ATTEMPTS = 5
 """How often to start over when the cleaner and the sweep overtake it."""
 
@@ -270,14 +271,21 @@ class Follower(Shared):
         """Returns what is asked of the file; where it is damaged it is built anew first."""
         try:
             return ask(self._cache)
-        except sqlite3.ProgrammingError:
+        except (DamagedCacheError, OSError) as e:
             self.check_open()
-            raise
-        except DamagedCacheError as e:
-            with self._lock, self._telling(), self._locked():
-                self.check_open()
-                self._build(f"its file is damaged: {e}")
+            if not isinstance(e, DamagedCacheError):
+                raise
+            self._mend(e)
             return ask(self._cache)
+
+    def _mend(self, damage: DamagedCacheError) -> None:
+        """Builds a damaged file anew, or goes on with the one that another process has built."""
+        with self._lock, self._telling(), self._locked():
+            self.check_open()
+            if self._is_newest():
+                self._build(f"its file is damaged: {damage}")
+            else:
+                self._adopt()
 
     @property
     def codec(self) -> RowCodec:
@@ -308,9 +316,7 @@ class Follower(Shared):
         try:
             yield from rows
         except DamagedCacheError as e:
-            with self._lock, self._telling(), self._locked():
-                self.check_open()
-                self._build(f"its file is damaged: {e}")
+            self._mend(e)
             raise CorruptionError(
                 f"the state table of {self.url} in {self.folder} was damaged: {e}; it was built"
                 " anew: scan again"
@@ -394,10 +400,7 @@ class Follower(Shared):
         """Does V3 to V5, under both locks."""
         before = self.position
         if not self._is_newest():  # Another process built it anew, or somebody deleted it.
-            self._cache.check_journal()
-            newer, self.position = self._opened("its file was deleted")
-            self._cache.switch(newer)
-            self._is_verified = False
+            self._adopt()
         position = self._cache.position()
         moved = position != before
         self.position = position
@@ -434,6 +437,12 @@ class Follower(Shared):
             f"{self.url} changed {_ATTEMPTS} times while its state table was refreshed; raise"
             " file.delete.delay.ms above the time that a refresh takes"
         )
+
+    def _adopt(self) -> None:
+        """Goes on with the file that stands there now."""
+        newer, self.position = self._opened("its file was deleted")
+        self._cache.switch(newer)
+        self._is_verified = False
 
     def _not_of_this_log(self) -> str:
         handle, position = self.handle, self.position
@@ -487,7 +496,19 @@ class Follower(Shared):
         rose = any(start > self.position.starts[p] for p, start in position.starts.items())
         self._cache.move(position, rows)
         self.position = position
+        self._compact()
         return rose
+
+    def _compact(self) -> None:
+        """Builds the file anew from its own rows where that is due; a full disk puts it off."""
+        if self._cache.is_due():
+            try:
+                pieces = self._cache.pieces()
+                self._cache.switch(build(self.folder, self._name, self.position, pieces))
+            except OSError as e:
+                if not is_of_disk(e):
+                    raise
+                _LOGGER.warning("the file of the state of %s is not made smaller: %s", self.url, e)
 
     def _build(self, reason: str) -> Refreshed:
         built, self.position = self._built(reason)
@@ -505,7 +526,8 @@ class Follower(Shared):
             manifest = self.handle.manifest()
             position = position_of(manifest)
             try:
-                built = build(self.folder, self._name, position, self._view(manifest))
+                pieces = sorted_pieces(self._view(manifest))
+                built = build(self.folder, self._name, position, pieces)
             except VersionExpiredError:
                 continue  # The cleaner and the sweep overtook it.
             return built, position
@@ -514,13 +536,13 @@ class Follower(Shared):
             " file.delete.delay.ms above the time that building takes"
         )
 
-    def _view(self, manifest: Manifest) -> Iterator[Iterable[Row]]:
+    def _view(self, manifest: Manifest) -> Iterator[pa.RecordBatch]:
         codec = RowCodec(manifest.head.log.schema)
         store, memory = self.handle.store, self._map_bytes
         for p in range(manifest.head.log.partitions):
             plan = plan_table(manifest, p)
             for batch in table_batches(store, plan, columns=COLUMNS, map_bytes=memory):
-                yield rows_of(batch, codec)
+                yield codec.columns(batch)
 
     def _is_newest(self) -> bool:
         newest = _newest_generation(self.folder, self._name)

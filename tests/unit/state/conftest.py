@@ -1,5 +1,7 @@
 """Stores of the test's log, closed at the end; what they do under which lock."""
 
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -42,3 +44,13 @@ def noting():
         return noted
 
     return make
+
+
+@pytest.fixture
+def no_room():
+    """Stands for what writes to a disk that is full."""
+
+    def write(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return write

@@ -1,7 +1,6 @@
 """What others on the host do to the local file of a table or a store while it is open."""
 
 import shutil
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +8,10 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from clog.state import sqlite_file
+from clog.state import local_file
 from clog.state import table as generations
 from clog.state.cache import Cache
+from clog.state.local_file import LocalFile
 from clog.storage import Log, StateFileError, StateStore, StateTable
 
 ANOTHER = "import sys; from clog.storage import StateTable; StateTable(*sys.argv[1:]).close()"
@@ -28,7 +28,7 @@ def put(log, **values):
 
 
 def test_another_process_closes_the_file(on_disk):
-    """It is not the last that has the file open, so it leaves the journal of the others there."""
+    """The others go on with it."""
     log, folder = on_disk
     put(log, a="1", b="1")
     with StateTable(log.url, folder) as table:
@@ -39,16 +39,10 @@ def test_another_process_closes_the_file(on_disk):
         table.refresh()
         assert dict(table.scan()) == {b"a": b"3"}
         assert (table.get("a"), table.get("b")) == (b"3", None)
-        assert len(list(folder.glob("*-wal"))) == 1
 
 
 def delete_file(folder):
-    for path in folder.glob("*.sqlite3*"):
-        path.unlink()
-
-
-def delete_journal(folder):
-    for path in folder.glob("*-wal"):
+    for path in folder.glob("*.state*"):
         path.unlink()
 
 
@@ -69,7 +63,7 @@ def put_older_back(folder):
     shutil.copytree(folder.with_name("copy"), folder)
 
 
-GOES = [delete_file, delete_journal, shutil.rmtree, rename_folder, build_another, put_older_back]
+GOES = [delete_file, shutil.rmtree, rename_folder, build_another, put_older_back]
 
 
 @pytest.mark.parametrize("go", GOES)
@@ -93,9 +87,8 @@ def test_a_file_that_goes_under_a_store(on_disk, go):
             if n == 4:
                 s._file.settle()
             assert dict(s.scan()) == s.get_many(right) == right
-    with sqlite3.connect(max(folder.glob("*.sqlite3"))) as connection:
-        found = dict(connection.execute("select key, value from state where partition >= 0"))
-    assert found == right
+    file = LocalFile(max(folder.glob("*.state")))
+    assert {key: value for key, _, _, value in file.rows(file.shown())} == right
 
 
 @pytest.mark.parametrize("go", GOES)
@@ -123,20 +116,12 @@ def test_a_file_that_goes_while_it_is_written(on_disk, monkeypatch):
     log, folder = on_disk
     put(log, a="1")
     with StateTable(log.url, folder) as table:
-        position = sqlite_file.position
-
-        def and_then(connection):
-            found = position(connection)
-            monkeypatch.setattr(sqlite_file, "position", position)
-            build_another(folder)
-            return found
-
         put(log, a="2")
         apply = Cache._apply
 
         def amid(*arguments):
-            monkeypatch.setattr(sqlite_file, "position", and_then)
             monkeypatch.setattr(Cache, "_apply", apply)
+            build_another(folder)
             apply(*arguments)
 
         monkeypatch.setattr(Cache, "_apply", amid)
@@ -180,19 +165,19 @@ def test_a_file_that_goes_while_it_is_built(on_disk, monkeypatch):
     """What another process builds in its place does not become this one's."""
     log, folder = on_disk
     put(log, a="1")
-    fill = sqlite_file.fill
+    footer = local_file._append_footer
 
-    def deleted(connection):
-        fill(connection)
-        monkeypatch.setattr(sqlite_file, "fill", fill)
+    def deleted(*arguments):
+        monkeypatch.setattr(local_file, "_append_footer", footer)
         shutil.rmtree(folder)
         folder.mkdir()
         (folder / f"{name}.building").write_text("another's")
+        return footer(*arguments)
 
-    monkeypatch.setattr(sqlite_file, "fill", deleted)
+    monkeypatch.setattr(local_file, "_append_footer", deleted)
     name = xxhash.xxh3_64_hexdigest(log.url.encode())
     with pytest.raises(StateFileError, match=r"deleted while it was built.*nobody else deletes"):
         StateTable(log.url, folder)
-    assert list(folder.glob("*.sqlite3")) == []
+    assert list(folder.glob("*.state")) == []
     with StateTable(log.url, folder) as table:
         assert dict(table.scan()) == {b"a": b"1"}

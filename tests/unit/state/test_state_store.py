@@ -4,14 +4,14 @@ import logging
 import multiprocessing
 import resource
 import shutil
-import sqlite3
 
 import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.state import cache, sqlite_file
+from clog.state import cache, local_file
 from clog.state import table as following
+from clog.state.local_file import LocalFile
 from clog.state.row_bytes import RowCodec
 from clog.storage import (
     CommitConflictError,
@@ -37,7 +37,7 @@ def table_of(log):
 
 
 def database(folder):
-    (path,) = folder.glob("*.sqlite3")
+    (path,) = folder.glob("*.state")
     return path
 
 
@@ -136,7 +136,7 @@ def test_the_file_is_the_one_of_state_tables(make_log, open_store, store, clock,
         s.commit()
         assert table.refresh().changed == (b"a",)
         assert table.get("a") == b"2"
-    assert len(list((tmp_path / "cache").glob("*.sqlite3"))) == 1
+    assert len(list((tmp_path / "cache").glob("*.state"))) == 1
 
 
 def test_what_a_commit_costs(make_log, store, open_store):
@@ -513,44 +513,32 @@ def test_a_log_that_is_recreated_under_a_store(tmp_path, clock):
         assert (dict(s.scan()), s.positions) == ({b"b": b"1"}, {})
 
 
-def test_a_full_disk(make_log, open_store, monkeypatch, caplog):
+def test_a_full_disk(make_log, open_store, monkeypatch, caplog, no_room):
     """What is committed is committed; until there is room nothing old is shown."""
     log = make_log()
     s = open_store(memory_bytes=4 << 20)
     for i in range(2000):
         s.put(f"{i:05}", "x" * 1000)
-    connect = sqlite_file.connect
-
-    def full(*arguments, **options):
-        connection = connect(*arguments, **options)
-        connection.execute("pragma max_page_count = 1")
-        return connection
-
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(sqlite_file, "connect", full)
+        patch.setattr(local_file, "write", no_room)
         s.commit({log: {0: 0}})
         assert "is committed, but its local file is behind" in caplog.text
         assert len(table_of(log)) == 2000
         for use in (lambda: s.get("00001"), lambda: s.put("a", "1"), lambda: list(s.scan())):
-            with pytest.raises(StateFileError, match="make room there, and for temporary files in"):
+            with pytest.raises(StateFileError, match="make room there"):
                 use()
-        with pytest.raises(StateFileError, match="full"):
+        with pytest.raises(StateFileError, match="No space left"):
             open_store(folder=s._file.folder / "other")
     again = open_store()
     assert again.positions == {log.id: {0: 0}}
     assert dict(again.scan()) == table_of(log)
 
 
-def test_a_full_disk_that_gets_room_again(make_log, open_store, monkeypatch):
+def test_a_full_disk_that_gets_room_again(make_log, open_store, monkeypatch, no_room):
     """The store goes on where it was."""
     log = make_log()
     s = open_store(memory_bytes=0)
     s.put("a", "1")
-
-    def no_room(self, *_):
-        error = sqlite3.OperationalError("database or disk is full")
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL
-        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(cache.Cache, "_apply", no_room)
@@ -698,11 +686,10 @@ def test_changes_that_cannot_be_read_back(make_log, open_store, monkeypatch):
 
 
 def rows_of_file(s, partition):
-    with sqlite3.connect(s._file._cache.path) as connection:
-        found = connection.execute(
-            "select offset from state where partition = ? order by offset", (partition,)
-        )
-        return [offset for (offset,) in found]
+    file = LocalFile(s._file._cache.path)
+    (run,) = file.shown().levels[0].runs
+    rows = file._rows_from(run, b"", 0)
+    return sorted(offset for _, p, _, offset, _, value in rows if p == partition and value)
 
 
 def test_ranges_of_what_is_spilled(monkeypatch):
@@ -832,17 +819,14 @@ def test_a_store_that_is_closed(make_log, open_store):
     assert log.handle.refresh().version == before
 
 
-def test_a_store_whose_file_cannot_be_written_is_closed_once(make_log, open_store, monkeypatch):
+def test_a_store_whose_file_cannot_be_written_is_closed_once(
+    make_log, open_store, monkeypatch, no_room
+):
     """The second time it has nothing more to do."""
     make_log()
     s = open_store()
     s.put("a", "1")
     s.commit()
-
-    def no_room(*_):
-        error = sqlite3.OperationalError("database or disk is full")
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL
-        raise error
 
     monkeypatch.setattr(cache.Cache, "_apply", no_room)
     s.close()

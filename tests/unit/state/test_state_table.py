@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.state import sqlite_file
+from clog.state import local_file
 from clog.state import table as following
 from clog.storage import (
     CorruptionError,
@@ -54,7 +54,7 @@ def clean_all(log, clock, passes=3):
 
 
 def database(folder):
-    (path,) = folder.glob("*.sqlite3")
+    (path,) = folder.glob("*.state")
     return path
 
 
@@ -97,9 +97,9 @@ def test_a_key_that_is_no_text(make_log, open_table):
 
 
 def test_many_keys_at_once(make_log, open_table):
-    """More keys than one statement takes."""
+    """All of one state."""
     log = make_log()
-    keys = [f"{i:05}" for i in range(3 * sqlite_file.GET_MANY_KEYS + 1)]
+    keys = [f"{i:05}" for i in range(1501)]
     log.append([{"key": key, "value": key} for key in keys])
     found = open_table().get_many(keys)
     assert found == {key.encode(): key.encode() for key in keys}
@@ -165,7 +165,7 @@ def test_a_refresh_is_all_or_nothing(make_log, open_table, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_file, "move", crash)
+        patch.setattr(local_file, "_append_footer", crash)
         with pytest.raises(KeyboardInterrupt):
             table.refresh()
     assert (dict(table.scan()), table.version) == ({b"a": b"1"}, 1)
@@ -185,7 +185,7 @@ def test_a_build_that_crashed_is_not_looked_at(make_log, open_table, tmp_path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_file, "move", crash)
+        patch.setattr(local_file, "_append_footer", crash)
         with pytest.raises(KeyboardInterrupt):
             open_table()
     (lock,) = folder.iterdir()
@@ -265,7 +265,7 @@ def test_another_log_at_the_url(make_log, open_table, store, clock, caplog, tmp_
         shutil.copytree(tmp_path / "cache", tmp_path / "copy")
         path = database(tmp_path / "copy")
         name = following.xxhash.xxh3_64_hexdigest(other.url.encode())
-        path.rename(path.with_name(f"{name}.1.sqlite3"))
+        path.rename(path.with_name(f"{name}.1.state"))
         with caplog.at_level(logging.WARNING):
             table = open_table(other, folder=tmp_path / "copy")
         assert dict(table.scan()) == {b"new": b"1"}
@@ -276,9 +276,7 @@ def test_another_log_at_the_url(make_log, open_table, store, clock, caplog, tmp_
 
 @pytest.mark.parametrize("value_bytes", [100, 1024, 3000, 6000, 11_000, 20_000])
 def test_a_file_is_little_larger_than_its_rows(make_log, open_table, tmp_path, value_bytes):
-    """Whatever the length of values: rows do not spill into pages of their own, which they would
-    hold a part of (decision 0004).
-    """
+    """Whatever the length of values."""
     rows = min(4000, (4 << 20) // value_bytes)
     log = make_log()
     log.append([{"key": f"{i:016}", "value": bytes(value_bytes)} for i in range(rows)])
@@ -296,7 +294,7 @@ def test_a_damaged_file_is_built_anew(make_log, open_table, tmp_path, caplog, da
     path = database(tmp_path / "cache")
     data = path.read_bytes()
     if damage == "older schema":
-        monkeypatch.setattr(sqlite_file, "SCHEMA", 99)
+        monkeypatch.setattr(local_file, "SCHEMA", 99)
     else:
         left = {"truncated": data[:5000], "overwritten": b"\x55" * len(data), "empty": b""}
         path.write_bytes(left[damage])
@@ -309,7 +307,7 @@ def test_a_damaged_file_is_built_anew(make_log, open_table, tmp_path, caplog, da
 
 @pytest.mark.parametrize("rows", [40, 300])
 def test_a_file_that_was_cut(make_log, open_table, tmp_path, rows):
-    """SQLite reads zeros for what a page lacks: rows without a key, and others that are gone."""
+    """Whatever its end was."""
     log = make_log()
     log.append([{"key": f"{i:04}", "value": "x" * 100} for i in range(rows)])
     for cut in (1, 100, 3000, 9000):
@@ -322,7 +320,7 @@ def test_a_file_that_was_cut(make_log, open_table, tmp_path, rows):
 
 
 def test_zeros_in_a_file(make_log, open_table, tmp_path):
-    """A sector that reads as zeros tells itself to a scan: its rows have no key, or no value."""
+    """A sector that reads as zeros tells itself to a scan."""
     log = make_log()
     log.append([{"key": f"{i:04}", "value": "x" * 100} for i in range(1000)])
     right = [(f"{i:04}".encode(), b"x" * 100) for i in range(1000)]
@@ -422,15 +420,15 @@ def test_two_tables_on_one_folder(make_log, open_table):
 
 
 def test_a_file_that_another_one_built(make_log, open_table, tmp_path, clock):
-    """The newer generation is gone over to; older ones are deleted."""
+    """Whoever has the older one open is told by it, and goes over to it; older ones are deleted."""
     log = make_log(config=SOON_GONE)
     put(log, a="1", b="1")
     first, second = open_table(), open_table()
     put(log, a=None)
     clean_all(log, clock)
     assert first.refresh().changed is None
-    assert (second.get("a"), second.version) == (b"1", 1)
-    assert second.refresh().changed is None
+    assert (second.get("b"), second.version) == (b"1", first.version)
+    assert second.refresh().changed == ()
     assert (second.get("a"), dict(second.scan())) == (None, {b"b": b"1"})
     third = open_table()
     database(tmp_path / "cache").unlink()
@@ -595,8 +593,7 @@ def test_processes_on_one_folder(tmp_path):
     put(log, end="1", k199=None)
     ends = [process.communicate(timeout=120) for process in processes]
     assert ends == [("True\n32 230\n", "")] * 4
-    names = sorted(path.suffix for path in folder.iterdir() if "sqlite3-" not in path.name)
-    assert names == [".lock", ".sqlite3"]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".lock", ".state"]
 
 
 def restored(log, root, backup, records):
@@ -655,3 +652,17 @@ def test_a_table_with_a_name(make_log, open_table, clock):
     assert (dict(told.position), told.version, told.lag_records) == ({0: 2}, 2, 0)
     with pytest.raises(InvalidInputError, match="not a valid reader name"):
         open_table(reader="a/b")
+
+
+def test_a_file_of_an_older_release(make_log, open_table, tmp_path):
+    """0.1 kept tables in SQLite: they are built anew from the log, and deleted."""
+    log = make_log()
+    put(log, a="1")
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    name = following.xxhash.xxh3_64_hexdigest(log.url.encode())
+    for older in (".7.sqlite3", ".7.sqlite3-wal", ".7.sqlite3-shm"):
+        (folder / f"{name}{older}").write_bytes(b"SQLite format 3")
+    (folder / "another.7.sqlite3").write_bytes(b"of another log")
+    assert dict(open_table().scan()) == {b"a": b"1"}
+    assert sorted(path.suffix for path in folder.iterdir()) == [".lock", ".sqlite3", ".state"]

@@ -1,11 +1,10 @@
 """What a store committed waits in memory, and is entered into its file with more of it (S54)."""
 
-import sqlite3
-
 import pytest
 
 from clog.state import cache as waiting
-from clog.state import sqlite_file
+from clog.state import local_file
+from clog.state.local_file import LocalFile
 from clog.state.store import WAITING_SHARE
 from clog.storage import StateFileError, StateStore, StateTable
 from clog_testing.counting import CountingStore
@@ -19,8 +18,8 @@ def open_store(store, clock, tmp_path):
 
 def in_file(s):
     """Returns the rows that the file itself has."""
-    with sqlite3.connect(s._file._cache.path) as connection:
-        return dict(connection.execute("select key, value from state where partition >= 0"))
+    file = LocalFile(s._file._cache.path)
+    return {key: value for key, _, _, value in file.rows(file.shown())}
 
 
 def commit(s, **changes):
@@ -209,19 +208,14 @@ def test_what_waits_changes_between_look_ups(make_log, open_store, store, clock,
     assert (free, rows.position) == ([False, False], None)
 
 
-def test_no_room_for_what_waits(make_log, open_store, monkeypatch, caplog):
+def test_no_room_for_what_waits(make_log, open_store, monkeypatch, caplog, no_room):
     """It goes on waiting, and is told; a store that is closed leaves it to the log."""
     make_log()
     s = open_store(memory_bytes=WAITING_SHARE * 2 * (waiting.ROW_BYTES + 2))
     commit(s, a="1")
 
-    def no_room(*_):
-        error = sqlite3.OperationalError("database or disk is full")
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL
-        raise error
-
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_file, "enter_sorted", no_room)
+        patch.setattr(local_file, "write", no_room)
         commit(s, b="1", c="1")
         assert "is committed, but its local file is behind" in caplog.text
         with pytest.raises(StateFileError, match="make room there"):

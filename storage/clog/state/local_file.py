@@ -1,0 +1,696 @@
+"""The local file of a state table: rows that prove what they are, and an index that proves what is
+missing (decision 0069). Who asks knows `LocalFile`, and rows as bytes.
+
+The storage README has the format to the byte. The file is only ever appended to:
+
+- A *row* is key, value and numbers behind a checksum of them.
+- A *run* is rows in the order of their keys, one after the other, then their lengths.
+- A *level* is what was entered together: runs, and one *index* of all their rows by the hash of the
+  key. The index is in *buckets*, each with a checksum: where a bucket is as it was written, a key
+  that is not in it is not in the level.
+- A *footer* has the position in the log, and the levels that count. Of the rows of a key and a
+  partition that of the newest level counts; one without a value says that there is none.
+- The *header* has two slots in turn, each with a number and the place of a footer.
+
+Whatever is read is compared with a checksum that was known before, from the header down: a byte
+that changed, a sector, an end that is gone raises `DamagedCacheError`. Nothing is mapped into
+memory, where a file that was cut would kill the process.
+
+L1. Enter: what lies behind the footer that counts, of who was killed, is cut off.
+L2. A level is appended for what waited, and one for what is new.
+L3. The newest levels become one, as long as the one before them has at most twice their bytes; so
+    there are few. What they were stays where it is.
+L4. The footer is appended, and all is synced.
+L5. A slot of the header names it: now it counts. A crash before that leaves all as it was.
+
+Who has the file open looks at its size: where that is not where its footer ended, it reads the
+header. What it has read stays as it is in the file, so a look-up and a scan need no lock: each goes
+on with the levels that counted when it began. Where most of the file is what it was, a new one is
+built from it, and the old one's header says so to who has it open.
+"""
+
+import errno
+import json
+import os
+import struct
+import weakref
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from heapq import merge
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from clog.storage.env import dataclass
+from clog.storage.format.log_info import LogSchema, schema_from_json, schema_to_json
+from clog.storage.numpy_arrays import Mask, of_bytes, of_numbers, to_arrow, to_numpy
+
+Row = tuple[bytes, int, int, int, bytes | None]
+"""Key, partition, offset, timestamp in µs, value."""
+Rows = Iterable[Iterable[Row]]
+COLUMNS = ("key", "partition", "offset", "timestamp", "value")
+"""Of a `Row`, as columns."""
+Found = tuple[int, int, bytes]
+"""Timestamp, partition, value: of a row that was found."""
+Place = tuple[int, int, int]
+"""Where something begins, its bytes, and its xxh3_64."""
+
+SCHEMA = 6
+"""Of the file; one of another schema is built anew."""
+_MAGIC = b"clogstat"
+_SLOT = struct.Struct("<8sQQQQQ")
+"""Magic, number, place of the footer, xxh3_64 of these."""
+_SLOT_BYTES = 64
+HEADER_BYTES = 2 * _SLOT_BYTES
+_ROW = struct.Struct("<QIIiqq")
+_CHECKSUM_BYTES = 8
+_NUMBERS = np.dtype(
+    [("key", "<u4"), ("value", "<u4"), ("partition", "<i4"), ("offset", "<i8"), ("time", "<i8")]
+)
+"""Of a row: the lengths of its key and value, and where it is from."""
+_NO_NUMBERS = np.empty(0, _NUMBERS)
+_GONE = 0xFFFF_FFFF
+"""In place of the length of a value: there is none."""
+_ENTRY = np.dtype([("hash", "<u4"), ("length", "<u4"), ("at", "<u8")])
+_ENTRY_BYTES = _ENTRY.itemsize
+_entry_of = struct.Struct("<IQ").unpack_from
+_low_of = struct.Struct("<I").pack
+_BUCKET_ROWS = 32
+_PART_ROWS = 1 << 20
+"""Of an index, which are sorted together."""
+_MARK_ROWS = 256
+"""The place of each so manieth row of a run is known."""
+PIECE_BYTES = 16 << 20
+"""About so many bytes of rows are sorted, and become a run."""
+_SCAN_BYTES = 256 << 10
+_SHARES = 8
+"""Of a piece, which its bounds are made of."""
+_BASE_FACTOR = 2
+_GARBAGE_FACTOR = 4
+SMALL_BYTES = 4 << 20
+"""A smaller file is never built anew for what it holds no more."""
+_AT_ONCE = 50_000
+_EMPTY = of_bytes([b""])[0]
+_NOTHING = of_bytes([b""]).cast(pa.large_binary())[0]
+_OF_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+_DELETED = "it was deleted, or another one stands in its place"
+
+
+class DamagedCacheError(Exception):
+    """The file is not what was written, or no longer the one that counts; another must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What the rows are the state of: a version of a log, made by this commit, all offsets below
+    ``offsets``; log starts were ``starts``. ``schema`` is the log's at that version, and ``order``
+    tells by what records of a key are compared then: empty by offset.
+    """
+
+    log_id: str
+    version: int
+    commit_id: str
+    offsets: Mapping[int, int]
+    starts: Mapping[int, int]
+    schema: LogSchema | None = None
+    order: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Where rows are, in the order of their keys, their lengths, and each 256th of them."""
+
+    at: int
+    size: int
+    rows: int
+    lengths_at: int
+    marks: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Runs and their index: ``starts`` has the first entry of each bucket, ``sums`` its xxh3_64."""
+
+    place: Place
+    index_at: int
+    shift: int
+    starts: Sequence[int]
+    sums: Sequence[int]
+    runs: tuple[Run, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of its rows."""
+        return sum(run.size for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a file shows: its newest level is the first. Ends at ``end``, if this header counts."""
+
+    header: bytes
+    number: int
+    end: int
+    position: Position
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Keys, rows as they are in the file, and their numbers, until they are sorted."""
+
+    keys: pa.Array
+    rows: pa.Array
+    numbers: NDArray[Any]
+
+
+class _Descriptor:
+    """A file that is open until nobody reads it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        weakref.finalize(self, os.close, number)
+
+
+class _Closed:
+    number = -1
+
+
+class LocalFile:
+    """One file of a state table, whole and in its place when it is opened. Threads, and forked
+    children, may share it; one process at a time may `apply`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._held: _Descriptor | _Closed = _Descriptor(os.open(path, os.O_RDONLY))
+        except FileNotFoundError:
+            raise DamagedCacheError(_DELETED) from None
+        self._shown = self._load(self._read(0, HEADER_BYTES), {})
+
+    @staticmethod
+    def build(path: Path, position: Position, pieces: Iterable[Piece]) -> None:
+        """Writes a new file, which is not synced: what a crash leaves is not looked at."""
+        with path.open("xb", buffering=0) as file:
+            out = _Appender(file.fileno(), HEADER_BYTES)
+            level = _append_level(out, pieces)
+            _point(out, 0, _append_footer(out, position, [] if level is None else [level]))
+            if not _is_at(path, file.fileno()):
+                raise DamagedCacheError("it was deleted while it was built")
+
+    def close(self) -> None:
+        self._held = _Closed()
+
+    def is_in_place(self) -> bool:
+        """Tells whether it is the one that stands at its path."""
+        return _is_at(self._path, self._held.number)
+
+    def is_due(self) -> bool:
+        """Tells whether it is to be built anew from its own rows: they are a small part of it, or
+        would be if they became one level here.
+        """
+        levels = self.shown().levels
+        size = sum(level.size for level in levels)
+        is_full = self._shown.end > SMALL_BYTES + _GARBAGE_FACTOR * size
+        return is_full or (size > SMALL_BYTES and len(levels) == _mergeable(levels) > 1)
+
+    def shown(self) -> Shown:
+        """Returns what the file shows now."""
+        shown = self._shown
+        if os.lseek(self._held.number, 0, os.SEEK_END) != shown.end:
+            header = self._read(0, HEADER_BYTES)
+            if header != shown.header:
+                known = {level.place: level for level in shown.levels}
+                shown = self._shown = self._load(header, known)
+        return shown
+
+    def rows_of(self, key: bytes, shown: Shown | None = None) -> list[Found]:
+        """Returns the rows of a key."""
+        shown = self.shown() if shown is None else shown
+        hashed = xxh3_64_intdigest(key)
+        low = _low_of(hashed & 0xFFFF_FFFF)
+        found: list[Row] = []
+        for level in shown.levels:
+            bucket = hashed >> level.shift
+            first, at = level.starts[bucket], -1
+            size = (level.starts[bucket + 1] - first) * _ENTRY_BYTES
+            entries = self._read(level.index_at + first * _ENTRY_BYTES, size)
+            if xxh3_64_intdigest(entries) != level.sums[bucket]:
+                raise DamagedCacheError("a part of its index is not what was written")
+            while (at := entries.find(low, at + 1)) >= 0:
+                if at % _ENTRY_BYTES:
+                    continue
+                length, place = _entry_of(entries, at + 4)
+                row = _row_of(self._read(place, length))
+                if row[0] == key and all(row[1] != newer[1] for newer in found):
+                    found.append(row)
+        starts = shown.position.starts
+        return [
+            (timestamp, partition, value)
+            for _, partition, offset, timestamp, value in found
+            if value is not None and offset >= starts.get(partition, 0)
+        ]
+
+    def rows(
+        self, shown: Shown, low: bytes = b"", high: bytes | None = None
+    ) -> Iterator[tuple[bytes, int, int, bytes]]:
+        """Yields key, timestamp, partition and value of the rows, in the order of their keys, from
+        ``low`` on and below ``high``, None: all.
+        """
+        starts = shown.position.starts
+        runs = [
+            self._rows_from(run, low, number)
+            for number, level in enumerate(shown.levels)
+            for run in level.runs
+        ]
+        before = None
+        for key, partition, _, offset, timestamp, value in merge(*runs):
+            if high is not None and key >= high:
+                return
+            if (key, partition) != before and value is not None and offset >= starts[partition]:
+                yield key, timestamp, partition, value
+            before = key, partition
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yields all rows that count now, in the order of their keys, for a new file."""
+        shown = self.shown()
+        yield from self._merged(shown.levels, shown.position.starts, is_last=True)
+
+    def apply(
+        self,
+        position: Position,
+        waiting: Sequence[Row],
+        rows: Rows,
+        committing: AbstractContextManager[None],
+    ) -> None:
+        """Enters what waits, in the order of its keys, then rows, deletes those whose value is null
+        and those below the log start, and moves to the position; all or nothing (L1 to L5).
+        """
+        shown = self.shown()
+        with self._path.open("r+b", buffering=0) as file:
+            if not os.path.samestat(os.fstat(file.fileno()), os.fstat(self._held.number)):
+                raise DamagedCacheError(_DELETED)
+            os.ftruncate(file.fileno(), shown.end)
+            out = _Appender(file.fileno(), shown.end)
+            levels = list(shown.levels)
+            for entered in ((waiting,), rows):
+                if level := _append_level(out, sorted_pieces(_batches(entered))):
+                    levels.insert(0, level)
+            count = _mergeable(levels)
+            is_last = count == len(levels)
+            if count > 1 and not (is_last and sum(one.size for one in levels) > SMALL_BYTES):
+                merged = self._merged(levels[:count], position.starts, is_last=is_last)
+                level = _append_level(out, merged)
+                levels = [*([] if level is None else [level]), *levels[count:]]
+            footer = _append_footer(out, position, levels)
+            os.fdatasync(file.fileno())
+            with committing:
+                header = _point(out, shown.number + 1, footer, shown.header)
+                after = header, shown.number + 1, out.at, position, tuple(levels)
+                self._shown = Shown(*after)
+
+    def _merged(
+        self, levels: Sequence[Level], starts: Mapping[int, int], *, is_last: bool
+    ) -> Iterator[Piece]:
+        """Yields the rows of levels that count, newest first; where these are all that there are,
+        ``is_last``, without those that only say that there is none.
+        """
+        runs = [run for level in reversed(levels) for run in level.runs]
+        share = PIECE_BYTES // _SHARES
+        bounds = []
+        for run in runs:
+            step = max(1, len(run.marks) * share // run.size)
+            bounds += [self._marked(run, mark)[0] for mark in range(step, len(run.marks), step)]
+        for low, high in pairwise([b"", *sorted(bounds)[_SHARES - 1 :: _SHARES], None]):
+            if low != high:
+                slices = [self._slice(run, low or b"", high) for run in runs]
+                if some := [piece for piece in slices if piece is not None]:
+                    yield _sorted(some, starts, is_last=is_last)
+
+    def _slice(self, run: Run, low: bytes, high: bytes | None) -> Piece | None:
+        first = max(0, self._marks_below(run, low) - 1)
+        end = len(run.marks) if high is None else self._marks_below(run, high)
+        if first >= end:
+            return None
+        begin, stop = first * _MARK_ROWS, min(run.rows, end * _MARK_ROWS)
+        lengths = np.frombuffer(self._read(run.lengths_at + 4 * begin, 4 * (stop - begin)), "<u4")
+        ends = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=ends[1:])
+        at = run.marks[first]
+        behind = run.marks[end] if end < len(run.marks) else run.at + run.size
+        if ends[-1] != behind - at:
+            raise DamagedCacheError("the lengths of its rows are not what was written")
+        data = self._read(at, behind - at)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        rows = pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
+        listed = rows.to_pylist()
+        sums = np.fromiter(map(xxh3_64_intdigest, [row[_CHECKSUM_BYTES:] for row in listed]), "<u8")
+        heads = b"".join([row[: _ROW.size] for row in listed])
+        if len(heads) != len(listed) * _ROW.size:
+            raise DamagedCacheError("a row is shorter than any can be")
+        table = np.frombuffer(heads, np.dtype([("sum", "<u8"), ("numbers", _NUMBERS)]))
+        if (table["sum"] != sums).any():
+            raise DamagedCacheError("the xxh3_64 of a row is not the one written with it")
+        numbers = table["numbers"]
+        keys = [
+            row[_ROW.size : _ROW.size + n]
+            for row, n in zip(listed, numbers["key"].tolist(), strict=True)
+        ]
+        first, end = bisect_left(keys, low), len(keys) if high is None else bisect_left(keys, high)
+        if first == end:
+            return None
+        return Piece(of_bytes(keys[first:end]), rows[first:end], numbers[first:end])
+
+    def _rows_from(
+        self, run: Run, low: bytes, number: int
+    ) -> Iterator[tuple[bytes, int, int, int, int, bytes | None]]:
+        """Yields the rows of a run from a key on, each with the number of its level."""
+        at, behind, size = (
+            run.marks[max(0, self._marks_below(run, low) - 1)],
+            run.at + run.size,
+            _SCAN_BYTES,
+        )
+        while at < behind:
+            data, begin = self._read(at, min(size, behind - at)), 0
+            while (end := begin + _length_of(data, begin)) <= len(data):
+                key, partition, offset, timestamp, value = _row_of(data[begin:end])
+                if key >= low:
+                    yield key, partition, number, offset, timestamp, value
+                begin = end
+            if not begin and size >= behind - at:
+                raise DamagedCacheError("the length of a row is not what was written")
+            at, size = at + begin, _SCAN_BYTES if begin else 2 * size
+
+    def _marks_below(self, run: Run, key: bytes) -> int:
+        """Returns how many of the marked rows have a smaller key."""
+        marks = range(len(run.marks) if key else 0)
+        return bisect_left(marks, key, key=lambda mark: self._marked(run, mark)[0])
+
+    def _marked(self, run: Run, mark: int) -> Row:
+        (length,) = struct.unpack("<I", self._read(run.lengths_at + 4 * mark * _MARK_ROWS, 4))
+        return _row_of(self._read(run.marks[mark], length))
+
+    def _read(self, at: int, size: int) -> bytes:
+        held = self._held  # Open for as long as this runs.
+        try:
+            data = os.pread(held.number, size, at)
+        except OSError as e:
+            if e.errno != errno.EIO:
+                raise
+            raise DamagedCacheError(f"it cannot be read: {e}") from e
+        if len(data) != size:
+            raise DamagedCacheError("its end is missing")
+        return data
+
+    def _load(self, header: bytes, known: Mapping[Place, Level]) -> Shown:
+        number, place = _slot_of(header)
+        if not place[1]:
+            raise DamagedCacheError("another one was built in its place")
+        footer = self._read_checked(place, "footer")
+        schema, log_id, version, commit_id, partitions, types, order, levels = json.loads(footer)
+        if schema != SCHEMA:
+            raise DamagedCacheError(f"its schema is {schema}, expected {SCHEMA}")
+        offsets = {p: offset for p, offset, _ in partitions}
+        starts = {p: start for p, _, start in partitions}
+        types = schema_from_json(types)
+        position = Position(log_id, version, commit_id, offsets, starts, types, order)
+        places = [tuple(place) for place in levels]
+        read = tuple(known.get(place) or self._level(place) for place in places)
+        return Shown(header, number, place[0] + place[1], position, read)
+
+    def _level(self, place: Place) -> Level:
+        return _level_of(place, self._read_checked(place, "index"))
+
+    def _read_checked(self, place: Place, what: str) -> bytes:
+        at, size, checksum = place
+        data = self._read(at, size)
+        if xxh3_64_intdigest(data) != checksum:
+            raise DamagedCacheError(f"its {what} is not what was written")
+        return data
+
+
+def leave(path: Path) -> None:
+    """Says to who has this file open that another stands in its place, as far as that goes."""
+    try:
+        with path.open("r+b", buffering=0) as file:
+            header = os.pread(file.fileno(), HEADER_BYTES, 0).ljust(HEADER_BYTES)
+            end = os.lseek(file.fileno(), 0, os.SEEK_END)
+            _point(_Appender(file.fileno(), end), _slot_of(header)[0] + 1, (0, 0, 0), header)
+            os.ftruncate(file.fileno(), end + 1)  # They look at the size first.
+    except (DamagedCacheError, OSError):
+        return  # Its next refresh tells.
+
+
+def sorted_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
+    """Yields rows, in columns as `Row` has them, sorted by key as far as memory allows."""
+    some: list[Piece] = []
+    for batch in batches:
+        if batch.num_rows:
+            some.append(_encoded(batch))
+        if sum(piece.rows.nbytes for piece in some) >= PIECE_BYTES:
+            yield _sorted(some, {})
+            some = []
+    if some:
+        yield _sorted(some, {})
+
+
+def _batches(rows: Rows) -> Iterator[pa.RecordBatch]:
+    for some in rows:
+        left = iter(some)
+        while chunk := list(islice(left, _AT_ONCE)):
+            keys, partitions, offsets, timestamps, values = zip(*chunk, strict=True)
+            numbers = map(
+                of_numbers, (partitions, offsets, timestamps), (pa.int32(), pa.int64(), pa.int64())
+            )
+            columns = [of_bytes(keys), *numbers, of_bytes(values)]
+            yield pa.RecordBatch.from_arrays(columns, names=COLUMNS)
+
+
+def _encoded(batch: pa.RecordBatch) -> Piece:
+    """Returns rows as they are in the file, in the order in which they come."""
+    rows, value = batch.num_rows, batch.column("value")
+    numbers = np.empty(rows, _NUMBERS)
+    for name, column in zip(("partition", "offset", "time"), COLUMNS[1:4], strict=True):
+        numbers[name] = to_numpy(batch.column(column))
+    keys = batch.column("key")
+    numbers["key"] = to_numpy(pc.binary_length(keys))
+    filled = pc.fill_null(value, _EMPTY) if value.null_count else value
+    numbers["value"] = to_numpy(pc.binary_length(filled))
+    if value.null_count:
+        numbers["value"][~to_numpy(value.is_valid())] = _GONE
+    parts = _column(numbers), *(part.cast(pa.large_binary()) for part in (keys, filled))
+    bodies = pc.binary_join_element_wise(*parts, _NOTHING)
+    sums = np.fromiter(map(xxh3_64_intdigest, bodies.to_pylist()), "<u8", rows)
+    joined = pc.binary_join_element_wise(_column(sums), bodies, _NOTHING)
+    return Piece(keys, joined, numbers)
+
+
+def _column(items: NDArray[Any]) -> pa.Array:
+    kind, buffers = pa.binary(items.itemsize), [None, pa.py_buffer(items)]
+    return pa.Array.from_buffers(kind, len(items), buffers).cast(pa.large_binary())
+
+
+def _sorted(pieces: Sequence[Piece], starts: Mapping[int, int], *, is_last: bool = False) -> Piece:
+    """Returns the rows in the order of keys and partitions, of equal ones the last, without those
+    below a log start; where there are no older ones, ``is_last``, without deletions, too.
+    """
+    keys = pa.concat_arrays([piece.keys for piece in pieces])
+    columns = [[piece.numbers[name] for piece in pieces] for name in ("partition", "offset")]
+    partitions, offsets = map(np.concatenate, columns)
+    order = np.argsort(partitions, kind="stable")
+    order = order[to_numpy(pc.sort_indices(keys.take(to_arrow(order))))]
+    keys, partitions = keys.take(to_arrow(order)), partitions[order]
+    kept: Mask = np.ones(len(order), np.bool_)
+    same = to_numpy(pc.equal(keys[1:], keys[:-1])) & (partitions[1:] == partitions[:-1])
+    kept[:-1] = ~same
+    for partition, start in starts.items():
+        kept &= (partitions != partition) | (offsets[order] >= start)
+    if is_last:
+        gone = np.concatenate([piece.numbers["value"] == _GONE for piece in pieces])
+        kept &= ~gone[order]
+    if not kept.all():
+        order, keys = order[kept], keys.filter(to_arrow(kept))
+    rows = pa.concat_arrays([piece.rows for piece in pieces]).take(to_arrow(order))
+    return Piece(keys, rows, _NO_NUMBERS)
+
+
+class _Appender:
+    """Appends to a file that is open."""
+
+    def __init__(self, number: int, at: int) -> None:
+        self.number = number
+        self.at = at
+
+    def put(self, data: Any) -> int:
+        """Returns where it is."""
+        begin, self.at = self.at, write(self.number, data, self.at)
+        return begin
+
+
+def write(number: int, data: Any, at: int) -> int:
+    """Writes all of it at a place; returns where it ends."""
+    left = memoryview(data).cast("B")
+    while left:
+        done = os.pwrite(number, left, at)
+        left, at = left[done:], at + done
+    return at
+
+
+def _append_level(out: _Appender, pieces: Iterable[Piece]) -> Level | None:
+    """Appends pieces as the runs of one level; returns None where there are no rows."""
+    runs: list[int] = []
+    hashes, lengths, places = [], [], []
+    for piece in pieces:
+        if not (count := len(piece.rows)):
+            continue
+        ends = np.frombuffer(piece.rows.buffers()[1], np.int64, count + 1, 8 * piece.rows.offset)
+        at = out.put(memoryview(piece.rows.buffers()[2])[ends[0] : ends[-1]])
+        places.append(at + ends[:-1] - ends[0])
+        lengths.append(np.diff(ends).astype("<u4"))
+        runs += [
+            at,
+            int(ends[-1] - ends[0]),
+            count,
+            out.put(lengths[-1]),
+            *places[-1][::_MARK_ROWS].tolist(),
+        ]
+        hashes.append(np.fromiter(map(xxh3_64_intdigest, piece.keys.to_pylist()), np.uint64, count))
+    if not runs:
+        return None
+    columns = map(np.concatenate, (hashes, lengths, places))
+    index_at, bits, starts, sums = _append_index(out, *columns)
+    words = array("Q", [index_at, bits, len(hashes), *runs, *starts, *sums]).tobytes()
+    place = out.put(words), len(words), xxh3_64_intdigest(words)
+    return _level_of(place, words)
+
+
+def _append_index(
+    out: _Appender, hashes: NDArray[Any], lengths: NDArray[Any], places: NDArray[Any]
+) -> tuple[int, int, list[int], list[int]]:
+    """Appends the entries of rows in the order of their hashes, a part of these at a time. Returns
+    where they begin, and of the buckets their bits, their first entries and their checksums.
+    """
+    index_at, starts, sums = out.at, [0], []
+    bits = max(0, (len(hashes) // _BUCKET_ROWS).bit_length() - 1)
+    part_bits = min(bits, (len(hashes) // _PART_ROWS).bit_length())
+    for part in range(1 << part_bits):
+        mine = np.flatnonzero(_high(hashes, part_bits) == part)
+        order = mine[np.argsort(hashes[mine])]
+        entries = np.empty(len(order), _ENTRY)
+        entries["hash"] = hashes[order] & np.uint64(0xFFFF_FFFF)
+        entries["length"], entries["at"] = lengths[order], places[order]
+        buckets = np.arange(part << (bits - part_bits), (part + 1) << (bits - part_bits)) + 1
+        ends = np.searchsorted(_high(hashes[order], bits), buckets.astype(np.uint64)).tolist()
+        index, before = entries.tobytes(), starts[-1]
+        view = memoryview(index)
+        sums += [
+            xxh3_64_intdigest(view[first * _ENTRY_BYTES : end * _ENTRY_BYTES])
+            for first, end in pairwise([0, *ends])
+        ]
+        starts += [before + end for end in ends]
+        out.put(index)
+    return index_at, bits, starts, sums
+
+
+def _high(hashes: NDArray[Any], bits: int) -> NDArray[Any]:
+    return hashes >> np.uint64(64 - bits) if bits else np.zeros(len(hashes), np.uint64)
+
+
+def _level_of(place: Place, data: bytes) -> Level:
+    words = array("Q", data)
+    index_at, bits, count, at = *words[:3], 3
+    runs = []
+    for _ in range(count):
+        begin, size, rows, lengths_at = words[at : at + 4]
+        at += 4
+        marks = words[at : at + -(-rows // _MARK_ROWS)]
+        at += len(marks)
+        runs.append(Run(begin, size, rows, lengths_at, marks))
+    behind = at + (1 << bits) + 1
+    return Level(place, index_at, 64 - bits, words[at:behind], words[behind:], tuple(runs))
+
+
+def _mergeable(levels: Sequence[Level]) -> int:
+    """Returns how many of the newest levels are to become one (L3)."""
+    size = 0
+    for count, level in enumerate(levels):
+        if size and level.size > _BASE_FACTOR * size:
+            return count
+        size += level.size
+    return len(levels)
+
+
+def _append_footer(out: _Appender, position: Position, levels: Iterable[Level]) -> Place:
+    partitions = [[p, at, position.starts[p]] for p, at in sorted(position.offsets.items())]
+    same = position.log_id, position.version, position.commit_id, partitions
+    places = [level.place for level in levels]
+    footer = [SCHEMA, *same, schema_to_json(position.schema), position.order, places]
+    body = json.dumps(footer).encode()
+    return out.put(body), len(body), xxh3_64_intdigest(body)
+
+
+def _point(
+    out: _Appender, number: int, footer: Place, header: bytes = bytes(HEADER_BYTES)
+) -> bytes:
+    """Names the footer that counts in a slot (L5); returns the header after that."""
+    at = number % 2 * _SLOT_BYTES
+    slot = _SLOT.pack(_MAGIC, number, *footer, 0)[:-_CHECKSUM_BYTES]
+    slot += xxh3_64_intdigest(slot).to_bytes(_CHECKSUM_BYTES, "little")
+    slot = slot.ljust(_SLOT_BYTES, b"\0")
+    write(out.number, slot, at)
+    return header[:at] + slot + header[at + _SLOT_BYTES :]
+
+
+def _slot_of(header: bytes) -> tuple[int, Place]:
+    """Returns the number of the newest slot, and the place of the footer that it names."""
+    found = []
+    for at in (0, _SLOT_BYTES):
+        slot = header[at : at + _SLOT.size]
+        magic, number, *footer, checksum = _SLOT.unpack(slot)
+        if magic == _MAGIC and checksum == xxh3_64_intdigest(slot[:-_CHECKSUM_BYTES]):
+            found.append((number, (footer[0], footer[1], footer[2])))
+    if not found:
+        raise DamagedCacheError("its header is not what was written")
+    return max(found)
+
+
+def _row_of(data: bytes) -> Row:
+    """Returns a row; raises if it is not what was written."""
+    if len(data) < _ROW.size:
+        raise DamagedCacheError("a row is shorter than any can be")
+    checksum, key_bytes, _, partition, offset, timestamp = numbers = _ROW.unpack_from(data)
+    if xxh3_64_intdigest(data[_CHECKSUM_BYTES:]) != checksum:
+        raise DamagedCacheError("the xxh3_64 of a row is not the one written with it")
+    end = _ROW.size + key_bytes
+    value = None if numbers[2] == _GONE else data[end:]
+    return data[_ROW.size : end], partition, offset, timestamp, value
+
+
+def _length_of(data: bytes, at: int) -> int:
+    """Returns the length of the row that begins there; more than there is where it is cut off."""
+    if len(data) - at < _ROW.size:
+        return _ROW.size
+    key_bytes: int
+    _, key_bytes, value_bytes, *_ = _ROW.unpack_from(data, at)
+    return _ROW.size + key_bytes + (0 if value_bytes == _GONE else value_bytes)
+
+
+def _is_at(path: Path, number: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(number))
+    except OSError:
+        return False
+
+
+def is_of_disk(error: Exception) -> bool:
+    """Tells whether an error says that the disk has no room, or may not be written."""
+    return isinstance(error, OSError) and error.errno in _OF_DISK

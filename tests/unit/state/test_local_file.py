@@ -1,0 +1,256 @@
+"""The local file by itself (decision 0069): against a dict, whatever its parts are cut into."""
+
+import os
+import random
+from contextlib import nullcontext
+
+import pytest
+
+from clog.state import local_file
+from clog.state.local_file import COLUMNS, DamagedCacheError, LocalFile, Position, sorted_pieces
+from clog.storage.numpy_arrays import of_bytes, of_numbers
+
+pa = pytest.importorskip("pyarrow")
+KINDS = pa.int32(), pa.int64(), pa.int64()
+
+
+def at(version, starts=None):
+    starts = starts or {0: 0, 1: 0}
+    return Position("log", version, f"commit {version}", {0: version, 1: version}, starts)
+
+
+def batch_of(rows):
+    keys, *numbers, values = zip(*rows, strict=True)
+    columns = [of_bytes(keys), *map(of_numbers, numbers, KINDS), of_bytes(values)]
+    return pa.RecordBatch.from_arrays(columns, names=COLUMNS)
+
+
+def build(path, rows, position=None, step=7):
+    batches = [batch_of(rows[i : i + step]) for i in range(0, len(rows), step)]
+    LocalFile.build(path, position or at(0), sorted_pieces(batches))
+    return LocalFile(path)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Several runs, marks, buckets and reads of few rows each."""
+    monkeypatch.setattr(local_file, "PIECE_BYTES", 2_000)
+    monkeypatch.setattr(local_file, "_MARK_ROWS", 4)
+    monkeypatch.setattr(local_file, "_BUCKET_ROWS", 2)
+    monkeypatch.setattr(local_file, "_PART_ROWS", 20)
+    monkeypatch.setattr(local_file, "_SCAN_BYTES", 300)
+    monkeypatch.setattr(local_file, "_AT_ONCE", 5)
+
+
+def check(file, right, starts):
+    """``right`` has partition, offset, time and value by key and partition."""
+    live = {
+        key: (time, partition, value)
+        for (key, partition), (offset, time, value) in right.items()
+        if value is not None and offset >= starts[partition]
+    }
+    rows = sorted(
+        (key, time, partition, value)
+        for (key, partition), (offset, time, value) in right.items()
+        if value is not None and offset >= starts[partition]
+    )
+    found = list(file.rows(file.shown()))
+    assert sorted(found) == rows
+    assert [row[0] for row in found] == sorted(row[0] for row in rows)
+    for key in {key for key, _ in right} | {b"", b"absent", b"\xff"}:
+        assert sorted(file.rows_of(key)) == sorted(row[1:] for row in rows if row[0] == key)
+    for low in random.sample(sorted(live), min(3, len(live))):
+        high = low + b"\xff"
+        part = list(file.rows(file.shown(), low, high))
+        assert part == [row for row in found if low <= row[0] < high]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.usefixtures("small")
+def test_it_is_a_dict(tmp_path, seed):
+    """Rows that come, change, go, fall below a log start, and are in two partitions; one level or
+    several, entered or built anew.
+    """
+    rng = random.Random(seed)
+    random.seed(seed)
+    keys = [rng.randbytes(rng.choice((0, 1, 3, 20, 400))) for _ in range(120)]
+    path, starts, right, offset = tmp_path / "0.state", {0: 0, 1: 0}, {}, 0
+
+    def some(count):
+        nonlocal offset
+        rows = {}
+        for key in rng.choices(keys, k=count):
+            offset += 1
+            value = None if rng.random() < 0.2 else rng.randbytes(rng.choice((0, 5, 300)))
+            rows[key, rng.choice((0, 0, 0, 1))] = (offset, rng.randrange(100), value)
+        right.update(rows)
+        return [(key, p, *numbers) for (key, p), numbers in rows.items()]
+
+    file = build(path, [row for row in some(60) if row[4] is not None])
+    right = {key: row for key, row in right.items() if row[2] is not None}
+    other = LocalFile(path)
+    for version in range(1, 25):
+        waiting = sorted(some(rng.choice((0, 3))))
+        rows = [some(rng.choice((0, 1, 30))) for _ in range(rng.choice((1, 2)))]
+        newest = {row[:2]: row for row in [r for part in rows for r in part]}
+        if rng.random() < 0.1:
+            starts = {**starts, 0: max(0, offset - 100)}
+        position = at(version, starts)
+        file.apply(position, waiting, [list(newest.values())], nullcontext())
+        check(file, right, starts)
+        check(other, right, starts)
+        assert other.shown().position == position
+        assert len(file.shown().levels) <= 6
+        if version % 8 == 0:
+            path = tmp_path / f"{version}.state"
+            LocalFile.build(path, position, file.pieces())
+            older, file = file, LocalFile(path)
+            check(file, right, starts)
+            check(older, right, starts)
+            other = LocalFile(path)
+
+
+@pytest.mark.usefixtures("small")
+def test_keys_and_values_of_a_mebibyte(tmp_path):
+    """Beside short ones; rows longer than what a scan reads at once, and than a piece."""
+    rows = [(bytes([i]) * (1 << 20 if i % 2 else 3), 0, i, i, bytes(1 << 20)) for i in range(5)]
+    file = build(tmp_path / "0.state", rows)
+    assert [row[0] for row in file.rows(file.shown())] == [row[0] for row in rows]
+    for key, *_, value in rows:
+        assert file.rows_of(key)[0][2] == value
+    assert file.rows_of(b"\x01" * ((1 << 20) - 1)) == []
+    file.apply(at(1), [], [[(rows[1][0], 0, 9, 9, None)]], nullcontext())
+    assert file.rows_of(rows[1][0]) == []
+
+
+@pytest.fixture
+def levels(tmp_path):
+    """A file with a base and two levels behind it, and what is in it."""
+    rows = [(b"%05d" % i, i % 2, i, i, b"old-%d" % i * 9) for i in range(300)]
+    file = build(tmp_path / "0.state", rows, step=200)
+    changed = [(b"%05d" % i, i % 2, 1_000 + i, 1, b"new-%d" % i * 9) for i in range(0, 300, 5)]
+    file.apply(at(1), [], [changed], nullcontext())
+    file.apply(
+        at(2), [], [[(b"%05d" % i, i % 2, 2_000 + i, 2, None) for i in (3, 5)]], nullcontext()
+    )
+    assert len(file.shown().levels) == 3
+    return file, tmp_path / "0.state", {r[0]: r[3] for r in file.rows(file.shown())}
+
+
+def test_each_changed_byte_is_told_or_of_no_matter(levels):
+    """Whichever byte of the file differs, what is read is right, or not read at all."""
+    _, path, right = levels
+    good = path.read_bytes()
+    rng = random.Random(1)
+    told, asked = 0, [b"%05d" % i for i in range(300)]
+    places = {*range(local_file.HEADER_BYTES), *rng.sample(range(len(good)), 150)}
+    for place in sorted(places):
+        path.write_bytes(
+            good[:place] + bytes([good[place] ^ rng.randrange(1, 256)]) + good[place + 1 :]
+        )
+        for ask in (
+            lambda f: {r[0]: r[3] for r in f.rows(f.shown())},
+            lambda f: {key: rows[0][2] for key in asked if (rows := f.rows_of(key))},
+        ):
+            try:
+                opened = LocalFile(path)
+                found = ask(opened)
+            except DamagedCacheError:
+                told += 1
+            else:
+                assert found == right or opened.shown().position.version < 2
+    assert told > 150
+
+
+def test_each_end_that_is_gone_is_told(levels):
+    """A file that was cut, also while it is open: no process dies of it."""
+    file, path, _ = levels
+    size = path.stat().st_size
+    for end in sorted({*range(size - 200, size, 7), *range(0, size, 997)}, reverse=True):
+        os.truncate(path, end)
+        with pytest.raises(DamagedCacheError):
+            LocalFile(path)
+    with pytest.raises(DamagedCacheError):
+        list(file.rows(file.shown()))
+
+
+def test_every_kill_in_the_middle_of_a_write(levels, tmp_path, monkeypatch):
+    """L1 to L5: after each write, and after each byte of the header's: before or after, and the
+    next one goes on from there.
+    """
+    file, path, right = levels
+    before, copies, write = path.read_bytes(), [path.read_bytes()], os.pwrite
+
+    def pwrite(number, data, place):
+        data = bytes(data)
+        for cut in {len(data) // 2, *(range(len(data)) if place < local_file.HEADER_BYTES else ())}:
+            write(number, data[:cut], place)
+            copies.append(path.read_bytes())
+        done = write(number, data, place)
+        copies.append(path.read_bytes())
+        return done
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    waiting = [(b"00003", 1, 3_003, 3, b"back")]
+    file.apply(
+        at(3), waiting, [[(b"x", 0, 3_001, 3, b"1"), (b"00000", 0, 3_000, 3, None)]], nullcontext()
+    )
+    monkeypatch.undo()
+    after = {
+        key: value
+        for key, value in (right | {b"00003": b"back", b"x": b"1"}).items()
+        if key != b"00000"
+    }
+    assert (
+        path.read_bytes()[local_file.HEADER_BYTES : len(before)]
+        == before[local_file.HEADER_BYTES :]
+    )
+    seen = set()
+    for i, copy in enumerate(copies):
+        left = tmp_path / f"copy-{i}.state"
+        left.write_bytes(copy)
+        again = LocalFile(left)
+        found = {row[0]: row[3] for row in again.rows(again.shown())}
+        assert found == (after if again.shown().position.version == 3 else right)
+        seen.add(again.shown().position.version)
+        again.apply(at(4), [], [[(b"y", 1, 4_000, 4, b"2")]], nullcontext())
+        assert {row[0]: row[3] for row in again.rows(again.shown())} == found | {b"y": b"2"}
+    assert seen == {2, 3}
+    assert len(copies) > 60
+
+
+def test_who_has_it_open_is_told_of_another(levels):
+    """And of what is entered, without being asked to look."""
+    file, path, _ = levels
+    other = LocalFile(path)
+    scan = other.rows(other.shown())
+    assert next(scan)[0] == b"00000"
+    file.apply(at(3), [], [[(b"00001", 1, 3_000, 3, b"3")]], nullcontext())
+    assert other.rows_of(b"00001") == [(3, 1, b"3")]
+    assert {row[0]: row[3] for row in scan}[b"00001"] == b"old-1" * 9
+    local_file.leave(path)
+    for ask in (lambda: other.rows_of(b"00001"), lambda: file.rows_of(b"00001")):
+        with pytest.raises(DamagedCacheError, match="another one was built in its place"):
+            ask()
+
+
+def test_it_stays_small(tmp_path, monkeypatch):
+    """What counts no more is a bounded part of the file, and levels are few."""
+    monkeypatch.setattr(local_file, "SMALL_BYTES", 20_000)
+    rows = [(b"%05d" % i, 0, i, i, b"x" * 50) for i in range(1_000)]
+    path = tmp_path / "0.state"
+    file, built = build(path, rows, step=1_000), 0
+    for version in range(1, 200):
+        changed = [
+            (b"%05d" % (i * 7919 % 1_000), 0, version * 1_000 + i, 1, b"y" * 50) for i in range(20)
+        ]
+        file.apply(at(version), [], [changed], nullcontext())
+        if file.is_due():
+            built += 1
+            path = tmp_path / f"{version}.state"
+            LocalFile.build(path, at(version), file.pieces())
+            file = LocalFile(path)
+        assert len(file.shown().levels) <= 7
+        assert path.stat().st_size < 10 * 100 * 1_000
+    assert 0 < built < 20
+    assert len(list(file.rows(file.shown()))) == 1_000

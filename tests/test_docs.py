@@ -132,7 +132,7 @@ def test_the_commands_of_the_operations_guide_run(name, more, tmp_path, monkeypa
 def test_rules_are_named_in_words():
     """The number of a rule stands in parentheses after what it says, or links to it."""
     found = {}
-    for path in {*DOCUMENTS} - {"docs/semantics.md"}:
+    for path in {*DOCUMENTS} - {"docs/semantics.md", "docs/promises.md"}:
         text = BLOCK.sub("", (ROOT / path).read_text())
         text = re.sub(r"\[S\d+\]\(|\(S\d+[^)]*\)", "", text)
         found[path] = re.findall(r"(?<!\w)S(?!3\b)\d+\b", text)

@@ -38,14 +38,7 @@ from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.monitor import Monitor
 from clog.cleaner.passes.run_pass import PassProgress
 from clog.cleaner.selection import Candidate, Passes, PassResult
-from clog.cleaner.threads import (
-    MORE_MEMORY,
-    NAP_MS,
-    CleanerThreads,
-    StoppedError,
-    Throttle,
-    nap,
-)
+from clog.cleaner.threads import MORE_MEMORY, NAP_MS, CleanerThreads, StoppedError, Throttle, nap
 from clog.storage import Log
 from clog.storage.env import Clock, SystemClock, dataclass, enough_memory
 from clog.storage.errors import InvalidInputError, NotFoundError

@@ -100,12 +100,7 @@ from clog.cleaner.threads import CleanerThreads, MeteredStore, NotedStore, Stopp
 from clog.storage import Log, Reader
 from clog.storage.commit.committer import keep_reserve
 from clog.storage.commit.handle import Handle
-from clog.storage.config.log_config import (
-    NO_DEFAULTS,
-    LogConfig,
-    fitting_defaults,
-    with_defaults,
-)
+from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, fitting_defaults, with_defaults
 from clog.storage.env import Clock, dataclass
 from clog.storage.errors import (
     ClogError,
@@ -265,15 +260,10 @@ class LogRound:
             ),
             Duty("sweep", due_released, _release),
             Duty(
-                *("erase", _has_erasures, carry_out),
-                counts=Counter,
-                asked=True,
-                reads_records=True,
+                *("erase", _has_erasures, carry_out), counts=Counter, asked=True, reads_records=True
             ),
             Duty(
-                *("proposals", proposals.is_due, proposals.run),
-                every_ms=_PROPOSALS_MS,
-                asked=True,
+                *("proposals", proposals.is_due, proposals.run), every_ms=_PROPOSALS_MS, asked=True
             ),
             Duty(
                 *("purge", due_purges, purge_dead_rows),

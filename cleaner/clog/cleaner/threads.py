@@ -149,10 +149,7 @@ class CleanerThreads:
                 yield turn()
 
     def _results(
-        self,
-        turns: "deque[_Turn[_T]]",
-        coming: Iterator[Call[_T]],
-        settled: Callable[[_T], _T],
+        self, turns: "deque[_Turn[_T]]", coming: Iterator[Call[_T]], settled: Callable[[_T], _T]
     ) -> Iterator[Callable[[], _T]]:
         while True:
             room = self.count - len(turns)

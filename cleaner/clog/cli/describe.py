@@ -695,12 +695,7 @@ def snapshot(
             say("no named cuts")
 
     shown = [
-        {
-            "name": one.name,
-            "time_ms": one.time_ms,
-            "until_ms": one.until_ms,
-            "logs": dict(one.logs),
-        }
+        {"name": one.name, "time_ms": one.time_ms, "until_ms": one.until_ms, "logs": dict(one.logs)}
         for one in found
     ]
     given.tell({"url": home.store.url, "cuts": shown, "dropped": drop}, draw)

@@ -38,10 +38,7 @@ _KAFKA, _DELTA = "Spark's Kafka source", "Delta Lake"
 _FOREIGN = {
     "subscribe": (_KAFKA, "a source reads one log: give its URL as path"),
     "subscribepattern": (_KAFKA, "a source reads one log: give its URL as path"),
-    "assign": (
-        _KAFKA,
-        "give the log's URL as path, and partitions=0,2 for some of its partitions",
-    ),
+    "assign": (_KAFKA, "give the log's URL as path, and partitions=0,2 for some of its partitions"),
     "groupidprefix": (_KAFKA, "there are no consumer groups: leave it out"),
     "startingversion": (_DELTA, "sinceVersion is the version before the first that is read"),
     "versionasof": (_DELTA, "give asOfVersion with view=table"),
@@ -401,10 +398,7 @@ DEFINITIONS = (
         " warns and keeps the rows that are there. `upsert` sets it",
         "fail_on_changed_batch",
     ),
-    Option(
-        *("topic", "read, write", _NONE, None),
-        "only checked: must be the log's name",
-    ),
+    Option(*("topic", "read, write", _NONE, None), "only checked: must be the log's name"),
     Option(
         *("storage_options", "read, write", "{}", _json_object),
         'JSON for the filesystem: `{"key": "…", "secret": "…", "client_kwargs": {…}}`',

@@ -577,9 +577,7 @@ def shallow(method: Callable[_P, _R]) -> Callable[_P, _R]:
     return outermost
 
 
-def shallow_iterator(
-    method: Callable[_P, Iterator[_R]],
-) -> Callable[_P, Iterator[_R]]:
+def shallow_iterator(method: Callable[_P, Iterator[_R]]) -> Callable[_P, Iterator[_R]]:
     """Wraps a generator in the same way."""
 
     @wraps(method)

@@ -116,11 +116,7 @@ class OffsetOutOfRangeError(NotFoundError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(
-            type(self),
-            partition=self.partition,
-            offset=self.offset,
-            start=self.start,
-            end=self.end,
+            type(self), partition=self.partition, offset=self.offset, start=self.start, end=self.end
         )
         return rebuild, self.args, self.__dict__
 

@@ -91,8 +91,7 @@ SETTINGS: Mapping[str, Setting] = {
         "retention_check_ms", Integer(1), 300_000, "ms between looks at retention"
     ),
     "log.cleaner.hash.algorithm": Setting(
-        *("hash_algorithm", Choice(ALGORITHMS), "xxh3_128"),
-        "hash of keys; Kafka's is always MD5",
+        *("hash_algorithm", Choice(ALGORITHMS), "xxh3_128"), "hash of keys; Kafka's is always MD5"
     ),
 }
 POINTLESS: Mapping[str, str] = {

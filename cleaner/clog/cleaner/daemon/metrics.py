@@ -581,10 +581,7 @@ class _Hurried(H11Protocol):
 
 
 def _check(
-    path: str,
-    found: Callable[[], Sequence[str]],
-    status: str,
-    notices: Callable[[], Sequence[str]],
+    path: str, found: Callable[[], Sequence[str]], status: str, notices: Callable[[], Sequence[str]]
 ) -> Route:
     """Returns what answers 200 where nothing is found, else 503, a status and the reasons; with
     either, the notices.

@@ -88,10 +88,7 @@ class Duty:
 
 
 def commit_due(
-    work: Work,
-    operation: str,
-    due: Callable[[Work], _Plan],
-    edit: Callable[[Work, _Plan], Edit],
+    work: Work, operation: str, due: Callable[[Work], _Plan], edit: Callable[[Work, _Plan], Edit]
 ) -> _Plan | None:
     """Commits what is due at the tip, if anything is; returns it."""
     found: _Plan | None = None

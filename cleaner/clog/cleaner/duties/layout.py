@@ -296,8 +296,7 @@ def _read(
 
 
 def _parts_or_error(
-    read: Callable[[Sequence[Wanted]], Iterator[_Part]],
-    wanted: Sequence[Wanted],
+    read: Callable[[Sequence[Wanted]], Iterator[_Part]], wanted: Sequence[Wanted]
 ) -> list[_Part] | Exception:
     """Returns what is to be had of an object, or why it cannot be read."""
     try:

@@ -15,11 +15,7 @@ from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import dataclass
-from clog.storage.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
-    StoreUnavailableError,
-)
+from clog.storage.errors import CommitConflictError, CommitStateUnknownError, StoreUnavailableError
 from clog.storage.format.chunks import Segment, Uncleanable
 from clog.storage.format.columns import new_jitter_ms
 from clog.storage.format.commits import Commit, Edit
@@ -177,12 +173,7 @@ BACKOFF_MS = 15_000
 RETRY_MS_MAX = 3_600_000
 """A partition that keeps failing is tried again at least this often."""
 
-PASSING_TROUBLE = (
-    StoreUnavailableError,
-    CommitConflictError,
-    CommitStateUnknownError,
-    MemoryError,
-)
+PASSING_TROUBLE = (StoreUnavailableError, CommitConflictError, CommitStateUnknownError, MemoryError)
 """What the store, other writers and a machine that is too small do to a pass. It says nothing about
 the partition, so it makes none uncleanable: the round fails, and the log is tried again with
 back-off.

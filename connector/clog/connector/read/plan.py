@@ -201,10 +201,7 @@ def log_partitions(
 
 
 def view_partitions(
-    all_plans: Sequence["TablePlan"],
-    options: ReadOptions,
-    log_id: str,
-    table: TableColumns | None,
+    all_plans: Sequence["TablePlan"], options: ReadOptions, log_id: str, table: TableColumns | None
 ) -> list[TablePartition]:
     """Returns the plans of a view as tasks, which deliver rows of the table, or records."""
     plans = [plan for plan in all_plans if plan.clean or plan.dirty]
@@ -217,9 +214,7 @@ def view_partitions(
             part
             for plan in plans
             for part in slices(
-                plan,
-                min_tasks=-(-wanted * _own_rows(plan) // max(1, rows)),
-                max_records=at_most,
+                plan, min_tasks=-(-wanted * _own_rows(plan) // max(1, rows)), max_records=at_most
             )
         ]
     # Without slices where keys are looked up: one would look for them in all that follows it, too.
@@ -347,11 +342,7 @@ def _cut(piece: "ReadPiece", rows: int) -> tuple["ReadPiece", "ReadPiece"]:
     middle = piece.base + rows
     first = replace(piece, rows=rows, end=middle)
     rest = replace(
-        piece,
-        first_row=piece.first_row + rows,
-        rows=piece.rows - rows,
-        base=middle,
-        start=middle,
+        piece, first_row=piece.first_row + rows, rows=piece.rows - rows, base=middle, start=middle
     )
     return first, rest
 

@@ -191,10 +191,7 @@ def prepared(column: "Column", kind: T.DataType, *, alone: bool = True) -> "Colu
 
 
 def sparks_text(
-    df: "DataFrame",
-    columns: Sequence[str],
-    zone: str | None,
-    names: tuple[str, ...] | None = None,
+    df: "DataFrame", columns: Sequence[str], zone: str | None, names: tuple[str, ...] | None = None
 ) -> "Column":
     """Returns the text that 0.1.0 made of columns; ``zone``: in it, not in the session's."""
     cols = [F.col(quoted(c)) for c in columns]

@@ -37,12 +37,7 @@ from clog.connector.schema import (
 )
 from clog.storage.config.definitions import Compression
 from clog.storage.env import dataclass
-from clog.storage.errors import (
-    AlreadyExistsError,
-    InvalidInputError,
-    NotFoundError,
-    OptionError,
-)
+from clog.storage.errors import AlreadyExistsError, InvalidInputError, NotFoundError, OptionError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -343,10 +338,7 @@ def opened_or_created(
 
 
 def _opened_or_new(
-    options: WriteOptions,
-    check: Callable[[LogTypes | None], object],
-    *,
-    rows: StructType | None,
+    options: WriteOptions, check: Callable[[LogTypes | None], object], *, rows: StructType | None
 ) -> "Log | NewLog":
     """Returns the log to write to, or what it is to be where there is none."""
     from clog.storage.administration import PARTITIONS_DEFAULT, new_log
@@ -392,9 +384,7 @@ def _created(location: Location, new: "NewLog") -> "Log":
 
 
 def _check_types(
-    log: "Log",
-    key_columns: tuple[str, ...] | None,
-    check: Callable[[LogTypes | None], object],
+    log: "Log", key_columns: tuple[str, ...] | None, check: Callable[[LogTypes | None], object]
 ) -> None:
     types = types_of(log.handle)
     given = None if key_columns is None else [name.lower() for name in key_columns]

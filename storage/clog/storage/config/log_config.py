@@ -145,11 +145,7 @@ class LogConfig:
         int,
         Integer(-1),
         "ms after a segment's newest timestamp until it goes, under policy delete; -1 = never",
-        {
-            "log.retention.ms": 1,
-            "log.retention.minutes": 60_000,
-            "log.retention.hours": HOUR_MS,
-        },
+        {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": HOUR_MS},
     ] = 7 * DAY_MS
     retention_bytes: Annotated[
         int,
@@ -200,9 +196,7 @@ class LogConfig:
         {"log.message.timestamp.after.max.ms": 1},
     ] = HOUR_MS
     compression_type: Annotated[
-        str,
-        Choice(("zstd", "lz4", "snappy", "none")),
-        "codec of new data objects",
+        str, Choice(("zstd", "lz4", "snappy", "none")), "codec of new data objects"
     ] = "zstd"  # Kafka's is producer: there is none here
     compression_zstd_level: Annotated[
         int,
@@ -220,9 +214,7 @@ class LogConfig:
         "formats in which the cleaner publishes the table for other engines; none = not at all",
     ] = frozenset({"none"})
     table_publish_interval_ms: Annotated[
-        int,
-        Integer(0),
-        "minimum ms between two publications of a log that changes; 0 = each round",
+        int, Integer(0), "minimum ms between two publications of a log that changes; 0 = each round"
     ] = 60_000
     partitioner: Annotated[
         str,

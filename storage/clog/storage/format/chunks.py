@@ -611,9 +611,7 @@ class Work:
             return replace(c, horizon=h.horizon_ms, up_to=h.up_to) if c.horizon == NONE else None
 
         self._mark(
-            given,
-            with_horizon,
-            "horizons are for a chunk that is not there, or has one already",
+            given, with_horizon, "horizons are for a chunk that is not there, or has one already"
         )
 
     def dead(self, given: Sequence[DeadMark]) -> None:

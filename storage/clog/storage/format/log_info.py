@@ -153,12 +153,10 @@ FEATURES = {
             "bitmaps of the rows that no table shows: tables without comparing keys",
         ),
         Feature(
-            *(PUBLICATIONS, "14", _WRITERS),
-            "versions that published views of the table still need",
+            *(PUBLICATIONS, "14", _WRITERS), "versions that published views of the table still need"
         ),
         Feature(
-            *(ORDER_VALUES, "15", _READERS),
-            "the record with the highest timestamp or header wins",
+            *(ORDER_VALUES, "15", _READERS), "the record with the highest timestamp or header wins"
         ),
         Feature(
             *(GIVEN_OFFSETS, "16", _READERS),
@@ -440,8 +438,7 @@ class LogInfo:
     log_id: Hex
     created_ms: Natural
     partitions: Annotated[
-        int,
-        checked(INT, lambda n: 1 <= n <= _PARTITIONS_MAX, f"not among 1 to {_PARTITIONS_MAX}"),
+        int, checked(INT, lambda n: 1 <= n <= _PARTITIONS_MAX, f"not among 1 to {_PARTITIONS_MAX}")
     ]
     partitioner: Shown
     seed: Annotated[str, checked(TEXT, _SEED.fullmatch, "not 16 hex digits")]

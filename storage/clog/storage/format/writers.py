@@ -80,9 +80,7 @@ class PageRef:
     size_bytes: Annotated[Natural, "bytes"]
     count: Natural
     level: Annotated[
-        int,
-        checked(INT, lambda level: 0 <= level <= WRITER_LEVEL_MAX, "no level of pages"),
-        KEPT,
+        int, checked(INT, lambda level: 0 <= level <= WRITER_LEVEL_MAX, "no level of pages"), KEPT
     ] = 0
 
 

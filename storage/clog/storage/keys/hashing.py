@@ -523,10 +523,7 @@ def _are_short(lengths: _Numbers) -> NDArray[np.bool_]:
 
 
 def _hash_short(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    seed: int,
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], seed: int
 ) -> tuple[_Words, _Words]:
     """Returns the high and low words of the hashes of ``data[start:start + length]``, each of
     `_LENGTH_MIN` to `_LENGTH_MAX` bytes.
@@ -542,9 +539,7 @@ def _hash_short(
 
 
 def _hash_short_64(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> _Words:
     """Returns the xxh3_64 with seed 0 of ``data[start:start + length]``, as `_hash_short`."""
     hashes = np.empty(len(starts), np.uint64)
@@ -558,10 +553,7 @@ def _hash_short_64(
 
 
 def _up_to_8(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    seed: int,
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], seed: int
 ) -> tuple[_Words, _Words]:
     seed ^= int.from_bytes((seed & 0xFFFFFFFF).to_bytes(4, "little"), "big") << 32
     first, last = _both_ends(data, starts, lengths, "<u4")
@@ -578,10 +570,7 @@ def _up_to_8(
 
 
 def _up_to_16(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    seed: int,
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], seed: int
 ) -> tuple[_Words, _Words]:
     first, last = _both_ends(data, starts, lengths, "<u8")
     keyed = first ^ last
@@ -630,10 +619,7 @@ def _up_to_16_64(
 
 
 def _both_ends(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    word: str,
+    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], word: str
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]]:
     """Returns the first word (``<u4`` or ``<u8``) and the last one of each key, which has at least
     one; not to be written to.

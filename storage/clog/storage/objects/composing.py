@@ -193,9 +193,7 @@ def write_rewritten(
     return writer.finish()
 
 
-def _gathered(
-    parts: Iterable[pa.RecordBatch | CopiedGroup],
-) -> Iterator[pa.Table | CopiedGroup]:
+def _gathered(parts: Iterable[pa.RecordBatch | CopiedGroup]) -> Iterator[pa.Table | CopiedGroup]:
     """Yields the parts, small batches joined: each `ObjectWriter.add` costs half a millisecond."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0

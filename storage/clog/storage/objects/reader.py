@@ -56,14 +56,7 @@ from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef
 from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import parquet, to_numpy
 from clog.storage.store.contract import Store, coalesce
-from clog.storage.types.columns import (
-    OFFSET,
-    as_type,
-    can_read,
-    column_types,
-    leaves_of,
-    projected,
-)
+from clog.storage.types.columns import OFFSET, as_type, can_read, column_types, leaves_of, projected
 
 BATCH_ROWS = 16384
 """Default of ``batch_rows``: the most rows of a batch."""

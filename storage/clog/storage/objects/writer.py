@@ -261,10 +261,7 @@ class ObjectWriter:
         return self._given or self._schema
 
     def add(
-        self,
-        records: pa.Table | pa.RecordBatch,
-        partition: _Ints,
-        offsets: _Ints | None = None,
+        self, records: pa.Table | pa.RecordBatch, partition: _Ints, offsets: _Ints | None = None
     ) -> None:
         """Takes records, ``partition[i]`` being that of row i, and ``offsets[i]`` its offset where
         they are given; may put objects.

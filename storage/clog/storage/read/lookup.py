@@ -124,10 +124,7 @@ def _ends(offsets: pa.Array) -> list[int]:
 
 
 def records_of_keys(
-    store: Store,
-    manifest: Manifest,
-    ranges: Mapping[int, tuple[int, int]],
-    keys: Sequence[Any],
+    store: Store, manifest: Manifest, ranges: Mapping[int, tuple[int, int]], keys: Sequence[Any]
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of these keys in ranges of offsets, partition by partition, as batches of
     `read_schema`. Objects whose key index has none of the keys are not read.

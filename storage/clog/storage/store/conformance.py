@@ -17,12 +17,7 @@ from typing import Any, TypeVar
 
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
-from clog.storage.store.contract import (
-    ObjectExistsError,
-    Store,
-    StoredObject,
-    temporary_name,
-)
+from clog.storage.store.contract import ObjectExistsError, Store, StoredObject, temporary_name
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Exception)

@@ -306,11 +306,7 @@ class Visible:
         """Commits records, undecided."""
         self.check_certain()
         prepare = appended_visible(
-            self._handle,
-            self._ours,
-            objects,
-            timeout_ms=self._timeout_ms,
-            check_time=check_time,
+            self._handle, self._ours, objects, timeout_ms=self._timeout_ms, check_time=check_time
         )
         was_tried = self.is_tried
         self.is_tried = self._in_doubt = True

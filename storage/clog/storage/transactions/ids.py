@@ -34,12 +34,7 @@ from clog.storage.errors import (
 )
 from clog.storage.format.commits import Commit, Edit, Head
 from clog.storage.format.documents import NONE
-from clog.storage.format.log_info import (
-    NAMED_CUTS,
-    TRANSACTIONS,
-    UNDECIDED_RECORDS,
-    FeatureNames,
-)
+from clog.storage.format.log_info import NAMED_CUTS, TRANSACTIONS, UNDECIDED_RECORDS, FeatureNames
 from clog.storage.format.transactions import (
     ABORTED,
     OPEN,

@@ -72,11 +72,7 @@ RECORD_SCHEMA = pa.schema(
 are never null.
 """
 REWRITTEN_SCHEMA = pa.schema(
-    [
-        *RECORD_SCHEMA,
-        pa.field(OFFSET, pa.int64()),
-        pa.field(DELETE_HORIZON, pa.int64()),
-    ]
+    [*RECORD_SCHEMA, pa.field(OFFSET, pa.int64()), pa.field(DELETE_HORIZON, pa.int64())]
 )
 """A record that has one. ``delete_horizon``: ms since 1970, null where none is set (S23)."""
 FIELD_ID: Final = b"PARQUET:field_id"
@@ -705,6 +701,5 @@ def package(name: str, method: str) -> Any:
         if e.name != name:
             raise  # It is there, and lacks something itself.
         raise ModuleNotFoundError(
-            f"{method} needs {name}, which is not installed; run pip install {name}",
-            name=name,
+            f"{method} needs {name}, which is not installed; run pip install {name}", name=name
         ) from e

@@ -512,9 +512,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 _DECODERS: Final = {
     exact: json.JSONDecoder(
-        object_pairs_hook=_once,
-        parse_float=Decimal if exact else None,
-        parse_constant=JsonConstant,
+        object_pairs_hook=_once, parse_float=Decimal if exact else None, parse_constant=JsonConstant
     )
     for exact in (False, True)
 }

@@ -3,7 +3,8 @@
 Y1. Run the scenario once, counting its calls.
 Y2. For each call, on a fresh copy of the same beginning: run it again, with the process killed
     before the call, killed after it, or with the call's reply lost; a create also refused, as if
-    another one were under way that never ends, and done but denied.
+    another one were under way that never ends, and done but denied. Who is killed before a call, or
+    after one that only reads, leaves what was there after the last write: a copy of that.
 Y3. What the dead process left is handed to the test, which reopens it.
 
 Complete, not random: there is no crash point between two calls, as only calls leave anything.
@@ -36,6 +37,7 @@ from clog_testing.faults import Call, CrashAt, CrashedError, FaultyStore
 
 When = Literal["before", "after", "lost_reply", "refused", "denied"]
 OF_CREATES = ("refused", "denied")
+_READS = ("get", "get_ranges", "list")
 _OF_K3 = {COLUMNS: "C10", PAGES: "C3", SNAPSHOTS: "C4"}
 _NUMBERS = count()
 
@@ -68,29 +70,40 @@ class CrashRun:
 
 
 def crash_runs(
-    begin: Callable[[Store], None], act: Callable[[Store], object]
+    begin: Callable[[Store], None], act: Callable[[Store], object], *, copies: bool = True
 ) -> Iterator[CrashRun]:
     """Yields every run of ``act`` that can be hit, each on what ``begin`` made.
 
-    Both must do the same at each run: give them seeded ids and a manual clock.
+    Both must do the same at each run: give them seeded ids and a manual clock. Give ``copies`` as
+    false where something else than the store is left of a process that is killed, such as a file.
     """
     template = memory_store()
     begin(template)
     first = FaultyStore(copy_of(template))
     act(first)
+    written: Store | None = None
     for call in first.calls:
         for when in get_args(When):
             if when in OF_CREATES and call.operation != "create":
                 continue
-            inner = copy_of(template)
-            hit = FaultyStore(inner, CrashAt(call.index, when))
-            result, error, killed = None, None, False
-            try:
-                result = act(hit)
-            except CrashedError:
-                killed = True
-            except ClogError as e:
-                error = e
+            result, error, killed = None, None, True
+            only_reads = when == "before" or (when == "after" and call.operation in _READS)
+            if written is not None and only_reads:
+                inner = copy_of(written)
+            else:
+                inner, killed = copy_of(template), False
+                try:
+                    result = act(FaultyStore(inner, CrashAt(call.index, when)))
+                except CrashedError:
+                    killed = True
+                except ClogError as e:
+                    error = e
+                # Who notes its own death, and goes on to tell of it, must run each time.
+                copies = copies and (killed or when not in ("before", "after"))
+                if when in ("before", "after"):
+                    if written is not None:
+                        discard(written)
+                    written = copy_of(inner) if copies else None
             done = when in ("after", "lost_reply", "denied")
             point = crash_point(first.calls, call.index, done=done)
             yield CrashRun(call, when, point, inner, result, error, killed)

@@ -20,7 +20,7 @@ from clog.storage.diagnostics.verify import mask_findings, verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks
 from clog.storage.format.chunks import read_bitmap
-from clog.storage.read.hidden_rows import view_masks
+from clog.storage.publications.source import view_masks
 from clog.storage.read.scan import KeyIndexCache
 from clog.storage.read.table import (
     ROW_BYTES,

@@ -18,7 +18,7 @@ from clog.cleaner.passes.offset_map import RANKED_SLOT_BYTES
 from clog.state import StateTable
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds
-from clog.storage.read.hidden_rows import view_masks
+from clog.storage.publications.source import view_masks
 from clog.storage.read.scan import plan_range, read_pieces
 from clog.storage.read.table import MAP_BYTES, plan_table, table_batches
 from clog_testing.crash import inside, memory_store

@@ -14,7 +14,7 @@ from clog.connector.read.plan import slices
 from clog.state.table import StateTable
 from clog.storage import Log, ManualClock
 from clog.storage.env import SeededIds
-from clog.storage.read.hidden_rows import view_masks
+from clog.storage.publications.source import view_masks
 from clog.storage.read.scan import missed_deletes
 from clog.storage.read.table import (
     ROW_BYTES,

@@ -240,7 +240,7 @@ def test_counts_need_neither_a_session_nor_a_row(url, monkeypatch):
     """`count_table` and `count_log` by partition, of a version, of keys; from masks alone where
     these say it all."""
     log = filled(url)
-    monkeypatch.setattr("clog.storage.read.hidden_rows.table_batches", lambda *_, **__: iter(()))
+    monkeypatch.setattr("clog.storage.publications.source.table_batches", lambda *_, **__: iter(()))
     monkeypatch.setattr("clog.storage.read.scan.open_ranges", None)
     assert count_table(url) == 39
     assert count_log(url) == sum(log.end_offsets().values())

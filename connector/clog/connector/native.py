@@ -61,7 +61,7 @@ from clog.storage.env import dataclass
 from clog.storage.errors import OptionError
 from clog.storage.format.documents import NONE, folder_of
 from clog.storage.numpy_arrays import to_arrow
-from clog.storage.read.hidden_rows import ViewMask, read_masks, view_masks
+from clog.storage.publications.source import ViewMask, read_masks, view_masks
 from clog.storage.store.kinds import kind_of
 from clog.storage.store.opening import LOCAL, parse
 

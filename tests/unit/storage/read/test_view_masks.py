@@ -6,7 +6,7 @@ import pytest
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, VersionExpiredError
-from clog.storage.read.hidden_rows import view_masks
+from clog.storage.publications.source import view_masks
 from clog_testing.counting import CountingStore
 from clog_testing.crash import expire
 

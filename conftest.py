@@ -30,9 +30,9 @@ gc.set_threshold(50_000, 20, 100)
 
 # Other examples each time; the profile of pyproject.toml repeats the same.
 hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
-# Those of `./test`: the same each time, and a fifth of those at night.
+# Those of `./test`: the same each time, and an eighth of those at night.
 hypothesis.settings.register_profile(
-    "change", hypothesis.settings.get_profile("ci"), max_examples=20
+    "change", hypothesis.settings.get_profile("ci"), max_examples=12
 )
 
 SERVER_START_S = 60

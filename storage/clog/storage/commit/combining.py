@@ -101,8 +101,8 @@ COMBINED_CHUNKS_MAX = 4096
 """Chunks that a commit takes along."""
 _READ_BYTES_MAX = 1 << 20
 """Bytes of proposals that are read for one commit: of those of one small object some 1,500."""
-_NAMES_MAX = 2000
-"""Names that one LIST is to show, in two pages."""
+_NAMES_MAX = (0, 2000, 1000)
+"""Names that one LIST is to show, in two pages or one, of stamps that differ in so many digits."""
 _NEAR, _NEAR_ON_DISK = 10, 100
 _REPOST_AFTER = 100
 """Versions after its stamp at which an operation is posted anew, at the latest."""
@@ -110,8 +110,10 @@ _CALLS_MAX = 128
 """Proposals that are read at once."""
 _NEARLY = 8
 """One of so many proposals may be late."""
-_LISTERS = 8
-"""So many of those who wait list at once who else does, on average."""
+_LATE = 2.0
+"""So much of the time that combining takes is between those who wait, where they do not list who
+else does at once.
+"""
 _OFTEN, _SELDOM = 8, 3
 """Such a part of the time that combining takes is between two looks: of those who are likely to
 list next, and of the others.
@@ -219,8 +221,9 @@ class Operation:
         author, number: which one.
         since: the version at which it began.
         unapplied_at: the last version at which it was known not to be applied.
-        posted: the names under which it was posted.
+        posted: the names under which it was posted, the last until which time.
         appends: what was posted.
+        is_proven: whether an answer counts before a version follows the one that gives it.
     """
 
     def __init__(
@@ -235,8 +238,9 @@ class Operation:
         self.author, self.number = author.id, author.number
         self.since = self.unapplied_at = tip.version
         self.posted: list[str] = []
+        self.until_ms = 0
         self.group, self.appends = group, group.proposed() or ()
-        self._url, self._is_proven = url, is_proven
+        self._url, self.is_proven = url, is_proven
 
     def answer(self, tip: Commit) -> Answer | None:
         """Returns its answer at a version; None where it was not applied by then. Raises
@@ -282,7 +286,7 @@ class Operation:
         found = self.answer(tip)
         if found is None:
             return None
-        if found.version == tip.version and not self._is_proven:
+        if found.version == tip.version and not self.is_proven:
             return Edit()  # Believed once a later version follows the one that says so.
         return Told(found.version, found.is_applied)
 
@@ -338,9 +342,10 @@ class Combiner:
                 return done
             group.withdraw()
 
-    def with_others(self, tip: Commit, edit: Edit, time_ms: int) -> Edit:
-        """Returns an edit with what others proposed, while writers combine; with the end of what
-        this author owes; and forgets what is old enough (F3, F5).
+    def with_others(self, tip: Commit, edit: Edit, time_ms: int, *, lost: bool) -> Edit:
+        """Returns an edit with what others proposed, while writers combine, and where a race for
+        the tip was ``lost``: else who only races, and is faster, lets nobody in. With the end of
+        what this author owes; and forgets what is old enough (F3, F5).
         """
         head, combined = tip.head, tip.head.combined
         is_given = (
@@ -353,7 +358,7 @@ class Combiner:
             mine = self._owed(combined)
         edits, answers, least = [edit], [*mine], tip.version
         before = combined or Combined()
-        if edit.combined is not None or is_crowded(tip, time_ms):
+        if lost or edit.combined is not None or is_crowded(tip, time_ms):
             taken, least = self._taken(tip, edit, time_ms, answering=len(mine))
             edits += [made for _, made in taken]
             answers += [Answered(p.author, p.number, is_applied=True) for p, _ in taken]
@@ -546,18 +551,37 @@ class Combiner:
             op.unapplied_at = newer.version
             if newer.version != tip.version:
                 due_ms, looked = self._due_ms(op), False
+        self._follow_answer(op)
         return self._clock.monotonic_ms()
+
+    def _follow_answer(self, op: Operation) -> None:
+        """Waits for a version behind the one that answers the operation, where it is not believed
+        before: those who were answered with it come in turn, or each of them would commit one.
+        """
+        tip, answer = self._tip.commit, op.answer(self._tip.commit)
+        if answer is None or answer.version < tip.version or op.is_proven:
+            return
+        mine = _share(op.author, tip.version)
+        together = (a.author for a in recent_answers(tip) if a.version == tip.version)
+        before = sum(_share(author, tip.version) < mine for author in together)
+        due_ms = self._clock.monotonic_ms() + before * _INSTEAD * self._cycle_ms
+        while (left_ms := due_ms - self._clock.monotonic_ms()) > 0:
+            self._clock.sleep_ms(int(max(1, min(left_ms, self._cycle_ms / _SELDOM))))
+            if self._tip.step().version > tip.version:
+                return
 
     def _due_ms(self, op: Operation) -> float:
         """Returns when this author looks who else waits upon the tip, which it has seen just now: a
         few do at once, the others later and later.
         """
         late = max(0.0, self._turn(op, self._tip.commit.version) - 1)
-        return self._clock.monotonic_ms() + late * self._cycle_ms
+        return self._clock.monotonic_ms() + late * _LATE * self._cycle_ms
 
     def _turn(self, op: Operation, version: int) -> float:
-        """Returns the place of an author in the order of a version, about, by `_LISTERS`."""
-        return _share(op.author, version) * self._pending(self._tip.commit) / _LISTERS
+        """Returns the place of an author in the order of a version, about: of all who wait as many
+        as the root of their number have one up to 1.
+        """
+        return _share(op.author, version) * self._pending(self._tip.commit) ** 0.5
 
     def _place(self, op: Operation, tip: Commit) -> int | None:
         """Lists what is proposed; returns how many of those who wait come before this author in the
@@ -580,7 +604,8 @@ class Combiner:
         is_near = last is not None and self._tip.commit.version - last[0] < min(
             self._near, _REPOST_AFTER
         )
-        return self._may_post and not is_near
+        is_late = self._time_ms(self._tip.commit) > op.until_ms - ELIGIBLE_MS // 2
+        return self._may_post and (is_late or not is_near)
 
     def _post(self, op: Operation, tip: Commit) -> None:
         """Posts an operation (F1)."""
@@ -591,11 +616,13 @@ class Combiner:
             since=op.since,
             appends=op.appends,
         )
+        op.until_ms = proposal.until_ms
         op.posted.append(proposal.path)  # First: wherever this ends, it may be there.
         began_ms = self._clock.monotonic_ms()
         self._put(proposal)
         if not self._cycle_ms:
-            self._cycle_ms = 4.0 * max(1, self._clock.monotonic_ms() - began_ms)
+            took_ms = self._clock.monotonic_ms() - began_ms
+            self._cycle_ms = min(_CYCLE_MS_MAX, 4.0 * max(1, took_ms))
         self._clock.sleep_ms(1)
 
     def _proposal(self, author: Author, tip: Commit, *, stamp: int, kind: str) -> Proposal:
@@ -750,12 +777,13 @@ class Combiner:
         answered = {answer.author: answer.number for answer in combined.authors}
         mine = None if self._author is None else self._author.id
         newest: dict[str, tuple[tuple[int, int], StoredObject]] = {}
+        oldest = max(combined.first, (tip.version // self._near - 1) * self._near)
         for found in files:
             if (parts := proposal_of(found.path)) is None:
                 continue
             stamp, author, number, attempt = parts
             place = (number, attempt)
-            if author == mine or stamp < combined.first:
+            if author == mine or stamp < oldest:
                 continue
             if number > answered.get(author, 0) and place > newest.get(author, ((0, 0),))[0]:
                 newest[author] = (place, found)
@@ -765,15 +793,14 @@ class Combiner:
         """Returns the files of proposals with stamps near the tip, as far as LISTs show them;
         ``looks``: None where another commit came first; ``whole``: raises where the store fails.
         """
-        near, last = self._near, tip.version
-        tens = range(max(0, last - near) // near, last // near + 1)
-        is_short = near > _NEAR or self._pending(tip) * near < _NAMES_MAX
-        some = tens if is_short else range(tens[0] * near, last + 1)
-        digits = 20 - (len(str(near)) - 1 if is_short else 0)
+        near, last, waiting = self._near, tip.version, self._pending(tip)
+        fits = (n for n in (2, 1, 0) if near > _NEAR or waiting * 10**n < _NAMES_MAX[n])
+        digits = next(fits, 0)
+        some = range(max(0, last - near) // 10**digits, last // 10**digits + 1)
 
         def listed(stamps: int) -> list[StoredObject]:
             try:
-                return list(self._store.list(f"{PROPOSALS}{stamps:0{digits}d}"))
+                return list(self._store.list(f"{PROPOSALS}{stamps:0{20 - digits}d}"))
             except StoreUnavailableError:
                 if whole:
                     raise

@@ -157,8 +157,10 @@ class JoinsOthers(Protocol):
         """Asks those who combine to let a version pass; tells whether any do."""
         ...
 
-    def with_others(self, tip: Commit, edit: Edit, time_ms: int) -> Edit:
-        """Returns an edit with what others proposed, and with what it owes."""
+    def with_others(self, tip: Commit, edit: Edit, time_ms: int, *, lost: bool) -> Edit:
+        """Returns an edit with what others proposed, and with what it owes. ``lost``: the tip was
+        found after a lost race.
+        """
         ...
 
 
@@ -294,11 +296,11 @@ class Committer:
         """
         tip, newest = self._tip.commit, newest or lost
         try:
-            commit = self._prepared(prepare, operation)
+            commit = self._prepared(prepare, operation, lost=lost)
             if isinstance(commit, NothingToCommit):
                 self._tip.settle(lost=lost)  # Only a version that was committed may say so.
                 if self._tip.commit is not tip:
-                    return self._prepared(prepare, operation)
+                    return self._prepared(prepare, operation, lost=lost)
             return commit
         except REFUSALS as e:
             if not newest or self._tip.is_stale():
@@ -309,9 +311,11 @@ class Committer:
                 if isinstance(e, FileNotFoundError | CorruptionError):
                     self._tip.log.check()
                 raise
-            return self._prepared(prepare, operation)
+            return self._prepared(prepare, operation, lost=lost)
 
-    def _prepared(self, prepare: Prepare[_Nothing], operation: str) -> Commit | _Nothing:
+    def _prepared(
+        self, prepare: Prepare[_Nothing], operation: str, *, lost: bool
+    ) -> Commit | _Nothing:
         """Does K2 and K3: returns the commit as it is to be created, where there is one."""
         tip = self._tip.commit
         tip.head.log.check_writable(where=self._store.url)
@@ -322,8 +326,8 @@ class Committer:
         if isinstance(edit, NothingToCommit):
             return edit
         others = self.others
-        if others is not None and (tip.head.combined or edit.combined or others.owes):
-            edit = others.with_others(tip, edit, time_ms)
+        if others is not None and (lost or tip.head.combined or edit.combined or others.owes):
+            edit = others.with_others(tip, edit, time_ms, lost=lost)
         if edit.reset_times:
             time_ms = self._clock.now_ms()
         new_id = self._ids.new_id

@@ -566,6 +566,53 @@ class Unproven(WrappingStore):
     create_is_proven = False
 
 
+def behind(monkeypatch, crowd):
+    """Has all others come after the author of the only proposal that is there."""
+    (path,) = crowd.proposals()
+    first = documents.proposal_of(path)[1]
+    monkeypatch.setattr(combining_module, "_share", lambda author, _: 0.9 * (author != first))
+
+
+def test_who_lost_a_race_takes_others_along(crowd):
+    """What cannot be proposed, such as a takeover, is the faster for it: were nobody taken along
+    before two were answered within ten seconds, it would keep out all who wait on a slow store.
+    """
+    left_waiting(crowd)
+    slow = crowd.author()
+    crowd.author().append(one("race"))
+    slow.transaction("t")
+    assert b"a" in crowd.values()
+    assert crowd.log.handle.refresh().record.operation == "transaction"
+
+
+def test_who_waits_for_half_a_minute_proposes_anew(crowd, monkeypatch):
+    """A proposal is eligible for a minute: where ten versions take longer, none would be left."""
+    left_waiting(crowd, "z")
+    behind(monkeypatch, crowd)
+    a, there = crowd.author(), []
+    crowd.author().append(one("race"))
+    asleep(a, lambda: a.handle.clock.advance(ELIGIBLE_MS // 2 + 1))
+    asleep(a, lambda: there.extend(crowd.proposals()))
+    a.append(one("a"))
+    assert len(there) == 3
+    assert crowd.values().count(b"a") == 1
+
+
+def test_those_who_were_answered_together_settle_in_turn(crowd, monkeypatch):
+    """H-W6: where an answer counts only once a version follows, not each of those who were answered
+    commits one: who comes later is content with another's.
+    """
+    left_waiting(crowd, "z")
+    behind(monkeypatch, crowd)
+    a, c = crowd.author(Unproven(crowd.store)), crowd.author()
+    crowd.author().append(one("race"))
+    d = crowd.author()
+    asleep(a, lambda: c.append(one("c")), lambda: d.append(one("d")))
+    done = a.append(one("a"))
+    assert done.version + 1 == d.handle.tip.version == crowd.log.handle.refresh().version
+    assert crowd.values().count(b"a") == crowd.values().count(b"z") == 1
+
+
 def test_h_w6_an_answer_is_believed_once_a_version_follows(crowd):
     """H-W6: on a store that is only probed its author sees to a version behind the answer."""
     store = Unproven(crowd.store)

@@ -104,7 +104,7 @@ def with_a_million_commits(store):
 
 def test_a_million_commits_before_cost_an_append_beside_rivals_nothing(store):
     """H-W16: the requests of ten appends that combine are those of a young log, one by one; only
-    proposals of the newest ten or twenty stamps are listed.
+    proposals of the newest stamps are listed: where few wait, of one hundred or two.
     """
     told = []
     for begin in (make, with_a_million_commits):
@@ -113,8 +113,8 @@ def test_a_million_commits_before_cost_an_append_beside_rivals_nothing(store):
         version = log.version
         told.append([combine(watched)[1] for _ in range(10)])
         assert author(inner).version == version + 20
-        tens = range(max(0, version - 10) // 10, (version + 19) // 10 + 1)
-        assert watched.prefixes == {f"{ten:019d}" for ten in tens}
+        hundreds = range(max(0, version - 10) // 100, (version + 19) // 100 + 1)
+        assert watched.prefixes == {f"{hundred:018d}" for hundred in hundreds}
         discard(inner)
     assert version == MILLION
     # Below the tenth version there are no earlier stamps to list.

@@ -20,7 +20,7 @@ SCENARIOS = (
     *("limits", "spark_streams", "spark_latency", "spark_tables", "spark_parquet"),
     *("spark_micro_batch", "spark_table_view", "kafka_cleaning", "table_libraries"),
     *("pypaimon_table", "paimon_table", "requests", "write_amplification", "growth"),
-    *("spark_growth", "live_table", "many_writers", "parts"),
+    *("spark_growth", "live_table", "many_writers", "far_writers", "parts"),
 )
 UNAVAILABLE = 3
 

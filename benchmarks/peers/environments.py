@@ -27,6 +27,7 @@ FOLDER = BENCHMARKS / ".environments"
 
 VERSIONS = {"spark": "4.2.0", "kafka": "4.3.1", "delta": "4.4.0", "paimon": "0.9.0"}
 APICURIO = "3.3.3"
+VERSITYGW = "v1.8.0"
 JARS = {
     "kafka": (),  # all
     "spark": (
@@ -123,6 +124,19 @@ def apicurio() -> Path:
     archive.unlink()
     partial.rename(folder)
     return folder
+
+
+def versitygw() -> Path:
+    """The program of Versity's S3 gateway, which Go builds when it is missing."""
+    found = FOLDER / "go" / "versitygw"
+    if found.exists():
+        return found
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if go is None:
+        raise UnavailableError("Versity's S3 gateway needs Go, which is not installed")
+    package = f"github.com/versity/versitygw/cmd/versitygw@{VERSITYGW}"
+    _run(["env", f"GOBIN={found.parent}", go, "install", package], "Go for Versity's S3 gateway")
+    return found
 
 
 def java() -> str:

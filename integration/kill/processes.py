@@ -62,7 +62,7 @@ class Child:
         """
         deadline = time.monotonic() + timeout_s
         while self.is_running and time.monotonic() < deadline:
-            if _handles(self.process.pid, signal.SIGTERM):
+            if handles(self.process.pid, signal.SIGTERM):
                 break
             time.sleep(POLL_S)
         if self.is_running:
@@ -150,7 +150,7 @@ def paused(children: Iterable[Child]) -> Iterator[None]:
             child.resume()
 
 
-def _handles(pid: int, number: signal.Signals) -> bool:
+def handles(pid: int, number: signal.Signals) -> bool:
     """Whether the process has a handler for the signal: a young one has none yet (Linux)."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()

@@ -1,4 +1,4 @@
-"""An S3 server for one run: moto's, in a process of its own."""
+"""An S3 server for one run, in a process of its own: moto's, or one of `integration/stores`."""
 
 import os
 import socket
@@ -13,15 +13,40 @@ from typing import Any
 START_S = 60
 BUCKET = "kill"
 
+MOTO, OTHERS = "moto", ("versitygw", "minio")
 SERVER = Path(__file__).parents[2] / "tests/s3_server.py"
+STORES = Path(__file__).parents[1] / "stores"
 
 
 @contextmanager
-def s3_server(work: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def s3_server(work: Path, kind: str = MOTO) -> Iterator[tuple[str, dict[str, Any]]]:
     """The URL of an empty place in a bucket, and the storage options for it."""
     import s3fs
 
     os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+    with _moto(work) if kind == MOTO else _other(work, kind) as (address, key, secret):
+        options = {
+            "key": key,
+            "secret": secret,
+            "client_kwargs": {"endpoint_url": address, "region_name": "us-east-1"},
+        }
+        s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket=BUCKET)
+        yield f"s3://{BUCKET}/logs", options
+
+
+@contextmanager
+def _other(work: Path, kind: str) -> Iterator[tuple[str, str, str]]:
+    sys.path.insert(0, str(STORES))
+    import servers
+
+    folder = work / kind
+    folder.mkdir()
+    with getattr(servers, kind)(folder) as address:
+        yield address, "test-access-key", "test-secret-key"
+
+
+@contextmanager
+def _moto(work: Path) -> Iterator[tuple[str, str, str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -33,16 +58,7 @@ def s3_server(work: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         )
     try:
         _wait_for(port)
-        options = {
-            "key": "test",
-            "secret": "test",
-            "client_kwargs": {
-                "endpoint_url": f"http://127.0.0.1:{port}",
-                "region_name": "us-east-1",
-            },
-        }
-        s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket=BUCKET)
-        yield f"s3://{BUCKET}/logs", options
+        yield f"http://127.0.0.1:{port}", "test", "test"
     finally:
         server.terminate()
         server.wait()

@@ -17,7 +17,7 @@ from report import Result, show
 from rich.console import Console
 from world import World
 
-from s3_server import s3_server
+from s3_server import MOTO, OTHERS, s3_server
 
 
 @dataclass(slots=True)
@@ -60,7 +60,8 @@ def options(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="of everything drawn here; processes stay racy")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", help="an empty folder for the logs (default: in the work folder)")
-    where.add_argument("--s3", action="store_true", help="on an S3 server of our own (moto)")
+    kinds, help_ = (MOTO, *OTHERS), "on an S3 server of our own (default: moto)"
+    where.add_argument("--s3", nargs="?", const=MOTO, choices=kinds, help=help_)
     parser.add_argument("--options", default="{}", help="storage options of --url, as JSON")
     parser.add_argument("--work", help="keep everything in this folder (default: a temporary one)")
     return parser
@@ -95,7 +96,7 @@ def play(
     with ExitStack() as stack:
         url, storage_options = args.url or str(work / "logs"), json.loads(args.options)
         if args.s3:
-            url, storage_options = stack.enter_context(s3_server(work))
+            url, storage_options = stack.enter_context(s3_server(work, args.s3))
         world = World(url, storage_options, str(work))
         create(world)
         status = stack.enter_context(console.status("starting"))

@@ -30,6 +30,7 @@ An answer counts only in a version that was committed for sure, as a duplicate d
 it.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -581,7 +582,7 @@ class Combiner:
         """Returns the place of an author in the order of a version, about: of all who wait as many
         as the root of their number have one up to 1.
         """
-        return _share(op.author, version) * self._pending(self._tip.commit) ** 0.5
+        return _share(op.author, version) * math.sqrt(self._pending(self._tip.commit))
 
     def _place(self, op: Operation, tip: Commit) -> int | None:
         """Lists what is proposed; returns how many of those who wait come before this author in the

@@ -13,10 +13,11 @@ import pytest
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.cuts import LEFT_AGE_MS, let_go
 from clog.storage import AlreadyExistsError, CommitStateUnknownError, Log, ManualClock
-from clog.storage.cuts import cuts_of, drop_cut, name_cut
+from clog.storage.cuts import cuts_of, drop_cut, name_cut, views_of
 from clog.storage.env import SeededIds
 from clog_testing.crash import Folder, crash_runs, discard, unlike
 from clog_testing.invariants import check_log
+from clog_testing.published import delta_rows
 
 NAMES = ("home", "left", "right")
 START_MS = 5_000
@@ -51,6 +52,10 @@ def put(logs, value):
 
 def named(store):
     return name_cut(opened(store, 2)[0].handle, "c", None)
+
+
+def named_and_published(store):
+    return name_cut(opened(store, 2)[0].handle, "c", None, publish=["delta"])
 
 
 def begin_with_a_cut(store):
@@ -122,6 +127,30 @@ def test_naming_is_all_or_nothing(order):
         discard(crash.store)
     assert {n for is_there, n in outcomes if not is_there} == {0, 1, 2, 3}, outcomes
     assert {n for is_there, n in outcomes if is_there} == {3}, outcomes
+
+
+@pytest.mark.nightly
+def test_a_cut_with_a_name_is_published_whole():
+    """H-S1: where it has its name, each log's view shows it, wherever who named it died."""
+    outcomes = Counter()
+    for crash in unlike(crash_runs(begin, named_and_published)):
+        logs = opened(crash.store, 4)
+        found = cuts_of(logs[0].handle)
+        for cut in found:
+            views = views_of(logs[0].handle, cut)
+            for name in NAMES:
+                folder = Folder(crash.store, name)
+                rows = delta_rows(folder, views[folder.url]["delta"])
+                assert rows == ([(b"k", b"a")], cut.logs[folder.url]), str(crash)
+        outcomes[bool(found)] += 1
+        house_is_kept(opened(crash.store, 5, at_ms=START_MS + LEFT_AGE_MS + 1))
+        house_is_kept(opened(crash.store, 6, at_ms=START_MS + LEFT_AGE_MS + 1))
+        if not found:
+            assert named_and_published(crash.store).name == "c", str(crash)
+        for name in NAMES:
+            check_log(Folder(crash.store, name), every_version=False)
+        discard(crash.store)
+    assert set(outcomes) == {False, True}
 
 
 def test_dropping_ends_in_nothing_kept():

@@ -18,6 +18,7 @@ from clog.cli.options import (
     URL,
     Given,
     argument,
+    choice,
     command,
     duration_given,
     flag,
@@ -25,6 +26,7 @@ from clog.cli.options import (
     parse_time_ms,
 )
 from clog.cli.output import count, counted, duration, moment, print_table, say, size, stdout, table
+from clog.storage.views import FORMATS
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -641,6 +643,12 @@ def snapshot(
         "How long it is kept, such as 90d; default: until it is dropped.",
         duration_given,
     ),
+    publish: list[str] | None = option(
+        "--publish delta|iceberg",
+        "Publish each log at its version in the cut, for engines that read these; may be given more"
+        " than once.",
+        choice(*FORMATS),
+    ),
     without: list[str] | None = option(
         "--without LOG",
         "URL or id of a log that is gone for good: this cut and later ones leave it out; may be"
@@ -662,6 +670,7 @@ def snapshot(
 
     \b
     clog snapshot ./orders month-end --keep 365d
+    clog snapshot ./orders month-end --publish delta
     clog snapshot ./orders
     clog snapshot ./orders --drop month-end
     """
@@ -669,15 +678,16 @@ def snapshot(
         raise typer.BadParameter("give NAME or --drop NAME")
     if force and drop is None:
         raise typer.BadParameter("--force goes with --drop NAME")
-    if name is None and (keep is not None or without):
-        raise typer.BadParameter("--keep and --without go with NAME")
-    from clog.storage.cuts import cuts_of, drop_cut, name_cut
+    if name is None and (keep is not None or without or publish):
+        raise typer.BadParameter("--keep, --publish and --without go with NAME")
+    from clog.storage.cuts import cuts_of, drop_cut, name_cut, views_of
 
-    home = given.open(url).handle
-    said = []
+    home, said = given.open(url).handle, []
+    views: dict[str, dict[str, int]] = {}
     if name is not None:
-        cut = name_cut(home, name, keep, without=without or ())
+        cut = name_cut(home, name, keep, publish=publish or (), without=without or ())
         said.append(f"named the cut {cut.name} over {counted(len(cut.logs), 'log')}")
+        views = views_of(home, cut) if publish else {}
     if drop is not None:
         drop_cut(home, drop, force=force)
         said.append(f"dropped the cut {drop}")
@@ -690,12 +700,12 @@ def snapshot(
             until = "it is dropped" if one.until_ms is None else moment(one.until_ms)
             say(f"{one.name}: of {moment(one.time_ms)}, kept until {until}")
             for of_log, version in one.logs.items():
-                say(f"  version {version} of {of_log}")
+                shows = views.get(of_log, {}) if one.name == name else {}
+                also = [f"version {number} of its {as_} table" for as_, number in shows.items()]
+                say(", ".join([f"  version {version} of {of_log}", *also]))
         if not (said or found):
             say("no named cuts")
 
-    shown = [
-        {"name": one.name, "time_ms": one.time_ms, "until_ms": one.until_ms, "logs": dict(one.logs)}
-        for one in found
-    ]
-    given.tell({"url": home.store.url, "cuts": shown, "dropped": drop}, draw)
+    names = ("name", "time_ms", "until_ms", "logs")
+    shown = [{name: getattr(one, name) for name in names} for one in found]
+    given.tell({"url": home.store.url, "cuts": shown, "views": views, "dropped": drop}, draw)

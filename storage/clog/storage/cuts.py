@@ -7,6 +7,8 @@ N3. Find the highest versions up to the bounds that show of each transaction all
     (`consistent`). Where there are none since the first versions, finish what waits, and look
     again; where that does not help begin anew with first versions that are older.
 N4. Commit a keep in the home, then in each other log: from now on nothing goes that the cut needs.
+    Where the cut is to be published, publish each log at exactly its version (`publish_kept`), or
+    begin anew where a view shows a newer one.
 N5. Commit the cut in the home, under its name.
 N6. Drop: the home first, then each log's keep.
 
@@ -52,11 +54,13 @@ from clog.storage.format.transactions import (
     TransactionName,
 )
 from clog.storage.format.writers import find_writer
+from clog.storage.publications.publish import Publications
 from clog.storage.store import store_at
 from clog.storage.store.contract import Store, together
 from clog.storage.store.opening import Reach, redact
 from clog.storage.transactions.ids import participant_id, state_of
 from clog.storage.transactions.several import finish_all, open_other
+from clog.storage.views import FORMATS
 
 CUTS_MAX: Final = 128
 """The home's head repeats them in each commit."""
@@ -105,6 +109,18 @@ class Cut:
         """
         return changed_since(_opened(self.home, storage_options), self)
 
+    def views(
+        self, storage_options: Mapping[str, object] | None = None
+    ) -> dict[str, dict[str, int]]:
+        """Returns by URL and format which version of the log's published view shows the cut, where
+        it was published; that stays until the cut goes, or a log start offset rises. Opens each
+        log.
+
+        Args:
+            storage_options: what fsspec needs, for all of the logs.
+        """
+        return views_of(_opened(self.home, storage_options), self)
+
 
 def _cut_of(home: Handle, name: str | None, entry: CutEntry, logs: Sequence[CutLog]) -> Cut:
     return Cut(
@@ -146,6 +162,19 @@ def changed_since(home: Handle, cut: Cut) -> list[str]:
     return [url for url, yes in zip(cut.logs, moved, strict=True) if yes]
 
 
+def views_of(home: Handle, cut: Cut) -> dict[str, dict[str, int]]:
+    """Returns by URL and format the versions of published views; see `Cut.views`."""
+    about = cut.ids[cut.home][0], cut.name, cut.time_ms
+
+    def kept(url: str) -> dict[str, int]:
+        keeps = open_other(home, url, cut.ids[url][0]).tip.head.kept.values()
+        mine = [keep.views for keep in keeps if (keep.home, keep.name, keep.time_ms) == about]
+        return {name: number for views in mine for name, number in views.items()}
+
+    found = _done(together([(home.store, partial(kept, url)) for url in cut.logs]))
+    return dict(zip(cut.logs, found, strict=True))
+
+
 def manifest_of(handle: Handle, cut: Cut) -> Manifest:
     """Returns the manifest of a log at a cut.
 
@@ -172,6 +201,7 @@ def snapshot(
     keep_ms: int | None = None,
     storage_options: Mapping[str, object] | None = None,
     *,
+    publish: Collection[str] = (),
     without: Collection[str] = (),
     clock: Clock | None = None,
     ids: Ids | None = None,
@@ -202,6 +232,8 @@ def snapshot(
             and the versions expire as any, ``file.delete.delay.ms`` after they are replaced.
         keep_ms: for how long it is kept, up to ten years; None: until it is dropped.
         storage_options: what fsspec needs, for all of the logs.
+        publish: formats (``delta``, ``iceberg``) in which each log is published at its version in
+            the cut, before that has its name; `Cut.views` has the versions of these tables.
         without: URLs or ids of logs that are gone for good: a cut with a name and all later ones
             leave them out, which need not name them again.
         clock: the source of times; None: the system's clock.
@@ -218,7 +250,7 @@ def snapshot(
     """
     _check_asked(name, keep_ms)
     handle = _opened(*(home, storage_options), clock=clock, ids=ids, single_writer=single_writer)
-    return name_cut(handle, name, keep_ms, without=without)
+    return name_cut(handle, name, keep_ms, publish=publish, without=without)
 
 
 def snapshots(home: str | Store, storage_options: Mapping[str, object] | None = None) -> list[Cut]:
@@ -282,17 +314,26 @@ def _opened(
 
 
 def name_cut(
-    home: Handle, name: str | None, keep_ms: int | None = None, *, without: Collection[str] = ()
+    home: Handle,
+    name: str | None,
+    keep_ms: int | None = None,
+    *,
+    publish: Collection[str] = (),
+    without: Collection[str] = (),
 ) -> Cut:
     """Does N1 to N5; see `snapshot`."""
     _check_asked(name, keep_ms)
+    publish = [publish] if isinstance(publish, str) else list(publish)
+    _check_formats(publish, name)
     without = [without] if isinstance(without, str) else list(without)
     head = home.refresh().head
     if name is not None:
         _check_free(head, name, home.clock.now_ms(), url=home.store.url)
     _check_members(head, without, url=home.store.url)
+    why: Exception | None = None
     for tries in range(TRIES_MAX):
         if tries:
+            home.clock.sleep_ms(_PAUSE_MS * tries)
             home.refresh()
         time_ms = home.clock.now_ms()
         until_ms = NONE if keep_ms is None else time_ms + keep_ms
@@ -302,7 +343,8 @@ def name_cut(
                 CutLog(log_id, handle.standing.root.url, version, _commit_id(handle, version))
                 for log_id, (handle, version) in found.items()
             )
-        except VersionExpiredError:
+        except VersionExpiredError as e:
+            why = e
             continue  # What was looked at went meanwhile.
         cut_id = home.ids.new_id()
         entry = CutEntry(cut_id, time_ms, until_ms, logs)
@@ -310,12 +352,14 @@ def name_cut(
             return _cut_of(home, name, entry, logs)
         try:
             _keep_all(home, found, name, entry)
+            _publish_all(found, publish, cut_id)
         except CommitStateUnknownError as e:
             _let_go(found, cut_id)
             raise StoreUnavailableError(f"the cut {name!r} was not named: {e}") from e
         except Exception as e:
             _let_go(found, cut_id)
             if isinstance(e, VersionExpiredError):
+                why = e
                 continue
             raise
         try:
@@ -329,8 +373,8 @@ def name_cut(
             raise
         return _cut_of(home, name, entry, logs)
     raise CommitConflictError(
-        f"versions of the logs of {home.store.url} expired {TRIES_MAX} times before they were kept;"
-        " try again, or set file.delete.delay.ms higher"
+        f"the logs of {home.store.url} moved on {TRIES_MAX} times before their versions were kept"
+        f" and published ({why}); try again, or set file.delete.delay.ms higher"
     )
 
 
@@ -352,6 +396,15 @@ def _check_members(head: Head, without: Collection[str], *, url: str) -> None:
             " be left out of a cut (one that an earlier cut left out need not be named again); its"
             f" members are {dict(head.members)}: give an id, or a URL as it stands there"
         )
+
+
+def _check_formats(publish: Collection[str], name: str | None) -> None:
+    if unknown := sorted({*publish} - FORMATS.keys()):
+        raise InvalidInputError(
+            f"publish={unknown} is unknown; a cut is published as {' or '.join(FORMATS)}"
+        )
+    if publish and name is None:
+        raise InvalidInputError("publish is for a cut with a name; give name=…")
 
 
 Found = Mapping[str, tuple[Handle, int]]
@@ -377,6 +430,17 @@ def _keep_all(home: Handle, found: Found, name: str, entry: CutEntry) -> None:
     keep(home, found[home.standing.log_id][1])
     others = [(handle, version) for handle, version in found.values() if handle is not home]
     _done(together([(handle.store, partial(keep, handle, v)) for handle, v in others]))
+
+
+def _publish_all(found: Found, formats: Collection[str], cut_id: str) -> None:
+    def publish(handle: Handle, version: int) -> None:
+        views = Publications(handle)
+        for name in formats:
+            views.publish_kept(name, version, cut_id)
+
+    if formats:
+        calls = [(h.store, partial(publish, h, version)) for h, version in found.values()]
+        _done(together(calls))
 
 
 def _let_go(found: Found, cut_id: str) -> None:

@@ -311,6 +311,9 @@ def check_cuts(kept: Any, members: Any, cuts: Any) -> None:
         for name in ("version", "time_ms"):
             integer(keep.get(name), "20")
         integer(keep.get("until_ms"), "20", -1)
+        for name, number in keep.get("views", {}).items():
+            need(isinstance(name, str), "20", "no format of a view")
+            integer(number, "20")
     for key, url in members.items():
         need(bool(HEX32.fullmatch(key)) and isinstance(url, str), "20", "no member")
     for cut in cuts.values():

@@ -38,9 +38,26 @@ def test_a_cut_is_named_listed_and_dropped(cli, url, logs):
     assert "month-end" not in cli("describe", other.url).stdout
 
 
+def test_a_cut_is_published(cli, url, logs):
+    """Each log's line says which version of its table shows the cut; as JSON by URL."""
+    pytest.importorskip("fastavro")
+    _, other = logs
+    other.publish("delta")
+    said = cli("snapshot", url, "c", "--publish", "delta", "--publish", "iceberg").stdout
+    (cut,) = snapshots(url)
+    assert [line for line in said.splitlines() if line.startswith("  ")] == [
+        f"  version {v} of {at}, version 0 of its delta table, version 1 of its iceberg table"
+        for at, v in cut.logs.items()
+    ]
+    views = {log.url: {"delta": 0} for log in logs}
+    assert cli.json("snapshot", url, "d", "--publish", "delta")["views"] == views
+
+
 @pytest.mark.parametrize(
     "given",
     [
+        ["--publish", "delta"],
+        ["c", "--publish", "hudi"],
         ["month-end", "--drop", "month-end"],
         ["--force"],
         ["--keep", "3d"],

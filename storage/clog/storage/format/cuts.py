@@ -7,6 +7,7 @@ the head alone, and says whose it is.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Annotated, Any, Final
 
 from clog.storage.env import dataclass
@@ -14,6 +15,7 @@ from clog.storage.format import documents
 from clog.storage.format.documents import (
     BESIDE,
     HEX,
+    NATURAL,
     NONE,
     SHOWN,
     TEXT,
@@ -92,7 +94,8 @@ class CutEntry:
 @dataclass(frozen=True, slots=True)
 class Keep:
     """A version that a cut needs: the ``name`` of the cut, and its home, so that whoever looks
-    after this log can ask for it.
+    after this log can ask for it. ``views``: by format the version of the published view that shows
+    it, and stays as long.
     """
 
     version: Natural
@@ -101,6 +104,7 @@ class Keep:
     home_url: Text
     time_ms: Natural
     until_ms: OrNone
+    views: Annotated[Mapping[str, int], table(SHOWN, NATURAL)] = field(default_factory=dict)
 
     def is_over(self, now_ms: int) -> bool:
         """Tells whether its time is up."""

@@ -13,6 +13,11 @@ U4. A pin stays until the version of the view that the next pin is for was writt
     alone, as its publisher may be asleep. So that heads stay short, of pins that came within an
     eighth of that delay only the first stays, and holds for the versions of the others, too.
 
+A *cut* is published at the version that it has of the log, while a keep holds that (`cuts`, N4): V
+is given, and U2 notes n in the keep, for whose life the pin that holds for n stays. Views only go
+forward, so where one shows what is newer, or shows less by a log start offset that has risen, the
+cut is made anew.
+
 It is done twice without effect: what shows the same content already is left alone, so nobody takes
 turns, and a crash leaves a pin at worst, which the next publication puts in its place. As the look
 at the view comes before that at the log, no version of the view shows less than the one before.
@@ -30,6 +35,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 from clog.storage.commit.committer import NothingToCommit, is_comparable
@@ -47,7 +53,8 @@ from clog.storage.errors import (
     version_expired,
 )
 from clog.storage.format.chunks import Released
-from clog.storage.format.commits import Commit, Edit, Pin
+from clog.storage.format.commits import Commit, Edit, Head, Pin
+from clog.storage.format.cuts import Keep
 from clog.storage.format.documents import is_log_id
 from clog.storage.format.log_info import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames, LogSchema
 from clog.storage.format.manifest import Manifest
@@ -140,6 +147,21 @@ class WithdrawResult:
     withdrawn: bool
     is_kept: bool
     given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeptView:
+    """A version of a view that shows a cut, and the cut's id."""
+
+    cut_id: str
+    number: int
+
+    def noted(self, head: Head, name: str) -> dict[str, Keep]:
+        """Returns the cut's keep with it; nothing where that says so, or is gone."""
+        keep = head.kept.get(self.cut_id)
+        if keep is None or keep.views.get(name) == self.number:
+            return {}
+        return {self.cut_id: replace(keep, views={**keep.views, name: self.number})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +279,34 @@ class Publications(Shared):
         with self._lock:
             return self._published(view)
 
+    def publish_kept(self, name: str, version: int, cut_id: str) -> None:
+        """Publishes the version that a keep holds; the view's version is in the keep then, and
+        stays for as long as that does.
+
+        Raises:
+            VersionExpiredError: the view shows a newer one by now, or rows were deleted since, or
+                there is no such keep any more.
+        """
+        handle, view = self._handle, view_of(self._handle.standing, name)
+        with self._lock:
+            for _ in range(RACES_MAX):
+                seen = self._looked(view)
+                tip, manifest = handle.refresh(), handle.manifest_at(version)
+                if seen.is_foreign:
+                    raise foreign_table(view, url=handle.standing.root.url)
+                asked = source_of(manifest.head, version=version, commit_id=manifest.commit_id)
+                number = _showing(seen, asked, tip, url=handle.standing.root.url)
+                if number is not None:
+                    self._pin(view, seen, None, KeptView(cut_id, number))
+                    return
+                made, _ = self._prepared(view, seen, manifest)
+                self._pin(view, seen, version, KeptView(cut_id, seen.newest + 1))
+                after = view.create(made, self._lowest(view, seen.newest + 1))
+                if after is not None:
+                    self._tidy(view, after)
+                    return
+        raise _raced(view, url=handle.standing.root.url)
+
     def _published(self, view: View[Any, Any]) -> PublishResult:
         handle, url = self._handle, self._handle.standing.root.url
         for _ in range(RACES_MAX):
@@ -268,7 +318,7 @@ class Publications(Shared):
                 self._tidy(view, seen)
                 return PublishResult(shown.version, seen.newest, published=False)
             try:
-                version, state = self._prepared(view, seen)  # U1
+                version, state = self._prepared(view, seen, handle.manifest())  # U1
                 self._pin(view, seen, state.source.version)  # U2
             except VersionExpiredError:
                 if handle.refresh() is tip:
@@ -330,9 +380,11 @@ class Publications(Shared):
 
     def release(self, name: str) -> None:
         """Takes pins away that nobody needs any more (U4); none where none is due."""
-        pins = self._handle.tip.head.pins.get(name, ())
+        head = self._handle.tip.head
+        pins = head.pins.get(name, ())
         old_ms = self._handle.clock.now_ms() - self._delay_ms(self._handle.tip)
-        known, is_due = self._seen.get(name), len(pins) > 1 and pins[1].time_ms <= old_ms
+        free = pins[_held_by_cuts(pins, head, name) :]
+        known, is_due = self._seen.get(name), len(free) > 1 and free[1].time_ms <= old_ms
         if pins and known is not None and known.withdrawn_ms is not None:
             is_due = known.withdrawn_ms <= old_ms or pins[0].view == known.newest
         if is_due:
@@ -385,10 +437,11 @@ class Publications(Shared):
         self._seen[view.row.name] = seen
         return seen
 
-    def _prepared(self, view: View[Any, Any], seen: Seen) -> tuple[Any, TableState]:
+    def _prepared(
+        self, view: View[Any, Any], seen: Seen, manifest: Manifest
+    ) -> tuple[Any, TableState]:
         """Does U1, but for the look: returns the next version, and the table that it shows."""
         handle = self._handle
-        manifest = handle.manifest()
         config = LogConfig.from_overrides(manifest.head.config)
         check_publishable(
             view.row.name, manifest.head.log.schema, config, url=handle.standing.root.url
@@ -418,17 +471,28 @@ class Publications(Shared):
         with suppress(StoreRefusedError):  # Nobody reads it.
             root.delete(path)
 
-    def _pin(self, view: View[Any, Any], seen: Seen, version: int) -> None:
+    def _pin(
+        self,
+        view: View[Any, Any],
+        seen: Seen,
+        version: int | None,
+        kept: KeptView | None = None,
+    ) -> None:
+        """Commits the pin of the next version (U2), or none for the one that is there (None)."""
         number, url = seen.newest + 1, self._handle.store.url
 
         def pinned(
             left: tuple[Pin, ...], tip: Commit, delay_ms: int, time_ms: int
         ) -> tuple[Pin, ...]:
+            if kept is not None and kept.cut_id not in tip.head.kept:
+                raise VersionExpiredError(f"{url} keeps nothing for this cut any more")
+            if version is None:
+                return left
             if version < tip.head.oldest_readable:
                 raise version_expired(url, version)
             return with_pin(left, Pin(number, version, time_ms), delay_ms=delay_ms)
 
-        self._change_pins(view, pinned, seen)
+        self._change_pins(view, pinned, seen, kept)
 
     def _release(
         self, view: View[Any, Any], seen: Seen, lost: AbstractSet[Pin] = frozenset()
@@ -442,23 +506,32 @@ class Publications(Shared):
         view: View[Any, Any],
         change: Callable[[tuple[Pin, ...], Commit, int, int], tuple[Pin, ...]],
         seen: Seen | None = None,
+        kept: KeptView | None = None,
     ) -> None:
-        """Commits other pins: those that are needed as the view was ``seen``, changed."""
+        """Commits other pins: those that are needed as the view was ``seen``, changed; ``kept`` is
+        noted in its keep.
+        """
 
         def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
             before = tip.head.pins.get(view.row.name, ())
             delay_ms = self._delay_ms(tip)
-            left = before if seen is None else self._needed(before, seen, time_ms - delay_ms)
+            noted = {} if kept is None else kept.noted(tip.head, view.row.name)
+            left = before
+            if seen is not None:
+                views = _kept_views(tip.head, view.row.name, noted)
+                left = self._needed(before, seen, time_ms - delay_ms, views)
             after = change(left, tip, delay_ms, time_ms)
-            if after == before:
+            if after == before and not noted:
                 return NothingToCommit()
             lacks = PUBLICATIONS not in tip.head.log.features
             features = FeatureNames(write=_FEATURES) if lacks else None
-            return Edit(features=features, pins={view.row.name: after})
+            return Edit(features=features, pins={view.row.name: after}, kept=noted)
 
         self._handle.commit(prepare, operation="publish")
 
-    def _needed(self, pins: Sequence[Pin], seen: Seen, before_ms: int) -> tuple[Pin, ...]:
+    def _needed(
+        self, pins: Sequence[Pin], seen: Seen, before_ms: int, kept: AbstractSet[int]
+    ) -> tuple[Pin, ...]:
         """Returns the pins that are needed; a manual clock is unrelated to the store's."""
         is_store = is_comparable(self._handle.clock)
 
@@ -466,7 +539,7 @@ class Publications(Shared):
             at_ms = seen.written_ms(view)
             return at_ms if is_store or at_ms is None else 0
 
-        left = without_expired(pins, written_ms, before_ms=before_ms)
+        left = without_expired(pins, written_ms, before_ms=before_ms, kept=kept)
         if seen.withdrawn_ms is None:
             return left
         at_ms = seen.written_ms(seen.newest) if is_store else seen.withdrawn_ms
@@ -481,6 +554,39 @@ class Publications(Shared):
     def _lowest(self, view: View[Any, Any], newest: int) -> int:
         pins = self._handle.tip.head.pins.get(view.row.name, ())
         return pins[0].view if pins else newest
+
+
+def _showing(seen: Seen, asked: Source, tip: Commit, *, url: str) -> int | None:
+    """Returns the version of a view that shows what is asked for; None: it has to be made.
+
+    Raises:
+        VersionExpiredError: one that shows it can come no more, or would not stay.
+    """
+    now = source_of(tip.head, version=tip.version, commit_id=tip.record.commit_id)
+    shown = seen.source
+    if not now.has_starts_of(asked):
+        raise VersionExpiredError(f"rows of {url} were deleted since version {asked.version}")
+    if shown is None or shown.log_id != asked.log_id:
+        return None
+    if shown.content == asked.content:
+        return seen.newest
+    if shown.version > asked.version:
+        raise VersionExpiredError(
+            f"a view of {url} shows version {shown.version} already, and not {asked.version}"
+        )
+    return None
+
+
+def _kept_views(head: Head, name: str, noted: Mapping[str, Keep] | None = None) -> set[int]:
+    """Returns the versions of a view that cuts need."""
+    keeps = {**head.kept, **(noted or {})}.values()
+    return {keep.views[name] for keep in keeps if name in keep.views}
+
+
+def _held_by_cuts(pins: Sequence[Pin], head: Head, name: str) -> int:
+    """Returns how many of the first pins stay for cuts alone."""
+    kept = _kept_views(head, name)
+    return sum(any(one.view <= v < then.view for v in kept) for one, then in pairwise(pins))
 
 
 def is_current(shown: Source, tip: Commit) -> bool:
@@ -500,7 +606,8 @@ def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping
     """Returns what published views keep, by format; nothing of a log without pins."""
     due = overdue(manifest, delay_ms, now_ms=now_ms) if manifest.head.pins else []
     found = {}
-    for name, pins in manifest.head.pins.items():
+    for name, all_pins in manifest.head.pins.items():
+        pins = all_pins[_held_by_cuts(all_pins, manifest.head, name) :]  # The cut is told for them.
         held = [r for r in due if r.version > pins[0].version]
         since_ms = min((r.time_ms + delay_ms for r in held), default=now_ms)
         found[name] = Kept(
@@ -524,17 +631,25 @@ def overdue(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[Released]
 
 
 def without_expired(
-    pins: Sequence[Pin], written_ms: Callable[[int], int | None], *, before_ms: int
+    pins: Sequence[Pin],
+    written_ms: Callable[[int], int | None],
+    *,
+    before_ms: int,
+    kept: AbstractSet[int] = frozenset(),
 ) -> tuple[Pin, ...]:
     """Returns the pins that are left of these, given when a version of the view was written (None
-    where it is not there), and ``file.delete.delay.ms`` ago.
+    where it is not there), and ``file.delete.delay.ms`` ago; ``kept``: versions that cuts need.
     """
     left = list(pins)
-    while len(left) > 1 and left[1].time_ms <= before_ms:
-        at_ms = written_ms(left[1].view)
+    at = 0
+    while len(left) > at + 1 and left[at + 1].time_ms <= before_ms:
+        at_ms = written_ms(left[at + 1].view)
         if at_ms is None or at_ms > before_ms:
             break
-        del left[0]
+        if any(left[at].view <= view < left[at + 1].view for view in kept):
+            at += 1
+        else:
+            del left[at]
     return tuple(left)
 
 

@@ -20,7 +20,14 @@ import pytest
 
 from clog.cleaner.monitor import Monitor
 from clog.cleaner.selection import PassResult, PassStats
-from clog.storage import Log, NotFoundError, StateStore, StateTable, Table
+from clog.storage import (
+    Log,
+    NotFoundError,
+    StateStore,
+    StateTable,
+    Table,
+    VersionExpiredError,
+)
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
@@ -553,9 +560,16 @@ def test_holders(log, name):
     together(lambda me, n: OF_HOLDERS[name](holders, me, n))
 
 
+def published_for_nobody(views, me, n):
+    """Refused at the commit, as there is no such keep."""
+    with pytest.raises(VersionExpiredError, match="keeps nothing for this cut"):
+        views.publish_kept("delta", views.look("delta").source.version, "a" * 32)
+
+
 OF_PUBLICATIONS = {
     "look": truth(lambda views, _: views.look("delta").log_id is not None),
     "publish": truth(lambda views, _: views.publish("delta").version >= THREADS),
+    "publish_kept": published_for_nobody,
     "withdraw": truth(lambda views, _: not views.withdraw("delta").given_up),
     "release": truth(lambda views, _: views.release("iceberg") is None),
     "is_current": truth(lambda views, _: views.is_current("delta") in (True, False)),

@@ -54,7 +54,8 @@ class Actor:
         plan: asks the world at each call of the store, at home.
         since: what it did last: "objects" once it put one, "commit" once it made one.
         disturbed: a call of what it does went wrong.
-        putting: the intent and the rows of what it puts next; None when it appends nothing.
+        putting: the intent and the rows of what it puts next, or what tells them by its bytes; None
+            when it appends nothing.
     """
 
     sleeps = False
@@ -157,6 +158,9 @@ class Actor:
                 self.world.marks[INTERRUPTED] += 1
             except (StoreUnavailableError, CommitStateUnknownError):
                 pass  # The next turn tries again.
+            except InvalidInputError as e:
+                if not is_reordered(e):
+                    raise
             except (ClogError, FileNotFoundError) as e:
                 self._check_deleted(e, changes=changes, was_gone=gone_ms is not None)
                 self.reopen()
@@ -258,6 +262,7 @@ class _Plan:
             actor.since = "objects"
             if actor.putting is not None:
                 intent, rows = actor.putting
+                rows = rows(self.data) if callable(rows) else rows
                 mine = actor.oracle_at(self._site)
                 assert mine is oracle, f"{intent.name} is put into another log"
                 oracle.puts(intent, call.path, rows)
@@ -315,7 +320,9 @@ class Producer(Actor):
         happened = len(intent.commits)
         try:
             result = self.send(intent)
-        except InvalidInputError:
+        except InvalidInputError as e:
+            if is_reordered(e):
+                raise
             self.sequence += 1
             if self.oracle.is_over:
                 return
@@ -355,9 +362,7 @@ class Sink(Producer):
         try:
             for batch in self.world.batches_of(self.writer_id, self.sequence):
                 self.putting = intent, batch.rows
-                objects.append(
-                    batch.put(log.handle.store, stamp=stamp, new_id=log.handle.ids.new_id)
-                )
+                objects.append(batch.put(log, stamp=stamp))
             return log.append_objects(objects, writer)
         except (CommitStateUnknownError, CommitConflictError, StoreUnavailableError):
             self.abort(objects)
@@ -365,6 +370,11 @@ class Sink(Producer):
 
     def abort(self, objects) -> None:
         """Nothing, as the connector: what failed may have happened."""
+
+
+def is_reordered(error: InvalidInputError) -> bool:
+    """Whether an append was refused for a strategy that was altered meanwhile."""
+    return "strategy was altered" in str(error)
 
 
 def denied(intent, error) -> None:

@@ -10,8 +10,18 @@ from pathlib import Path
 
 from planted import planted
 from planted_deals import DEAL_BUGS
+from planted_erasures import ERASURE_BUGS
+from planted_orders import ORDER_BUGS
 from planted_proposals import PROPOSAL_BUGS
-from world import SEVERAL, SPECIAL_EVERY, World, is_of_authors, world_of
+from world import (
+    SEVERAL,
+    SPECIAL_EVERY,
+    World,
+    is_of_authors,
+    is_of_erasures,
+    is_ordered,
+    world_of,
+)
 
 _FAILURES_MAX = 100
 
@@ -84,17 +94,29 @@ def is_of_deals(seed: int) -> bool:
     return seed % SPECIAL_EVERY in SEVERAL
 
 
-_MADE_FOR = ((DEAL_BUGS, is_of_deals), (PROPOSAL_BUGS, is_of_authors))
+KINDS = {
+    "transactions": is_of_deals,
+    "authors": is_of_authors,
+    "orders": is_ordered,
+    "erasures": is_of_erasures,
+}
+"""Worlds that are made for something, by what that is."""
+_MADE_FOR = {
+    "transactions": DEAL_BUGS,
+    "authors": PROPOSAL_BUGS,
+    "orders": ORDER_BUGS,
+    "erasures": ERASURE_BUGS,
+}
 
 
-def run_chunk(seeds: tuple[int, int, bool]) -> Tally:
-    """Runs seeds from one to before the other; only those with several logs, if that is asked."""
-    first, end, deals_only = seeds
+def run_chunk(seeds: tuple[int, int, str | None]) -> Tally:
+    """Runs seeds from one to before the other; only those of one of `KINDS`, if that is asked."""
+    first, end, only = seeds
     tally = Tally(next=end)
     gc.set_threshold(50_000)  # A world has many small objects, and soon ends.
     started_s = time.process_time()
     for seed in range(first, end):
-        if deals_only and not is_of_deals(seed):
+        if only is not None and not KINDS[only](seed):
             continue
         world, failure = run_one(seed)
         tally.seeds += 1
@@ -108,8 +130,7 @@ def run_chunk(seeds: tuple[int, int, bool]) -> Tally:
 
 def find(name: str, *, first: int, seeds: int, enough: int) -> tuple[list[int], int, str]:
     """Plants a bug, and runs up to so many seeds from the first on, until enough of them find it:
-    those with several logs, where it is one of transactions over them, those of authors, where it
-    is one of combining.
+    those of the worlds that are made for what it is one of.
 
     Returns the seeds that found it, how many ran, and what the first of them says.
     """
@@ -117,7 +138,8 @@ def find(name: str, *, first: int, seeds: int, enough: int) -> tuple[list[int], 
     message = ""
     ran = 0
     with planted(name):
-        asked = next((asked for bugs, asked in _MADE_FOR if name in bugs), lambda _seed: True)
+        made = [KINDS[kind] for kind, bugs in _MADE_FOR.items() if name in bugs]
+        asked = made[0] if made else lambda _seed: True
         for seed in islice(filter(asked, count(first)), seeds):
             _, failure = run_one(seed)
             ran += 1

@@ -58,7 +58,7 @@ class Company(Actor):
         self.putting = intent, batch.rows
         handle = log.handle
         stamp = handle.recent().version
-        obj = batch.put(handle.store, stamp=stamp, new_id=handle.ids.new_id)
+        obj = batch.put(log, stamp=stamp)
         request = AppendRequest(
             handle.store.url, [obj], writer, handle.writer_pages, handle.ids.uniform
         )

@@ -57,5 +57,5 @@ class Crowd(Actor):
         if kind == "producer":
             return log.append(batch.table, batch.partition, producer=(writer_id, sequence))
         stamp, query = log.handle.recent().version, "query" if kind == "stream" else None
-        obj = batch.put(log.handle.store, stamp=stamp, new_id=log.handle.ids.new_id)
+        obj = batch.put(log, stamp=stamp)
         return log.append_objects([obj], Writer(writer_id, kind, sequence, query, str(sequence)))

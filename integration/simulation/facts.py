@@ -30,7 +30,7 @@ class Intent:
 @dataclass(frozen=True)
 class Seen:
     """What readers see at one version: by partition (offset, delete horizon), and bounds. Undecided
-    rows are among them, at and above ``stable``.
+    rows are among them, at and above ``stable``. ``pairs``: of the orders of tombstones that went.
     """
 
     rows: tuple[tuple[tuple[int, int], ...], ...]
@@ -38,3 +38,4 @@ class Seen:
     ends: tuple[int, ...]
     stable: tuple[int, ...]
     removed: tuple[tuple[int, int, int], ...]
+    pairs: tuple[tuple[int, int, int], ...] = ()

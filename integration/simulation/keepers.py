@@ -51,6 +51,13 @@ class CleanerActor(Keeper):
         self._cleaner.run_once(force=self.world.roll(4) > 0)
 
 
+class ZombieCleaner(CleanerActor):
+    """One that sleeps for days before it creates a version."""
+
+    sleeps = True
+    may_be_late = False
+
+
 class Coalescer(Keeper):
     """Merges small objects, trims what lies below the log start."""
 
@@ -86,7 +93,10 @@ class Operator(Actor):
     def act(self) -> None:
         log, p = self.log, self.world.roll(PARTITIONS)
         choice = self.world.roll(6)
-        if self.world.is_fleeting and choice < 2:
+        if self.world.is_ordered and choice < 2:
+            if choice == 0:  # A log that compares orders refuses what would take winners away.
+                log.alter(self.world.order_config(log.handle.recent().head.config))
+        elif self.world.is_fleeting and choice < 2:
             log.delete_records(dict.fromkeys(range(PARTITIONS), -1))
         elif choice < 2:
             end = log.end_offsets()[p]

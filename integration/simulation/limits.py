@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+import clog.cleaner.duties.erasing
 import clog.cleaner.duties.layout
 import clog.cleaner.duties.sweep
 import clog.cleaner.masks
@@ -84,7 +85,8 @@ def small_limits(*, parquet: bool = False, answers: int = 12) -> Iterator[None]:
             patch(storage.objects.writer, "encoded", _encoded)
             for reading in (storage.read.scan, cleaner.masks, cleaner.masks):
                 patch(reading, "open_ranges", _open_ranges)
-            patch(storage.read.scan, "read_rows", _read_rows)
+            for reading in (storage.read.scan, cleaner.duties.erasing):
+                patch(reading, "read_rows", _read_rows)
         yield
 
 

@@ -1,10 +1,10 @@
 """Which numbered points of the protocol were hit, and how: coverage that the run must reach.
 
 A call of the store is named by what it is to the protocol: the crash points C1 to C7 and C10 of
-COMMIT.md §3, B1 and B2 of §4, W1 to W6 of §5, X1 to X5, Z1 and Z2 of §9, C31 to C36 of §14; commits
-besides by their operation. It is hit in one
-of three ways: the process dies before it, dies after it, or its reply is lost. C5 and C6 are one
-call, the create of a commit: before is C5, after it, and with the reply lost, is C6.
+COMMIT.md §3, B1 and B2 of §4, W1 to W6 of §5, E1 to E7 of §8, X1 to X5, Z1 and Z2 of §9, C31 to C36
+of §14; commits besides by their operation. It is hit in one of three ways: the process dies before
+it, dies after it, or its reply is lost. C5 and C6 are one call, the create of a commit: before is
+C5, after it, and with the reply lost, is C6.
 """
 
 from collections import Counter
@@ -25,11 +25,15 @@ POINTS = (
     *("commit of seal", "commit of roll", "commit of delete-records", "commit of alter"),
     *("X1", "X2", "X3 commit", "X3 abort", "X4", "X5", "Z1", "Z2 commit", "Z2 abort"),
     *("C31/C32", "C33/C34", "C35/C36"),
+    *("E1", "E2", "E3", "E4", "E5", "E6", "E7 request", "E7 receipt", "E7 commit"),
 )
 _PLAIN = (
     (documents.SNAPSHOTS, "create", "C4"),
     (documents.BLOCKS, "put", "B1"),
     (documents.PROPOSALS, "create", "C31/C32"),
+    (documents.ERASURES, "put", "E1"),
+    (documents.ERASURES, "delete", "E7 request"),
+    (documents.RECEIPTS, "create", "E7 receipt"),
 )
 """Folder, operation, and the point that it is."""
 HITS_MIN = 100
@@ -37,6 +41,7 @@ GHOSTS_MIN = 1000
 
 GHOST = "zombie past a closed block"
 REPLACED = "told that the log is gone"
+ERASED = "erased, and has its receipt"
 INTERRUPTED = "interrupted, and lives on"
 
 
@@ -76,11 +81,25 @@ def _of_commit(data: bytes, ledger) -> list[str]:
     operation = body["operation"]
     if operation == "transaction":
         return _of_transaction(body, ledger)
+    if operation == "erase":
+        return [_of_erasure(body)]
     if operation == "floor":
         return ["W1"]
     if operation == "sweep":
         return ["W4" if "oldest_readable" in body.get("edit", ()) else "W6"]  # W6 may be large.
     return [f"commit of {operation}"]
+
+
+def _of_erasure(body: dict) -> str:
+    """The step of COMMIT.md §8 that a commit does."""
+    entries = list(body.get("edit", {}).get("erasures", {}).values())
+    if None in entries:
+        return "E7 commit"
+    if any("swept" in one for one in entries):
+        return "E5"
+    steps = ("killed", "E3"), ("gone", "E6"), ("rewritten", "E4"), ("version", "E2")
+    now = (step for name, step in steps if any(one.get(name) == body["version"] for one in entries))
+    return next(now, "E4")
 
 
 def _of_combined(data: bytes) -> list[str]:
@@ -133,5 +152,5 @@ def table(marks: Counter) -> str:
         f"{point:28}" + "".join(f"{marks[f'{point}, {mode}']:>12}" for mode in MODES.values())
         for point in POINTS
     ]
-    lines += [f"{name:28}{marks[name]:>12}" for name in (GHOST, REPLACED, INTERRUPTED)]
+    lines += [f"{name:28}{marks[name]:>12}" for name in (GHOST, REPLACED, INTERRUPTED, ERASED)]
     return "\n".join(lines)

@@ -26,7 +26,7 @@ class Masked:
     def check(self, oracle, p: int) -> None:
         """Compares the masks of a partition with its records, where anything about them is new."""
         manifest = oracle.manifest
-        if not manifest.covered:
+        if not manifest.covered or not manifest.covered[p]:
             return
         chunks = [c for s in manifest.segments[p] for c in s.chunks]
         covered = [c for c in chunks if c.mask is not None]
@@ -75,7 +75,7 @@ def _mask_key(chunk: Chunk) -> tuple:
 
 def _last(oracle, p: int, start: int, end: int) -> dict[bytes, int]:
     """The last offset of each key among records of ``[start, end)`` that are decided and count."""
-    records, fates = oracle.records[p], oracle.fates.of[p]
+    records, fates, dead = oracle.records[p], oracle.fates.of[p], oracle.erased.dead[p]
     end = min(end, oracle.fates.stable(p))
-    decided = (o for o in range(start, end) if not fates[o])
+    decided = (o for o in range(start, end) if not fates[o] and o not in dead)
     return {records[o][0]: o for o in decided if records[o][0] is not None}

@@ -19,6 +19,8 @@ After each commit:
 - what one handle appends later comes later, and what its actor was told was not done never comes;
 - what a commit takes along of others was proposed, and may be taken (`proposed`);
 - masks hide what the table does not show, no row too many and none too few (`masked`);
+- where orders are compared, the highest of a key is shown and stays (`ranked`);
+- what is erased goes, and nothing else does (`erased`);
 - a transaction is its holder's, and what it did was next (S48, S54; `taken`);
 - what is undecided is seen by nobody and kept, what was aborted is seen by nobody any more, and
   what is decided is decided in all logs of a transaction (S50 to S53; `deals`, `fates`).
@@ -32,11 +34,14 @@ committed (S27, W1-W6, B1, B2).
 
 from dataclasses import replace
 
+import pyarrow as pa
 from disk import Folder
+from erased import Erased
 from facts import Intent, Seen
 from fates import MARKER, NOTHING, Fates
 from masked import Masked
 from proposed import Proposed
+from ranked import Ranked, rule_of
 from taken import Taken
 
 from clog.storage.commit.committer import AHEAD_MS_MAX
@@ -57,7 +62,7 @@ RETENTION_MS_MIN = 1_800_000
 """The least ``delete.retention.ms`` that anybody sets."""
 _HARMLESS = ("FileNotFoundError", "VersionExpiredError", "CommitStateUnknownError")
 """Why a pass may fail: others were faster, by hours; nobody knows whether it is done."""
-_COLUMNS = ("offset", "key", "value", "delete_horizon")
+_COLUMNS = ("offset", "key", "value", "timestamp", "headers", "delete_horizon")
 STRANGERS = (
     *("notes.txt", "clock-1", "data/.keep", "pages/notes.json", "edits/notes.txt"),
     *(f"{kind}/kept/{0:020d}.json" for kind in ("commits", "snapshots", "columns", "blocks")),
@@ -77,6 +82,7 @@ class Oracle:
         ghosts: commits made in closed blocks, by who slept.
         is_over: somebody deletes it, and nothing is promised of it any more.
         gone_ms: when nothing was left of it, by the monotonic clock; None before.
+        ends_before: the end offsets before the newest version.
     """
 
     def __init__(self, store: Folder, clock, partitions: int, ledger) -> None:
@@ -84,6 +90,9 @@ class Oracle:
         self.fates = Fates(ledger, partitions)
         self._masked = Masked()
         self.proposed = Proposed()
+        self.ranked = Ranked(partitions)
+        self.erased = Erased(partitions)
+        self.ends_before: tuple[int, ...] = (0,) * partitions
         self._appended: dict[object, int] = {}
         self.is_over = False
         self.gone_ms: int | None = None
@@ -110,6 +119,7 @@ class Oracle:
         other = Oracle(store, clock, len(self.records), ledger)
         other.fates = self.fates.copy(ledger)
         other._masked = self._masked.copy()
+        other.erased = self.erased.copy()
         ledger.oracles[self.manifest.head.log.log_id] = other
         other.records = [list(rows) for rows in self.records]
         other.manifest = self.manifest
@@ -159,6 +169,8 @@ class Oracle:
         self._written_ms.setdefault(path, self.clock.now_ms())
         if path.startswith(documents.COMMITS):
             self._committed(documents.version_of(path))
+        elif path.startswith(documents.RECEIPTS):
+            self.erased.receipt_written(self, path)
 
     def is_closed(self, version: int) -> bool:
         """Whether the version's block is closed."""
@@ -210,6 +222,9 @@ class Oracle:
         elif kind == documents.EDITS:
             needed = {e for v, e in self._edits.items() if not self.is_closed(v)}
             assert path not in needed, f"{path} is needed"
+        elif kind == documents.ERASURES:
+            name = documents.erasure_of(path)
+            self.erased.deleted(name, path, is_named=name in self.manifest.erasures)
         else:  # A proposal is never needed.
             known = documents.CLOCKS, documents.PROPOSALS
             assert path.startswith(known), f"{path} deleted"
@@ -238,11 +253,20 @@ class Oracle:
         assert age_ms >= AGE_MS - 2 * SKEW_MS, f"block {first} is closed, {age_ms} ms old"
 
     def keys_at(self, version: int, p: int) -> dict[bytes, int]:
-        """The last offset of each key of a partition at a version, tombstones too."""
-        seen = self.seen[version]
+        """The offset of the record of each key of a partition that wins at a version, tombstones
+        too: the last one, or the highest (`ranked`).
+        """
+        if rule := self.rule_at(version):
+            return self.ranked.winners(self, version, p, rule)
+        seen, dead = self.seen[version], self.erased.dead[p]
         fates, numbered = self.fates.of[p], enumerate(self.records[p][: seen.stable[p]])
         decided = ((o, row[0]) for o, row in numbered if o >= seen.starts[p] and not fates[o])
-        return {key: o for o, key in decided if key is not None}
+        there = ((o, key) for o, key in decided if dead.get(o, version + 1) > version)
+        return {key: o for o, key in there if key is not None}
+
+    def rule_at(self, version: int):
+        """How a version compares the records of a key; None: the last one wins."""
+        return rule_of(self._heads[version].config)
 
     def _snapshots(self) -> set[int]:
         return {h.snapshot.version for h in self._readable_heads() if h.snapshot is not None}
@@ -327,6 +351,7 @@ class Oracle:
             self._ledger.oracles[head.log.log_id] = self
             ended: set[int] = set()
         else:
+            self.ends_before = before.head.partitions.end
             ended = self._decide(version, before, edit)
             self._note_released(before, after)
         self._see(version, before, edit, ended)
@@ -427,10 +452,17 @@ class Oracle:
         bounds = zip(columns.start, map(self.fates.stable, range(len(rows))), strict=True)
         stable = tuple(max(both) for both in bounds)
         told = after.tombstones_removed
-        self.seen[version] = Seen(rows, columns.start, columns.end, stable, told)
+        pairs = after.orders_removed
+        self.seen[version] = Seen(rows, columns.start, columns.end, stable, told, pairs)
+        self.erased.committed(self, edit)
+        if before is not None:
+            self.ranked.see(self, before, after)
         for p in sorted(touched) if before is not None else ():
             self._check_partition(p, old.rows[p], rows[p])
+            self.erased.check_rows(p, rows[p])
             self._masked.check(self, p)
+            if rule := self.rule_at(version):
+                self.ranked.check(self, p, rule)
 
     def _rows(self, p: int) -> tuple[tuple[int, int], ...]:
         start = self.manifest.head.partitions.start[p]
@@ -450,11 +482,13 @@ class Oracle:
             rows = []
             piece = piece_of(p, chunk, chunk.base, chunk.next)
             for batch in read_pieces(self.store, [piece], columns=_COLUMNS):
-                columns = (column.to_pylist() for column in batch.columns)
-                for offset, name, value, horizon in zip(*columns, strict=True):
+                columns = (_plain(column).to_pylist() for column in batch.columns)
+                for offset, name, value, timestamp, headers, horizon in zip(*columns, strict=True):
                     assert self.records[p][offset] == (name, value), f"offset {offset} of {p}"
+                    self.ranked.note(p, offset, timestamp, headers)
                     rows.append((offset, NONE if horizon is None else horizon))
             self._chunk_rows[key] = tuple(rows)
+            self.erased.place(p, chunk)
         return self._chunk_rows[key]
 
     def _check_partition(self, p: int, old, new) -> None:
@@ -463,7 +497,7 @@ class Oracle:
         was, now = dict(old), dict(new)
         records, columns = self.records[p], self.manifest.head.partitions
         start, fates = columns.start[p], self.fates.of[p]
-        stable = self.fates.stable(p)
+        stable, rule = self.fates.stable(p), self.rule_at(self.newest)
         sealed = {}  # the last sealed record of each key
         for o in range(start, min(self.manifest.segments[p][-1].base, stable)):
             if not fates[o]:
@@ -472,7 +506,13 @@ class Oracle:
             if o < start or fates[o] == ABORTED:
                 continue
             assert fates[o] is None, f"offset {o} of {p} is gone, {fates[o]} is undecided"
-            if sealed.get(records[o][0], -1) <= o and records[o][0] is not None:
+            if self.erased.check_gone(p, o, self.newest):
+                continue
+            if rule is not None and records[o][0] is not None:
+                self.ranked.check_gone(self, p, o, rule)
+                if records[o][1] is None and o in self.ranked.gone[p]:
+                    self._check_expired(p, o, was[o])
+            elif sealed.get(records[o][0], -1) <= o and records[o][0] is not None:
                 self._check_expired(p, o, was[o])
         for o, horizon in was.items():
             kept = now.get(o, horizon)
@@ -484,6 +524,7 @@ class Oracle:
         self._check_keys(p, now)
 
     def _check_expired(self, p: int, o: int, horizon: int) -> None:
+        """A row may go as a tombstone whose time has come."""
         key, value = self.records[p][o]
         where = f"offset {o} of partition {p}"
         assert value is None, f"{where}, the last value of {key}, is gone"
@@ -513,3 +554,7 @@ class Oracle:
 def _paths(manifest: Manifest) -> set[str]:
     """The objects that a version needs, and their bitmaps that are files."""
     return {path for _, chunk in manifest.chunks() for path in chunk.files}
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column

@@ -14,8 +14,10 @@ import disk
 import keepers
 from limits import Patch, patching
 from planted_deals import DEAL_BUGS
+from planted_erasures import ERASURE_BUGS
 from planted_masks import MASK_BUGS
 from planted_mirrors import MIRROR_BUGS
+from planted_orders import ORDER_BUGS
 from planted_proposals import PROPOSAL_BUGS
 from planted_state import STATE_BUGS
 from world import BEGINNINGS, beginning
@@ -527,6 +529,8 @@ BUGS: dict[str, Callable[[Patch], None]] = {
     **MASK_BUGS,
     **MIRROR_BUGS,
     **PROPOSAL_BUGS,
+    **ORDER_BUGS,
+    **ERASURE_BUGS,
 }
 """By name."""
 

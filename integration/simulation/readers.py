@@ -5,6 +5,7 @@ right only where the oracle knows why: the version expired, the log start moved.
 """
 
 from actors import Actor
+from ranked import rule_of
 from records import PARTITIONS
 
 from clog.storage.errors import OffsetOutOfRangeError, VersionExpiredError
@@ -101,21 +102,27 @@ class Reader(_Reading):
 
 
 class Follower(_Reading):
-    """Reads on from where it was, and keeps the latest value of each key: a stream (S2, S41)."""
+    """Reads on from where it was, and keeps the latest value of each key: a stream (S2, S41); where
+    orders are compared, what has changed since, as a state table does (S57).
+    """
 
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
         self._followed: str | None = None
         self._version: int | None = None
         self._positions: dict[int, int] = {}
+        self._rule = None
         self._values: dict[tuple[int, bytes], bytes | None] = {}
 
     def act(self) -> None:
         log, newest = self.log, self.oracle.newest
         if self._followed != log.handle.standing.log_id:
             self._followed, self._version = log.handle.standing.log_id, None
+        rule = rule_of(log.handle.refresh().head.config)
+        if self._rule != rule:
+            self._rule, self._version = rule, None
         try:
-            batches = log.read(start=self._positions if self._version is not None else None)
+            batches = self._news()
         except OffsetOutOfRangeError as e:
             if self.oracle.is_over:
                 raise
@@ -131,6 +138,9 @@ class Follower(_Reading):
             return
         version, seen = manifest.version, self.oracle.seen[manifest.version]
         assert version >= newest, f"{version} is read when {newest} is there"
+        if self.oracle.rule_at(version) != rule:
+            self._version = None  # It was altered in between.
+            return
         if self._version is None:
             self._positions, self._values = dict(enumerate(seen.starts)), {}
         else:
@@ -143,19 +153,33 @@ class Follower(_Reading):
         except VersionExpiredError as e:
             self._check_expired(version, e)
             return
-        expected = expected_rows(self.oracle, version, self._positions)
+        found, expected = sorted(found), self._expected(version)
         assert found == expected, f"from {self._positions} of {version}: {found}, not {expected}"
         for p, _, key, value in found:
             self._values[p, key] = value
         self._version, self._positions = version, dict(enumerate(seen.stable))
         self._check_values(version)
 
+    def _news(self):
+        start = self._positions if self._version is not None else None
+        if self._rule is None:
+            return self.log.read(start=start)
+        return self.log.changes(self.log.start_offsets() if start is None else start).to_batches()
+
+    def _expected(self, version: int) -> list[tuple]:
+        made = expected_rows if self._rule is None else expected_changes
+        return made(self.oracle, version, self._positions)
+
     def _check_values(self, version: int) -> None:
         for p in range(PARTITIONS):
-            for key, offset in self.oracle.keys_at(version, p).items():
+            there = self.oracle.keys_at(version, p)
+            for key, offset in there.items():
                 value = self.oracle.records[p][offset][1]
                 known = self._values.get((p, key))
                 assert known == value, f"{key} of {p} at {version} is {value}, known as {known}"
+            gone = {k for k, at in self.oracle.erased.told[p].items() if at <= version}
+            left = [k for k in gone - there.keys() if self._values.get((p, k)) is not None]
+            assert not left, f"{left} of {p} are erased at {version}, and a follower has them"
 
 
 def rows_of(batches) -> list[tuple]:
@@ -185,14 +209,23 @@ def expected_rows(
 
 
 def expected_changes(oracle, version: int, starts) -> list[tuple]:
-    """The last record of each key from these offsets on, tombstones that are there, too."""
+    """The last record of each key from these offsets on, tombstones that are there, too; where
+    orders are compared, of the records that win those from there on.
+    """
+    if oracle.rule_at(version) is not None:
+        return sorted(
+            (p, offset, *oracle.records[p][offset])
+            for p, start in starts.items()
+            for offset in oracle.keys_at(version, p).values()
+            if offset >= start
+        )
     last = {(row[0], row[2]): row for row in expected_rows(oracle, version, starts)}
     return sorted(last.values())
 
 
 def expected_table(oracle, version: int, tip: int) -> list[tuple]:
-    """The last record of each key at a version, where it is no tombstone, and not below the log
-    start of the newest version that the reader knows (S36).
+    """The record of each key that wins at a version, where it is no tombstone, and not below the
+    log start of the newest version that the reader knows (S36).
     """
     return sorted(
         (p, offset, *oracle.records[p][offset])

@@ -1,4 +1,8 @@
-"""What is appended: a few batches of records, made once, of few keys, so that they meet."""
+"""What is appended: a few batches of records, made once, of few keys, so that they meet.
+
+Where orders are compared, each record has one, as its timestamp and in a header; two of a key have
+the same now and then.
+"""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -6,6 +10,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from clog.storage.config.log_config import LogConfig
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.objects.records import to_records
@@ -16,6 +21,9 @@ BATCHES = 48
 TIME_MS = 1_000_000_000_000
 """The timestamp of every record."""
 _KEYS = 5
+HEADER = "v"
+"""That of a record's order."""
+_ORDERS = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +42,13 @@ class Batch:
     object: DataObject
     data: bytes
 
-    def put(self, store, *, stamp: int, new_id) -> DataObject:
-        """Puts the object under a name of its own, as a task does."""
-        path = documents.data_path(stamp, new_id())
-        store.put(path, self.data)
-        return replace(self.object, path=path, stamp=stamp)
+    def put(self, log, *, stamp: int) -> DataObject:
+        """Puts the object under a name of its own, as a task of a log does."""
+        config = LogConfig.from_overrides(log.handle.recent().head.config)
+        path = documents.data_path(stamp, log.handle.ids.new_id())
+        log.handle.store.put(path, self.data)
+        facts = replace(self.object.facts, order_header=config.compaction_strategy_header)
+        return replace(self.object, path=path, stamp=stamp, facts=facts)
 
 
 class _Kept:
@@ -51,14 +61,19 @@ class _Kept:
 
 
 @cache
-def batches(*, parquet: bool) -> list[Batch]:
+def batches(*, parquet: bool, ordered: bool = False) -> list[Batch]:
     """The batches; made anew for each way to write objects (`limits`)."""
     del parquet
-    dice = SeededIds(1)
-    return [_batch(dice, i) for i in range(BATCHES)]
+    dice, orders = SeededIds(1), SeededIds(2) if ordered else None
+    return [_batch(dice, i, orders) for i in range(BATCHES)]
 
 
-def _batch(dice: SeededIds, number: int) -> Batch:
+def keys_named(*numbers: int) -> list[bytes]:
+    """The keys of these numbers."""
+    return [f"k{number}".encode() for number in numbers]
+
+
+def _batch(dice: SeededIds, number: int, orders: SeededIds | None) -> Batch:
     count = 1 + int(dice.uniform() * 4)
     partition = np.array([int(dice.uniform() * PARTITIONS) for _ in range(count)], np.int32)
     rows: dict[int, list[tuple]] = {}
@@ -68,6 +83,10 @@ def _batch(dice: SeededIds, number: int) -> Batch:
         value = None if dice.uniform() < 0.3 else f"{number}:{i}".encode()
         rows.setdefault(p, []).append((key, value))
         given.append({"key": key, "value": value, "timestamp": TIME_MS})
+        if orders is not None:
+            order = 1 + int(orders.uniform() * _ORDERS)
+            headers = [(HEADER, order.to_bytes(8, "big"))]
+            given[-1] |= {"timestamp": TIME_MS + order, "headers": headers}
     table, _ = to_records(given, now_us=0)
     kept = _Kept()
     writer = ObjectWriter(kept, stamp=0, new_id=dice.new_id, partitions=PARTITIONS)

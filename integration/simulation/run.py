@@ -3,7 +3,7 @@
 python integration/simulation/run.py --seed 7 [--trace]           # one, as it was
 python integration/simulation/run.py --seeds 1000 [--first 0]     # many
 python integration/simulation/run.py --seeds 100000 --state FILE  # many, in several sittings
-python integration/simulation/run.py --seeds 100000 --transactions  # those with several logs
+python integration/simulation/run.py --seeds 100000 --only transactions  # those with several logs
 python integration/simulation/run.py --planted [NAME] --seeds 2000
 python integration/simulation/run.py --seeds 200 --requests FOLDER  # one file of calls for each
 """
@@ -16,7 +16,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from batches import Tally, command, find, run_chunk, run_one
+from batches import KINDS, Tally, command, find, run_chunk, run_one
 from marks import missing, table
 from planted import BUGS, planted
 from world import World
@@ -38,7 +38,7 @@ def main() -> int:
     state = Path(args.state) if args.state else None
     tally = Tally.load(state, first=args.first)
     todo = range(tally.next, args.first + (args.seeds or 1000), CHUNK)
-    chunks = [(first, min(first + CHUNK, todo.stop), args.transactions) for first in todo]
+    chunks = [(first, min(first + CHUNK, todo.stop), args.only) for first in todo]
     with multiprocessing.get_context("spawn").Pool(args.processes, logging.disable, (50,)) as pool:
         for result in pool.imap(run_chunk, chunks):
             tally.add(result)
@@ -104,9 +104,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="print its calls")
     parser.add_argument("--seeds", type=int, help="run so many (1000)")
     parser.add_argument("--first", type=int, default=0, help="from this one on")
-    parser.add_argument(
-        "--transactions", action="store_true", help="only those with several logs: 2 of 10"
-    )
+    parser.add_argument("--only", choices=KINDS, help="only worlds that are made for this")
     parser.add_argument("--requests", metavar="FOLDER", help="write each seed's calls there")
     parser.add_argument("--state", help="a file that remembers what is done")
     parser.add_argument("--processes", type=int, default=1)

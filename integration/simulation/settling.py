@@ -1,18 +1,26 @@
 """The end of a world with several logs: all timeouts pass, somebody comes by, and nothing is left
-undecided that has a home; markers go, once passes have covered them twice, and tombstones.
+undecided that has a home; markers go, once passes have covered them twice, and tombstones. And of
+one in which keys were erased: each erasure has its receipt.
 """
 
+from functools import partial
+
 from disk import Clock
+from marks import ERASED
 
 from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.commit.handle import Handle
+from clog.storage.cuts import drop_cut
+from clog.storage.diagnostics.verify_erasure import Verifier
 from clog.storage.env import SeededIds
 from clog.storage.format.documents import NONE
 from clog.storage.transactions.several import finish_all
 
 _DAYS_MS = 3 * 24 * 3_600_000
 _HOURS_MS = 2 * 3_600_000
+_ROUND_MS = 26 * 3_600_000
+_ROUNDS_MAX = 6
 
 
 def settle(world) -> None:
@@ -37,6 +45,31 @@ def settle(world) -> None:
         for log, site in zip(logs, standing, strict=True):
             if not site.logs.standing.fates.open:
                 _clean(world, log, site.logs.standing)
+
+
+def settle_erasures(world, site) -> None:
+    """Rounds of a cleaner that nothing disturbs end each erasure, in a log that is quiet."""
+    oracle = site.logs.standing
+    site.disk.failed = _fail
+    if not oracle.erased.asked:
+        return
+    log = _opened(world, site)
+    for name in log.handle.refresh().head.cuts if len(world.sites) == 1 else ():
+        drop_cut(log.handle, name)
+    for _ in range(_ROUNDS_MAX):
+        if all(one.state == "done" for one in log.erasures()):
+            break
+        Cleaner(log).run_once()
+        world.clock.advance(_ROUND_MS)
+    left = [one for one in log.erasures() if one.state != "done"]
+    waits = oracle.fates.open or oracle.manifest.head.kept
+    assert not left or waits, f"{left} wait for nothing"
+    world.marks[ERASED] += len(oracle.erased.asked)
+    if world.parquet:
+        for one in log.erasures():
+            files = {f.path: partial(site.disk.get, f.path) for f in site.disk.list("")}
+            found = Verifier(files, one.receipt, world.secrets.get(one.id, "")).run()
+            assert found.problems == [], found.problems
 
 
 def _fail(failure: Exception) -> None:

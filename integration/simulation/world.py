@@ -14,8 +14,9 @@ The same seed makes the same calls: `World.digest` is the hash of all.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
+from types import MappingProxyType
 
 from actors import PlainWriter, Producer, Sink, Zombie, ZombieProducer
 from authors import Author, Dozer, Limiter, Successor
@@ -26,16 +27,25 @@ from cutters import Cutter
 from dealers import Dealer, Finisher, Hanging, ZombieDealer, ZombieFinisher
 from deals import Ledger
 from disk import Clock
+from erasers import Eraser, Holder, ZombieEraser
 from hosts import Host, ZombieHost
-from keepers import CleanerActor, Coalescer, Operator, Recreator, Sweeper, sweep
+from keepers import (
+    CleanerActor,
+    Coalescer,
+    Operator,
+    Recreator,
+    Sweeper,
+    ZombieCleaner,
+    sweep,
+)
 from limits import small_limits
 from marks import GHOST, MODES, points_of
 from mirrors import Mirror, Stranger, ZombieMirror
 from oracle import STRANGERS, Oracle
 from readers import Follower, Reader, expected_rows, expected_table, rows_of
-from records import PARTITIONS, TIME_MS, batches
+from records import HEADER, PARTITIONS, TIME_MS, batches
 from scheduler import Scheduler
-from settling import settle
+from settling import settle, settle_erasures
 from sites import Site
 from transactors import Transactor, ZombieTransactor
 
@@ -44,9 +54,10 @@ from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.log_info import GIVEN_OFFSETS, PROPOSALS, SUPERSEDED_ROWS
+from clog.storage.format.log_info import DEAD_ROWS, GIVEN_OFFSETS, PROPOSALS, SUPERSEDED_ROWS
 from clog_testing.faults import Fault, FaultKind
 
+EMPTY: Mapping[str, str] = MappingProxyType({})
 CALLS = 200
 """Store calls of a run, at least."""
 SPECIAL_EVERY = 10
@@ -69,6 +80,9 @@ MASKED_EVERY = 3
 """In one of so many, of each kind, the logs have masks of superseded rows (FORMAT.md §13)."""
 COMBINING_EVERY = 4
 """In one of so many, of each kind, writers may combine (FORMAT.md §21)."""
+ORDERED_EVERY = 5
+"""In one of so many, of each kind, orders are compared (FORMAT.md §15)."""
+ERASING_CALLS = 900
 PARQUET_EVERY = 64
 """One of so many seeds has real Parquet, and is verified as an operator would."""
 BEGINNINGS = 8
@@ -89,6 +103,8 @@ _WEIGHTS = (
     | {f"commit of {operation}": 12 for operation in ("coalesce", "trim", "retention")}
     | {f"commit of {operation}": 15 for operation in ("seal", "roll", "delete-records", "alter")}
     | {"commit of clean": 25, "X5": 8, "Z2 commit": 6, "Z2 abort": 6}
+    | {"E1": 15, "E2": 15, "E3": 25, "E4": 15, "E5": 25, "E6": 25}
+    | dict.fromkeys(("E7 request", "E7 receipt", "E7 commit"), 30)
     | dict.fromkeys(("X1", "X2", "X3 commit", "X3 abort", "X4", "Z1"), 4)
 )
 """How much likelier than a read a call at such a point is to go wrong: rare ones more."""
@@ -160,6 +176,23 @@ _AROUND_MIRRORS = (
     *("cleaner-1", "coalescer", "sweeper-1", "reader", "follower", "operator", "recreator"),
 )
 _AROUND_CLEANERS = ("plain", "cleaner-1", "cleaner-2")
+_AROUND_ERASERS = (
+    *(("eraser", Eraser, 100), ("eraser/zombie", ZombieEraser, 30)),
+    ("holder", Holder, 40),
+    ("plain", PlainWriter, 60),
+    *(("producer", Producer, 40), ("sink", Sink, 30), ("zombie", Zombie, 40)),
+    *(("zombie-producer", ZombieProducer, 30), ("job/1", Transactor, 20)),
+    *(("cleaner-1", CleanerActor, 100), ("cleaner-2", CleanerActor, 70)),
+    *(("cleaner/zombie", ZombieCleaner, 40), ("coalescer", Coalescer, 40)),
+    *(("sweeper-1", Sweeper, 50), ("reader", Reader, 60), ("follower", Follower, 60)),
+    ("operator", Operator, 40),
+)
+_REORDERED = {
+    *("plain", "producer", "zombie", "zombie-producer", "cleaner-1", "cleaner-2", "cleaner/zombie"),
+    *("coalescer", "sweeper-1", "sweeper-2", "reader", "follower", "operator"),
+    *("eraser", "eraser/zombie", "holder"),
+}
+"""Who bears that the strategy changes while others write."""
 _KEEPERS = (
     *(("cleaner-1", CleanerActor, 50), ("sweeper-1", Sweeper, 30), ("coalescer", Coalescer, 20)),
     *(("reader", Reader, 30), ("follower", Follower, 30), ("recreator", Recreator, 5)),
@@ -184,6 +217,9 @@ class World:
         is_fleeting: records are soon deleted, and readers sleep.
         is_calm: only the closing of blocks is disturbed.
         is_masked: its logs have masks, an older one from now on.
+        is_ordered: its log compares orders, an older one from now on.
+        is_erasing: keys are erased in its log.
+        secrets: of its erasures, by id.
         is_mirror: its log takes offsets.
         is_combining: writers may combine in its logs, older ones too from now on.
         late: creates that failed, and are done all the same when so few calls are left.
@@ -216,6 +252,9 @@ class World:
         self.fault_rate = (0, 1, 2, 5)[self.roll(4)]
         self.cast = [given for given in ROLES if self.roll(100) < given[2]] or [ROLES[0]]
         self.is_fleeting = self.is_calm = self.is_mirror = self.hides_names = False
+        self.is_ordered = begin is None or _can_be_ordered(begin)
+        self.is_ordered &= is_ordered(seed)
+        self.is_erasing, self.secrets = False, {}
         self.is_combining = seed // SPECIAL_EVERY % COMBINING_EVERY == 3
         self.is_masked = seed // SPECIAL_EVERY % MASKED_EVERY == 1
         self.pace, self.answers = (60, 8), 12
@@ -256,14 +295,9 @@ class World:
             AssertionError: a promise was broken.
         """
         with small_limits(parquet=self.parquet, answers=self.answers):
-            self.batches = batches(parquet=self.parquet)
+            self.batches = batches(parquet=self.parquet, ordered=self.is_ordered)
             for site in self.sites:
-                site.disk.observer, site.disk.failed = site.logs, self.scheduler.fail
-                clock, ids = Clock(self.clock, 0), SeededIds(self.seed + (site.number << 40))
-                if site.logs.standing is None:
-                    self.create_log(site, site.disk, clock, ids)
-                elif asked := self.features:
-                    Log.open(site.disk, clock=clock, ids=ids).upgrade(asked)
+                self._begin(site)
             for name, role, _ in self.cast:
                 off_ms = self.roll(240_000) - 120_000
                 if role.may_be_late and self._begun and self.roll(20) == 0:
@@ -278,22 +312,58 @@ class World:
                 settle(self)
             for site in self.sites:
                 if site.logs.is_stable:
+                    if self.is_erasing:
+                        settle_erasures(self, site)
                     self._check_end(site)
+
+    def _begin(self, site) -> None:
+        """Makes the log of a site, or has an older one go on as this world's logs are."""
+        site.disk.observer, site.disk.failed = site.logs, self.scheduler.fail
+        clock, ids = Clock(self.clock, 0), SeededIds(self.seed + (site.number << 40))
+        if site.logs.standing is None:
+            self.create_log(site, site.disk, clock, ids)
+        elif asked := self.features:
+            log = Log.open(site.disk, clock=clock, ids=ids)
+            log.upgrade(asked)
+            if self.is_ordered:
+                log.alter(self.order_config())
+        for name, sent in self.sequences.items() if self.is_ordered else ():
+            del sent[site.logs.standing.last_sequence(name) + 1 :]  # They have no orders.
+        if self.is_erasing:
+            site.disk.forget_strangers(STRANGERS)
 
     def create_log(self, site, store, clock, ids) -> None:
         """A new log, of any config; a stranger keeps files among its own."""
         features = [GIVEN_OFFSETS] if self.is_mirror else []
         config = self._config()
         log = Log.create(store, PARTITIONS, config, clock=clock, ids=ids, features=features)
-        for name in STRANGERS:
+        for name in () if self.is_erasing else STRANGERS:
             site.disk.put(f"{documents.folder_of(log.handle.standing.log_id)}/{name}", b"kept")
         if self.features:
             log.upgrade(self.features)
+        if self.is_ordered:
+            log.alter(self.order_config())
 
     @property
     def features(self) -> list[str]:
         """What its logs can do besides, older ones from now on."""
-        return [SUPERSEDED_ROWS] * self.is_masked + [PROPOSALS] * self.is_combining
+        asked = [SUPERSEDED_ROWS] * self.is_masked + [PROPOSALS] * self.is_combining
+        return asked + [DEAD_ROWS] * self.is_ordered
+
+    def order_config(self, known: Mapping[str, str] = EMPTY) -> dict[str, str | None]:
+        """How a log compares from now on; where some work by how it did, that changes for late
+        records alone.
+        """
+        late = ("keep", "drop")[self.roll(2)]
+        if known and not _REORDERED.issuperset(name for name, _, _ in self.cast):
+            return {"compaction.late": late}
+        by_header = self.roll(2) == 0
+        config = {"compaction.strategy": "timestamp", "compaction.late": late}
+        config |= dict.fromkeys(("compaction.strategy.header", "compaction.late.scope"))
+        if by_header:
+            named = {"compaction.strategy.header": HEADER, "compaction.late.scope": "log"}
+            config |= {"compaction.strategy": "header", **named}
+        return config
 
     def keep_house(self) -> None:
         """Everything that is due is done, and what is then, and in days."""
@@ -389,7 +459,7 @@ class World:
         self.clock.advance(_JUMPS_MS[self.roll(len(_JUMPS_MS))])
 
     def _config(self) -> dict[str, str]:
-        policy = _POLICIES[self.roll(len(_POLICIES))]
+        policy = "compact" if self.is_ordered else _POLICIES[self.roll(len(_POLICIES))]
         config = {
             "segment.bytes": str((100, 150, 250)[self.roll(3)]),
             "min.cleanable.dirty.ratio": "0",
@@ -449,8 +519,12 @@ def world_of(seed: int) -> World:
     # The older worlds have no real Parquet.
     is_mirror = kind == 6 and seed // SPECIAL_EVERY % 4 == 2
     begin = beginning(number) if number and not parquet and not is_mirror else None
-    if kind in SEVERAL or is_of_authors(seed):
-        made = _world_of_deals if kind in SEVERAL else _world_of_authors
+    made_for = (
+        (kind in SEVERAL, _world_of_deals),
+        (is_of_erasures(seed), _world_of_erasers),
+        (is_of_authors(seed), _world_of_authors),
+    )
+    if made := next((made for is_one, made in made_for if is_one), None):
         return made(seed, begin=begin, parquet=parquet)
     world = World(seed, parquet=parquet, begin=begin)
     if kind in (0, 4):
@@ -486,6 +560,22 @@ def world_of(seed: int) -> World:
     return world
 
 
+def is_ordered(seed: int) -> bool:
+    """Whether orders are compared in its world, if an older log that it goes on from can."""
+    is_asked = seed >= 0 and seed // SPECIAL_EVERY % ORDERED_EVERY == 4
+    return is_asked and seed % SPECIAL_EVERY != 6
+
+
+def is_of_erasures(seed: int) -> bool:
+    """Whether its world is made for erasures: days go by in some, others have several logs."""
+    kind, number = seed % SPECIAL_EVERY, seed // SPECIAL_EVERY
+    return (kind == 4 and number % 2 == 1) or (kind == SEVERAL[0] and number % 4 == 2)
+
+
+def _can_be_ordered(world: World) -> bool:
+    return "delete" not in world.sites[0].logs.standing.manifest.head.config["cleanup.policy"]
+
+
 def is_of_authors(seed: int) -> bool:
     """Whether its world is made for authors who combine."""
     return seed % SPECIAL_EVERY in (2, 7) and seed // SPECIAL_EVERY % 2 == 1
@@ -516,6 +606,17 @@ def _world_of_authors(seed: int, *, begin: World | None, parquet: bool) -> World
     return world
 
 
+def _world_of_erasers(seed: int, *, begin: World | None, parquet: bool) -> World:
+    """A world of erasures, in which days go by, and nobody leaves files of others in the log."""
+    world = World(seed, parquet=parquet, begin=begin)
+    world.cast = [given for given in _AROUND_ERASERS if world.roll(100) < given[2]]
+    world.hurry()
+    world.pace, world.scheduler.stay = (150, 3), (85, 95, 98)[world.roll(3)]
+    world.fault_rate = (0, 1, 1, 2)[world.roll(4)]
+    world.is_erasing, world.calls_left = True, ERASING_CALLS
+    return world
+
+
 def _world_of_deals(seed: int, *, begin: World | None, parquet: bool) -> World:
     """A world of several logs, and of transactions over them and visible ones."""
     world = World(seed, parquet=parquet, begin=begin, sites=SITES)
@@ -524,4 +625,7 @@ def _world_of_deals(seed: int, *, begin: World | None, parquet: bool) -> World:
     world.fault_rate = (0, 0, 1, 2)[world.roll(4)]
     world.calls_left = SEVERAL_CALLS
     world.pace = 250, (16, 40)[world.roll(2)]
+    if is_of_erasures(seed):
+        world.is_erasing, world.pace = True, (150, 8)
+        world.cast += [(f"eraser@{n}", Eraser, 100) for n in range(2)]
     return world

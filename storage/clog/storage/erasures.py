@@ -19,6 +19,7 @@ from clog.storage.diagnostics.erasures import pending_reason
 from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,
+    CommitConflictError,
     CommitStateUnknownError,
     InvalidInputError,
     StoreUnavailableError,
@@ -93,7 +94,8 @@ class Erasure:
 
 def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureRequest:
     """Does E1 and E2; see `Log.erase`."""
-    head = handle.refresh().head
+    known = handle.refresh()
+    head = known.head
     wanted = _distinct(keys, head)
     if notify and head.takes_offsets:
         raise InvalidInputError(
@@ -103,20 +105,21 @@ def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureReques
     head.log.check_writable(where=handle.store.url)
     new_id, store = handle.ids.new_id, handle.store
     erasure_id, secret = new_id(), new_id() + new_id()
+    hashes = keyed_hashes(secret, wanted)
     begun = Receipt(
         log_id=head.log.log_id,
         erasure=erasure_id,
         requested_ms=handle.clock.now_ms(),
-        keys=keyed_hashes(secret, list(wanted)),
+        keys=tuple(hashes),
         secret_sha256=secret_hash(secret),
     )
     paths = documents.begun_receipt_path(erasure_id), documents.erasure_path(erasure_id)
     try:
         store.put(paths[0], documents.encode("receipt", receipt_to_json(begun)))  # E1
-        store.put(paths[1], encode_request(list(wanted)))
+        store.put(paths[1], encode_request(list(hashes.values())))
         objects = _tombstones(handle, wanted) if notify else []
         with given_back(store, objects):
-            version = _request(handle, erasure_id, len(wanted), objects)  # E2
+            version = _request(handle, known, erasure_id, len(wanted), objects)  # E2
     except CommitStateUnknownError:
         raise  # The log may have it: what it needs stays, as it does after an interrupt.
     except ClogError:
@@ -174,11 +177,19 @@ def _highest_orders(handle: Handle, wanted: Mapping[bytes, Any], header: str) ->
     return highest
 
 
-def _request(handle: Handle, erasure_id: str, keys: int, objects: Sequence[DataObject]) -> int:
-    """Does E2; returns its version."""
+def _request(
+    handle: Handle, known: Commit, erasure_id: str, keys: int, objects: Sequence[DataObject]
+) -> int:
+    """Does E2; returns its version. ``known``: the newest version before E1."""
     append = AppendRequest(handle.store.url, objects, None, handle.writer_pages, handle.ids.uniform)
 
     def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
+        if known.version < tip.head.orphan_floor:
+            raise CommitConflictError(
+                f"the erasure of {handle.store.url} took too long: its request is from version"
+                f" {known.version}, below the orphan floor {tip.head.orphan_floor}, and may be"
+                " swept by now; ask again; nothing was changed"
+            )
         ends = dict(enumerate(tip.head.partitions.end))
         edit = append.prepare(tip, time_ms) if objects else Edit()
         assert isinstance(edit, Edit), "nobody's sequence is repeated"

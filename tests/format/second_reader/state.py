@@ -252,13 +252,15 @@ def check_erasures(state: State) -> None:
         need(bool(HEX32.fullmatch(name)), "17", "no id of an erasure")
         for number in ("version", "requested_ms", "keys"):
             integer(entry.get(number), "17")
-        steps = ("killed", "killed_ms", "gone", "rewritten", "rewritten_ms", "swept", "ids")
+        steps = ("killed", "killed_ms", "gone", "rewritten", "rewritten_ms", "swept")
         for number in steps:
             integer(entry.get(number, -1), "17", -1)
         for p, offset in [*entry.get("ends", {}).items(), *entry.get("told", {}).items()]:
             need(p.isdecimal() and p == str(int(p)), "17", f"no partition {p!r}")
             need(int(p) < len(state.partitions), "17", f"no partition {p}")
             integer(offset, "17")
+        for hashed in entry.get("ids", ()):
+            need(bool(re.fullmatch("[0-9a-f]{64}", hashed)), "17", f"no hash {hashed!r}")
         held = columns(entry["held"], "path p base next", "17") if "held" in entry else []
         for path, *numbers in held:
             safe_path(path)

@@ -87,7 +87,7 @@ _SEARCHED = (
 )
 _NOT_SEARCHED = (
     "what lies outside of the root: state tables' files, mirrors, exports, checkpoints, back-ups",
-    "names of writers, readers, transactions and cuts; ids says how many of them equal a key",
+    "names of writers, readers, transactions and cuts; ids has the hashes of keys that are one",
     "hashes of what an append brought, and of whole objects, in commits from before the request",
 )
 _AT_THE_ROOT = re.compile(
@@ -395,8 +395,10 @@ def _sweep(work: Work) -> None:
         _commit_entries(work, change)
 
 
-def _ids(work: Work, name: str) -> int:
-    """Returns how many names of writers, readers and cuts equal a key of the erasure."""
+def _ids(work: Work, name: str) -> tuple[str, ...]:
+    """Returns the keyed hashes of names of writers, readers and cuts that equal a key of the
+    erasure.
+    """
     handle, head = work.handle, work.head
     names = {*head.cuts, *(keep.name for keep in head.kept.values())}
     names |= {entry.name.id for entry in head.unended}
@@ -407,12 +409,15 @@ def _ids(work: Work, name: str) -> int:
         pages = handle.writer_pages
         return any(find_writer(pages, at.head, kind, text) for kind in _WRITER_KINDS)
 
-    count = 0
-    for key in _keys_of(work.store, name):
+    def is_name(key: bytes) -> bool:
         with suppress(UnicodeDecodeError):
             text = key.decode()
-            count += text in names or handle.with_pages(handle.tip, partial(is_writer, text))
-    return count
+            return text in names or handle.with_pages(handle.tip, partial(is_writer, text))
+        return False
+
+    begun, _ = read_receipt(work.store, documents.begun_receipt_path(name))
+    keys = zip(begun.keys, _keys_of(work.store, name), strict=True)
+    return tuple(hashed for hashed, key in keys if is_name(key))
 
 
 def _end(work: Work, name: str) -> bool:

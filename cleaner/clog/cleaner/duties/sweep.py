@@ -233,7 +233,7 @@ def sweep_orphans(
 
     forgotten = gone(_expired_readers(store, before_ms=old_ms))
     forgotten += gone(_old_proposals(handle, before_ms=old_ms))
-    forgotten += gone(_left_requests(handle, before_ms=old_ms))
+    forgotten += gone(_left_requests(handle, floor))
     left = gone([t for t in store.list_temporary("") if t.modified_ms < old_ms])
     others = sweep_other_logs(handle, before_ms=old_ms, dry_run=dry_run)
     strays = _sweep_strays(handle, before_ms=old_ms, dry_run=dry_run)
@@ -499,18 +499,19 @@ def _old_proposals(handle: Handle, *, before_ms: int) -> list[StoredObject]:
     ]
 
 
-def _left_requests(handle: Handle, *, before_ms: int) -> list[StoredObject]:
-    """Returns documents of erasures that were written before a time and that the log does not name:
-    of requests that were never made, perhaps its first one. One LIST.
+def _left_requests(handle: Handle, floor: int) -> list[StoredObject]:
+    """Returns documents of erasures that the log does not name, of requests that were never made,
+    perhaps its first one: those written before the version of the committed floor was, as no commit
+    upon one before that can name them any more. One LIST, and a GET where there are some.
     """
     known = handle.manifest().erasures
-    return [
+    left = [
         found
         for found in handle.store.list(documents.ERASURES)
-        if (name := documents.erasure_of(found.path)) is not None
-        and name not in known
-        and found.modified_ms < before_ms
+        if (name := documents.erasure_of(found.path)) is not None and name not in known
     ]
+    before_ms = written_ms(handle, handle.store, floor) if left else None
+    return [f for f in left if before_ms is not None and f.modified_ms < before_ms - SKEW_MS_MAX]
 
 
 def _expired_readers(store: Store, *, before_ms: int) -> list[StoredObject]:

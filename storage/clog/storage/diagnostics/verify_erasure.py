@@ -1,16 +1,14 @@
 """Verifies the receipt of an erasure: verify_erasure.py RECEIPT ROOT [--keys FILE] [--secret HEX]
 
-ROOT is the log's folder, or a URL that pyarrow knows. Every file under it must be of a kind that the
-format names, and is decoded whole; no byte may be left unexplained. With the request's secret (or
-$CLOG_ERASURE_SECRET) the keys of all records, and all texts, are compared with the receipt's keyed
-hashes; with the keys, one in a line, likewise, and raw bytes, inflated and decoded ones are searched
-for them, as words. Exit code 1: something was found; 2: neither secret nor keys were given, or wrong ones.
-It imports pyarrow, fastavro where there is an Iceberg view, and nothing else that is not Python's.
+ROOT is the log's folder, or a URL that pyarrow knows. Every file under it must be of a kind that the format
+names, and is decoded whole; no byte may be left unexplained. With the request's secret (or $CLOG_ERASURE_SECRET)
+the keys of all records, and all texts, are compared with the receipt's keyed hashes; with the keys, one in a line,
+likewise, and raw bytes, inflated and decoded ones are searched for them, as words. Exit code 1: something was found;
+2: neither secret nor keys were given, or wrong ones. It imports pyarrow, and fastavro for an Iceberg view.
 """
 import argparse, contextlib, hashlib, hmac, io, json, os, pathlib, re, stat, sys, zlib
-from itertools import accumulate, chain
+from itertools import accumulate
 import pyarrow as pa, pyarrow.compute as pc, pyarrow.fs as fs, pyarrow.parquet as pq
-
 I, V = "[0-9a-f]{32}", "[0-9]{20}"
 INSIDE = {
     "document": rf"commits/{V}\.json|snapshots/{V}\.json|blocks/{V}\.json|pages/{I}\.json|edits/{I}\.json"
@@ -19,32 +17,31 @@ INSIDE = {
     "rows": rf"data/{V}-{I}\.parquet", "bitmap": rf"data/{V}-{I}\.(?:dead|mask)",
     "plain": f"latest|reserve|clock-{I}", "puffin": rf"views/iceberg/{V}/{I}\.puffin",
     "vectors": rf"views/delta/{V}/deletion_vector_[0-9a-f-]{{36}}\.bin",
-    "avro": rf"views/iceberg/{V}/{I}-(?:data|deletes|list)\.avro",
-}
+    "avro": rf"views/iceberg/{V}/{I}-(?:data|deletes|list)\.avro"}
 OUTSIDE = {
     "document": "_clog/log", "plain": rf"\.probe-{I}|metadata/version-hint\.text",
     "lines": rf"_delta_log/(?:{V}\.json|_last_checkpoint)|metadata/v[0-9]+\.metadata\.json",
-    "table": rf"_delta_log/{V}\.checkpoint\.parquet",
-}
+    "table": rf"_delta_log/{V}\.checkpoint\.parquet"}
 FIELDS = frozenset("""
-aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed children
-chunks clog columns combined committed completed_ms config config_epoch content count covered create
-created_ms cuts dead dense drop earlier earlier_parent edit edit_at encoding end ends epoch erasure erasures
-expires_ms facts features fields first first_dirty first_ms footer forced foreign forget format from given
-gives_offsets gone head held hold_ms home home_url horizon horizon_max horizon_min horizons id ids index
-jitter_ms kept key key_type keys killed killed_ms kind last_field_id left level log log_id logs logs_at
-manifest mark marked markers mask masked masks max_ms members name next not_searched null_keys number object
-objects offset offsets older_writers oldest_readable operation order orders_removed orphan_floor outcome p
-pages parent participants partitioner partitions path pins positions positions_at previous query_id ranges
-reached reached_after read reason released replace requested_ms required reset_times rest rewritten
-rewritten_ms rolls row row_texts rows schema schema_id seal searched secret_sha256 seed segments sequence since since_ms
-snapshot sources stamp start started_ms state superseded swept time_ms time_zone timeout_ms told tombstones
-tombstones_removed transaction type uncleanable undecided unended unmarked until_ms up_to value version view
+aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed children chunks clog
+columns combined committed completed_ms config config_epoch content count covered create created_ms cuts dead dense
+drop earlier earlier_parent edit edit_at encoding end ends epoch erasure erasures expires_ms facts features fields
+first first_dirty first_ms footer forced foreign forget format from given gives_offsets gone head held hold_ms home
+home_url horizon horizon_max horizon_min horizons id ids index jitter_ms kept key key_type keys killed killed_ms kind
+last_field_id left level log log_id logs logs_at manifest mark marked markers mask masked masks max_ms members name
+next not_searched null_keys number object objects offset offsets older_writers oldest_readable operation order
+orders_removed orphan_floor outcome p pages parent participants partitioner partitions path pins positions positions_at
+previous query_id ranges reached reached_after read reason released replace requested_ms required reset_times rest
+rewritten rewritten_ms rolls row row_texts rows schema schema_id seal searched secret_sha256 seed segments sequence
+since since_ms snapshot sources stamp start started_ms state superseded swept time_ms time_zone timeout_ms told
+tombstones tombstones_removed transaction type uncleanable undecided unended unmarked until_ms up_to value version view
 write writer writers xxh3_128""".split())
 NAMED = {"config", "cuts", "foreign", "pins"}  # Objects whose names are data, beside numbers and ids.
+IDS = {"id", "name", "writers"}  # Where names of writers, transactions, readers and cuts stand.
 MOST = 1 << 30  # No stream, and no column of a row group, may be larger, nor have more rows than 2^24.
 CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 META = {*range(1, 8), 9, 10, 11, 12, 13, 16}  # Of a column in a footer; 1 and 2 of statistics repeat 5 and 6.
+PLAIN = {"store_schema": False, "use_dictionary": False, "compression": "none", "data_page_size": MOST}
 COLUMNS = {"key", "value", "headers", "timestamp", "offset", "delete_horizon"}
 SEARCHED_MIN = 6  # A shorter key is found by chance in raw bytes; it is compared where all is decoded.
 M, P32_2 = (1 << 64) - 1, 0x85EBCA77
@@ -54,26 +51,21 @@ S = bytes.fromhex(
     "b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
     "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb"
     "170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e")
-
-class Unexplained(Exception):
-    """A byte that the format does not explain, or one of an erased key."""
+class Unexplained(Exception): pass  # A byte that the format does not explain, or one of an erased key.
 def need(condition, what):
-    if not condition:
-        raise Unexplained(what)
+    if not condition: raise Unexplained(what)
 w = lambda data, at, size=8: int.from_bytes(data[at:at + size], "little")
 swapped = lambda number, size: int.from_bytes(number.to_bytes(size, "little"), "big")
 fold = lambda a, b: (a * b & M) ^ (a * b >> 64)
 def spread(h, *steps):
-    for shift, prime in steps or ((37, 0x165667919E3779F9),):
-        h = (h ^ h >> shift) * prime & M
+    for shift, prime in steps or ((37, 0x165667919E3779F9),): h = (h ^ h >> shift) * prime & M
     return h ^ h >> 32
 def mixed(d, at, key, seed):
     return fold(w(d, at) ^ (w(S, key) + seed & M), w(d, at + 8) ^ (w(S, key + 8) - seed & M))
 def mixed_in(lo, hi, d, i, j, key, seed):
     lo = (lo + mixed(d, i, key, seed) & M) ^ (w(d, j) + w(d, j + 8) & M)
     return lo, (hi + mixed(d, j, key + 16, seed) & M) ^ (w(d, i) + w(d, i + 8) & M)
-def upper_hash(d, seed):
-    """The upper 64 bits of XXH3-128 of up to 240 bytes; key indexes have parts of them."""
+def upper_hash(d, seed):  # The upper 64 bits of XXH3-128 of up to 240 bytes; key indexes have parts of them.
     n = len(d)
     if n < 4:
         low = swapped(d[0] << 16 | d[n >> 1] << 24 | d[-1] | n << 8 if n else 0, 4)
@@ -102,8 +94,7 @@ def upper_hash(d, seed):
 def varint(d, at):
     end = next(i for i in range(at, at + 10) if d[i] < 128) + 1
     return sum((d[i] & 127) << 7 * (i - at) for i in range(at, end)), end
-def thrift(d, at, kind=12):
-    """A value in Thrift's compact form, a struct as a dict; and where it ends."""
+def thrift(d, at, kind=12):  # A value in Thrift's compact form, a struct as a dict; and where it ends.
     if kind in {4, 5, 6}:
         number, at = varint(d, at)
         return number >> 1 ^ -(number & 1), at
@@ -129,14 +120,12 @@ def thrift(d, at, kind=12):
 def octets_in(tree):  # The texts in Thrift: names, statistics.
     inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
     return [tree] if isinstance(tree, bytes) else [octets for one in inner for octets in octets_in(one)]
-def vector(d):
-    """Goes through a deletion vector, and returns where it ends: its length, a bitmap, its sum."""
+def vector(d):  # Goes through a deletion vector, and returns where it ends: its length, a bitmap, its sum.
     end = 4 + int.from_bytes(d[:4], "big")
     need(w(d, 4, 4) == 1681511377, "no deletion vector")
     need(d[end:end + 4] == zlib.crc32(d[4:end]).to_bytes(4, "big"), "a vector with another sum")
     return end + 4
-def canonical(array):
-    """The canonical bytes of keys (FORMAT.md, section 12.3)."""
+def canonical(array):  # The canonical bytes of keys (FORMAT.md, section 12.3).
     kind, t = array.type, pa.types
     if t.is_struct(kind):
         loose = [t.is_string(field.type) or t.is_binary(field.type) for field in kind]
@@ -149,16 +138,14 @@ def canonical(array):
     values, size, sign = array.to_pylist(), 8, 1 << 63
     if t.is_decimal(kind):
         values, size, sign = [None if v is None else int(v.scaleb(kind.scale)) for v in values], 16, 1 << 127
-    if t.is_boolean(kind) or t.is_unsigned_integer(kind):
-        size, sign = 1 if t.is_boolean(kind) else 8, 0
+    if t.is_boolean(kind) or t.is_unsigned_integer(kind): size, sign = 1 if t.is_boolean(kind) else 8, 0
     return [v.encode() if isinstance(v, str) else v if v is None or isinstance(v, bytes)
             else (int(v) + sign).to_bytes(size, "big") for v in values]
 def content(path):
     need(stat.S_ISREG(os.lstat(path).st_mode), "a link, a pipe, or another thing that is no file")
     return pathlib.Path(path).read_bytes()
 def refused(error): raise error
-def files_under(root):
-    """What reads each file of a folder, or of a URL that pyarrow knows, by its path."""
+def files_under(root):  # What reads each file of a folder, or of a URL that pyarrow knows, by its path.
     if not re.match("[a-z][a-z0-9+.-]+://", root):
         found = [os.path.join(folder, name) for folder, inner, names in os.walk(root, onerror=refused)
                  for name in (*names, *(n for n in inner if os.path.islink(os.path.join(folder, n))))]
@@ -167,9 +154,7 @@ def files_under(root):
     found = disk.get_file_info(fs.FileSelector(top, recursive=True))
     read = lambda path: lambda: disk.open_input_stream(path, compression=None).read()
     return {f.path[len(top):].lstrip("/"): read(f.path) for f in found if f.type != fs.FileType.Directory}
-
-class Verifier:
-    """`problems` says what is wrong, `later` counts records of erased keys after the request."""
+class Verifier:  # `problems` says what is wrong, `later` counts records of erased keys after the request.
     def __init__(self, files, receipt, secret="", keys=()):
         self.files, self.receipt, self.secret, self.keys = files, receipt, bytes.fromhex(secret), {*keys}
         self.hashes = {bytes.fromhex(text) for text in receipt["keys"]}
@@ -177,21 +162,21 @@ class Verifier:
             raise ValueError("this is not the secret of this receipt")
         words = [word for key in keys if len(key) >= SEARCHED_MIN for word in (key, key.hex().encode())]
         form = rb"(?<![\w-])(?:%s)(?![\w-])" % b"|".join(map(re.escape, words))
-        self.searched = re.compile(form).search if words else lambda _: None
-        self.problems, self.places, self.marked, self.seed, self.is_there = [], {}, {}, 0, False
+        self.searched = re.compile(form).findall if words else lambda _: ()
+        self.problems, self.places, self.marked, self.names, self.seed, self.is_there = [], {}, {}, set(), 0, False
         self.seen = self.records = self.later = 0
-    def run(self):
-        """Documents first: they say which offsets rows have."""
+    def run(self):  # Documents first: they say which offsets rows have.
         folder, kinds = f"_clog/{self.receipt['log_id']}/", []
         for path in sorted(self.files):
             names, name = (INSIDE, path[len(folder):]) if path.startswith(folder) else (OUTSIDE, path)
             kind = next((k for k, form in names.items() if re.fullmatch(form, name)), None)
             kinds += [(kind, path, name)] if kind else []
-            self.problems += [] if kind else [f"{path}: a file of no kind that the format names"]
+            made = ", left by a writer that died: a sweep takes it a day later" if path.endswith(".tmp") else ""
+            self.problems += [] if kind else [f"{path}: a file of no kind that the format names{made}"]
         for kind, path, name in sorted(kinds, key=lambda one: one[0] in {"rows", "bitmap"}):
             try:
-                self.search(data := self.files[path]())
-                getattr(self, kind)(data, name)
+                getattr(self, kind)(data := self.files[path](), name)
+                self.search(data, names=self.names if kind == "document" else ())
                 self.seen += 1
             except Exception as e:
                 said = "" if isinstance(e, Unexplained) else f"cannot be decoded: {type(e).__name__}: "
@@ -200,27 +185,32 @@ class Verifier:
         return self
     def is_key(self, data):
         return data in self.keys or bool(self.secret) and hmac.digest(self.secret, data, "sha256") in self.hashes
-    def search(self, data, whole=False):
-        need(not self.searched(data) and not (whole and self.is_key(data)), "it holds an erased key")
-    def inflated(self, data, bits=15):
+    def is_name(self, data):  # Whether the receipt lists it; without the secret only their number is known.
+        ids, hashed = self.receipt.get("ids", ()), hmac.digest(self.secret, data, "sha256").hex()
+        self.names.add(data)
+        return hashed in ids if self.secret else len(self.names) <= len(ids)
+    def search(self, data, whole=False, names=()):
+        need({*self.searched(data)} <= {*names} and not (whole and self.is_key(data)), "it holds an erased key")
+    def inflated(self, data, bits=15, is_text=False):  # Names in a text are known once it is read.
         stream = zlib.decompressobj(bits)
         made = stream.decompress(data, MOST)
         tails = {b"", zlib.adler32(made).to_bytes(4, "big")[:3] if bits < 0 else b""}  # fastavro leaves it.
         need(not stream.unconsumed_tail, "a stream of zlib that is longer than any may be")
         need(stream.eof and stream.unused_data in tails, "bytes behind a stream of zlib")
-        self.search(made, whole=True)
+        is_text or self.search(made, whole=True)
         return made
     def document(self, data, name):
         line, _, stored = data.partition(b"\n")
         head = self.json(line)
         need(head["bytes"] == len(stored) and head["clog"] in name + " receipt", "no such document")
-        value = self.json(self.inflated(stored) if head["encoding"] == "json+zlib" else stored)
+        text = self.inflated(stored, is_text=True) if head["encoding"] == "json+zlib" else stored
+        value = self.json(text)
+        self.search(text, names=self.names)
         if value.get("erasure") == self.receipt["erasure"] and "number" in value:
             self.is_there = True
             need(value == self.receipt, "the log's receipt is another")
         self.note(value)
-    def json(self, text, known=True):
-        """What JSON says that has no blanks, no name twice, and no unknown one."""
+    def json(self, text, known=True):  # What JSON says that has no blanks, no name twice, and no unknown one.
         value = json.loads(text)
         forms = [json.dumps(value, separators=s, ensure_ascii=a) for s in ((",", ":"), None) for a in (0, 1)]
         need(text.decode() in forms, "JSON that is written otherwise")
@@ -230,7 +220,9 @@ class Verifier:
         if isinstance(value, (str, bytes)):
             is_hex = isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2})+", value)
             texts = [value.encode() if isinstance(value, str) else value, *([bytes.fromhex(value)] if is_hex else [])]
-            need(not any(map(self.is_key, texts)), "it holds an erased key")
+            is_name = known and name in IDS and self.is_key(texts[0])
+            need(not is_name or self.is_name(texts[0]), "a name that is an erased key and came later: erase anew")
+            need(is_name or not any(map(self.is_key, texts)), "it holds an erased key")
             need(name != "bits" or self.inflated(texts[-1]), "no bitmap")
             with contextlib.suppress(ValueError):  # Statistics of Delta and schemas of Avro are JSON in a text.
                 self.walk(json.loads(texts[0]) if texts[0][:1] in {b"{", b"["} else ())
@@ -238,16 +230,13 @@ class Verifier:
             for field, one in value.items():
                 is_named = field in FIELDS or name in NAMED or re.fullmatch("[0-9]+|[0-9a-f]{32}", str(field))
                 need(not known or is_named, f"an unknown field {field!r}")
-                self.walk(field)
+                self.walk(field, "name" if name == "cuts" else "", known)
                 self.walk(one, field, known)
-        elif isinstance(value, (list, tuple)):
-            [self.walk(one, name, known) for one in value]
-    def note(self, value):
-        """Notes which offsets the rows of objects have, and how many bits bitmaps have."""
+        elif isinstance(value, (list, tuple)): [self.walk(one, name, known) for one in value]
+    def note(self, value):  # Notes which offsets the rows of objects have, and how many bits bitmaps have.
         for one in value.values() if isinstance(value, dict) else value:
             self.note(one) if isinstance(one, (dict, list)) else None
-        if not isinstance(value, dict):
-            return
+        if not isinstance(value, dict): return
         self.seed = int(value.get("seed", f"{self.seed:x}"), 16)
         if "rows" in value and str(value.get("path")).endswith((".dead", ".mask")):
             self.marked[value["path"]] = value["rows"]
@@ -276,8 +265,7 @@ class Verifier:
         need(bits == self.marked.get(name, bits), "bits that nobody names")
     def vectors(self, data, _, at=1):
         need(data[0] == 1, "no file of deletion vectors")
-        while at < len(data):
-            at += vector(data[at:])
+        while at < len(data): at += vector(data[at:])
     def puffin(self, data, _, at=4):
         start = len(data) - 16 - w(data, len(data) - 12, 4)
         magic = {data[:4], data[-4:], data[start:start + 4]}
@@ -303,16 +291,15 @@ class Verifier:
         end = len(data) - 8 - w(data, len(data) - 8, 4)
         need(self.pages(data, own=False) == end, "bytes behind the pages")
         self.walk(pq.read_table(io.BytesIO(data)).to_pylist())
-    def pages(self, data, own=True):
-        """Goes through all pages of a Parquet file, and returns where they end."""
-        size, at = w(data, len(data) - 8, 4), 4
+    def pages(self, data, own=True):  # Goes through all pages of a Parquet file, and returns where they end.
+        size, at, self.laid = w(data, len(data) - 8, 4), 4, []
         need(data[:4] == data[-4:] == b"PAR1", "no Parquet file")
         tree, end = thrift(data[-8 - size:-8], 0)
         need(end == size and (not own or tree.keys() <= {1, 2, 3, 4, 6, 7}), "a footer with more than it may have")
         self.walk(octets_in(tree))
         for group, meta in ((group, column[3]) for group in tree[4] for column in group[1]):
             need(at == min(meta.get(11) or meta[9], meta[9]), "bytes between pages")
-            stats, end, rows, most = meta.get(12, {}), at + meta[7], 0, MOST
+            stats, end, rows, most, laid = meta.get(12, {}), at + meta[7], 0, MOST, []
             same = meta.keys() <= META and all(stats.get(i, stats.get(i + 4)) == stats.get(i + 4) for i in (1, 2))
             need(not own or same, "a footer with more than it may have")
             while at < end:
@@ -323,8 +310,12 @@ class Verifier:
                 need(not own or header[1] != 2, "a dictionary, of which rows may have no part")
                 rows += header.get(5, second or {1: 0})[1]
                 begin = start + second.get(5, 0) + second.get(6, 0)
-                if self.keys and meta[4] in CODECS and second.get(7, True) and begin < at:
-                    self.search(pa.decompress(data[begin:at], header[2] + start - begin, CODECS[meta[4]]))
+                if meta[4] in CODECS and second.get(7, True) and begin < at and (own or self.keys):
+                    made = pa.decompress(data[begin:at], header[2] + start - begin, CODECS[meta[4]])
+                    self.search(made)
+                else: made = data[begin:at]
+                laid.append((header.get(5, {1: 0, 2: 0}), made))
+            self.laid.append(laid)
             need(at == end, "bytes between pages")
             is_flat = not {b"list", b"key_value"} & {*meta[3]}
             need(rows == meta[5] and (not is_flat or rows == group[3] <= 1 << 24), "pages with other rows")
@@ -335,9 +326,9 @@ class Verifier:
         need(set(file.schema_arrow.names) <= COLUMNS, "a column that the format does not name")
         for number in range(file.num_row_groups):
             group = file.read_row_group(number)
-            for chunk in chain(*(column.chunks for column in group.columns)) if self.keys else ():
-                [self.search(buffer or b"") for buffer in chunk.buffers()]
-            self.statistics(file.metadata.row_group(number), group)
+            stated = file.metadata.row_group(number)
+            self.statistics(stated, group)
+            self.written_anew(stated, group, self.laid[number * stated.num_columns:])
             fresh = [key for chunk in group.column("key").chunks for key in canonical(chunk)]
             for i in (i for i, key in enumerate(fresh) if key is not None and self.is_key(key)):
                 given = group.column("offset")[i].as_py() if "offset" in group.column_names else None
@@ -356,12 +347,24 @@ class Verifier:
         for column in map(stated.column, range(stated.num_columns)):
             name, *path = column.path_in_schema.split(".")
             stats, values = column.statistics, group.column(name).combine_chunks()
-            if stats is None or not stats.has_min_max or {"list", "key_value"} & {*path}:
-                continue
-            for field in path:
-                values = pc.struct_field(values, field)
+            if stats is None or not stats.has_min_max or {"list", "key_value"} & {*path}: continue
+            for field in path: values = pc.struct_field(values, field)
             ends = pc.min_max(values).as_py()
             need([stats.min, stats.max] == [*ends.values()], "statistics of a value that no row has")
+    def written_anew(self, stated, group, laid):  # Each page is what its rows make, and nothing more.
+        paths = [stated.column(i).path_in_schema.split(".") for i in range(stated.num_columns)]
+        for i, (path, pages) in enumerate(zip(paths, laid)):
+            leaf, row = sum(one[0] == path[0] for one in paths[:i]), 0
+            knows = len(pages) == 1 or not {"list", "key_value"} & {*path}  # Where the rows of a page end.
+            for header, made in pages if knows else ():
+                rows, sink = group.select(path[:1]).slice(row, header[1]), pa.BufferOutputStream()
+                how = {".".join(path): "DELTA_BINARY_PACKED"} if header[2] == 5 else None
+                pq.write_table(rows, sink, column_encoding=how, write_statistics=1 in header[5], **PLAIN)
+                data = sink.getvalue().to_pybytes()
+                at = pq.read_metadata(pa.BufferReader(data)).row_group(0).column(leaf).data_page_offset
+                (fresh, start), row = thrift(data, at), row + header[1]
+                is_same = fresh[5] == header and data[start:start + fresh[3]] == made
+                need(is_same, "bytes in a page that its values do not need")
     def index(self, data, keys, at=17, row=0):  # Each hash must be that of a key in its rows.
         need(not data or data[16] == 1, "an index of another version, or bytes behind the pages")
         while at < len(data):
@@ -379,8 +382,7 @@ class Verifier:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    for name in ("receipt", "root", "--keys"):
-        parser.add_argument(name)
+    for name in ("receipt", "root", "--keys"): parser.add_argument(name)
     parser.add_argument("--secret", default=os.environ.get("CLOG_ERASURE_SECRET", ""))
     given = parser.parse_args()
     try:
@@ -392,9 +394,7 @@ def main():
         parser.error(f"the receipt, the keys, the secret or the folder cannot be read: {e}")
     found.run()
     sys.stdout.reconfigure(errors="backslashreplace")
-    print(*found.problems, f"{found.seen} files and {found.records} records are sound;"
-          f" {found.later} records of these keys came later", sep="\n")
+    print(*found.problems, f"{found.seen} files and {found.records} records are sound; {found.later} records of"
+          f" these keys came later; {len(found.names)} names that the receipt lists are such keys", sep="\n")
     return 1 if found.problems else 0 if keys or given.secret else 2
-
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__": sys.exit(main())

@@ -7,7 +7,7 @@ what is left when it has gone is the *receipt*.
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any, Final
 
@@ -40,6 +40,10 @@ KEYS_MAX: Final = 100_000
 _SECRET_BYTES: Final = 32
 
 
+_HASH = checked(TEXT, lambda text: len(bytes.fromhex(text)) == _SECRET_BYTES, "a keyed hash")
+_HASHES: Final = listed(_HASH)
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """A chunk of an object that held a row of the keys; -1 for an object without one."""
@@ -65,7 +69,7 @@ class ErasureEntry:
     rewritten: OrNone = NONE
     rewritten_ms: OrNone = NONE
     swept: OrNone = NONE
-    ids: OrNone = NONE
+    ids: Annotated[tuple[str, ...], _HASHES] = ()
     held: Annotated[tuple[Held, ...], columns(Held)] = ()
     reason: Annotated[str, TEXT] = ""
 
@@ -116,7 +120,6 @@ ERASURES_GIVEN: Final = table(HEX, maybe(record(ErasureEntry)))
 
 _KEYS = listed(checked(TEXT, lambda text: bytes.fromhex(text) is not None, "a key in hex"))
 _OBJECTS = listed(pair(PATH, seq(PATH), INT))
-_HASH = checked(TEXT, lambda text: len(bytes.fromhex(text)) == _SECRET_BYTES, "a keyed hash")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +129,7 @@ class Receipt:
     log_id: Annotated[str, HEX]
     erasure: Annotated[str, HEX]
     requested_ms: Natural
-    keys: Annotated[tuple[str, ...], listed(_HASH)]
+    keys: Annotated[tuple[str, ...], _HASHES]
     secret_sha256: Annotated[str, _HASH]
     number: OrNone = NONE
     previous: Annotated[str | None, maybe(TEXT), KEPT] = None
@@ -135,7 +138,7 @@ class Receipt:
     oldest_readable: OrNone = NONE
     ends: Offsets = field(default_factory=dict)
     objects: Annotated[tuple[tuple[str, tuple[str, ...], int], ...], _OBJECTS] = ()
-    ids: OrNone = NONE
+    ids: Annotated[tuple[str, ...], _HASHES] = ()
     searched: Annotated[tuple[str, ...], listed(TEXT)] = ()
     not_searched: Annotated[tuple[str, ...], listed(TEXT)] = ()
 
@@ -143,10 +146,10 @@ class Receipt:
 _RECEIPT = record(Receipt)
 
 
-def keyed_hashes(secret: str, keys: list[bytes]) -> tuple[str, ...]:
-    """Returns the keyed hash of each key, in an order that tells nothing."""
-    made = (hmac.new(bytes.fromhex(secret), key, hashlib.sha256).hexdigest() for key in keys)
-    return tuple(sorted(made))
+def keyed_hashes(secret: str, keys: Iterable[bytes]) -> dict[str, bytes]:
+    """Returns the keys by their keyed hashes, in the order of these, which tells nothing."""
+    made = {hmac.digest(bytes.fromhex(secret), key, "sha256").hex(): key for key in keys}
+    return dict(sorted(made.items()))
 
 
 def secret_hash(secret: str) -> str:

@@ -32,7 +32,8 @@ from clog.storage.objects.reader import TAIL_BYTES
 pytest.importorskip("pyroaring")
 pytest.importorskip("fastavro")
 DAY_MS = 86_400_000
-KEY = b"alice-of-wonderland"
+KEY, NAME = b"alice-of-wonderland", b"walrus-and-carpenter"
+"""The second names a producer and a reader, too."""
 SCRIPT = Path(sys.modules[Verifier.__module__].__file__)
 
 
@@ -47,12 +48,14 @@ def erased(tmp_path_factory):
     rows = [{"key": f"user-{i:05}", "value": bytes(500)} for i in range(3_000)]
     rows.append({"key": KEY, "value": "x", "headers": [("h", b"y")]})
     log.append(rows, producer=("p", 1))
+    log.append([{"key": NAME, "value": "x"}], producer=(NAME.decode(), 1))
     for i in range(60):
         log.append([{"key": f"user-{i:05}", "value": str(i)}])
-    log.reader("billing").commit({0: 3})
+    for name in ("billing", NAME.decode()):
+        log.reader(name).commit({0: 3})
     for name in ("delta", "iceberg"):
         log.publish(name)
-    request = log.erase([KEY])
+    request = log.erase([KEY, NAME])
     cleaner = Cleaner(log)
     for _ in range(7):
         cleaner.run_once()
@@ -79,9 +82,10 @@ def test_an_erased_log_is_sound(erased):
     """S60: every file is read, views, indexes and bitmaps among them, and nothing is found, with
     the secret or with the keys.
     """
-    for given in ({}, {"secret": "", "keys": [KEY]}):
+    for given in ({}, {"secret": "", "keys": [KEY, NAME]}, {"keys": [KEY, NAME]}):
         found = verified(erased[0], erased, **given)
         assert found.problems == []
+        assert found.names == {NAME}
         assert found.records >= 3_002
         assert found.seen == sum(path.is_file() for path in erased[0].rglob("*"))
     assert any(".puffin" in path.name for path in erased[0].rglob("*"))
@@ -335,6 +339,55 @@ def in_statistics_of_delta(root):
     path.write_text(f"{path.read_text()}{line}\n")
 
 
+def an_orphan_of(root, table, **options):
+    """A data object that nobody refers to, and its path."""
+    sink = pa.BufferOutputStream()
+    options |= {"use_dictionary": False, "store_schema": False, "compression": "none"}
+    pq.write_table(table, sink, write_statistics=False, **options)
+    path = folder(root) / f"data/{0:020d}-{'a' * 32}.parquet"
+    path.write_bytes(with_sum(sink.getvalue().to_pybytes()))
+    return path
+
+
+ROWS = pa.table(
+    {
+        "key": pa.array([b"bob"] * 3, pa.binary()),
+        "value": pa.array([b"1", b"2", b"3alice"], pa.binary()),
+        "timestamp": pa.array([0, 1, 9], pa.timestamp("us", "UTC")),
+    }
+)
+
+
+def behind_the_values_of_a_page(root):
+    """The last value is said to be shorter than it is."""
+    path = an_orphan_of(root, ROWS)
+    path.write_bytes(path.read_bytes().replace(b"\x06\0\0\x003alice", b"\x01\0\0\x003alice"))
+    assert pq.read_table(path)["value"].to_pylist() == [b"1", b"2", b"3"]
+
+
+def in_the_padding_of_a_page(root):
+    """Numbers are packed 32 at a time, however few there are."""
+    path = an_orphan_of(root, ROWS, column_encoding={"timestamp": "DELTA_BINARY_PACKED"})
+    column = pq.read_metadata(path).row_group(0).column(2)
+    end = column.data_page_offset + column.total_compressed_size
+    data = path.read_bytes()
+    path.write_bytes(data[: end - 5] + b"alice" + data[end:])
+    assert pq.read_table(path) == ROWS
+
+
+def in_statistics_of_a_page(root):
+    """Its header says what its rows do not."""
+    table = ROWS.set_column(1, "value", pa.array([b"1", b"2", b"3"], pa.binary()))
+    sink = pa.BufferOutputStream()
+    options = {"use_dictionary": False, "store_schema": False, "compression": "none"}
+    pq.write_table(table, sink, write_statistics=["timestamp"], **options)
+    data = sink.getvalue().to_pybytes()
+    at = data.index((9).to_bytes(8, "little"))
+    (folder(root) / f"data/{0:020d}-{'a' * 32}.parquet").write_bytes(
+        with_sum(data[:at] + b"alice\0\0\0" + data[at + 8 :])
+    )
+
+
 def in_a_page_of_no_row(root):
     """A second page, where the footer says that there is one row."""
     path = objects(root)["small"]
@@ -418,13 +471,16 @@ PLANTED = {
     in_a_vector: "",
     in_a_manifest: "",
     in_an_unknown_file: "a file of no kind",
-    in_a_temporary_file: "a file of no kind",
+    in_a_temporary_file: "left by a writer that died: a sweep takes it a day later",
     in_a_folder_of_another_log: "a file of no kind",
     in_another_receipt: "the log's receipt is another",
     in_an_inline_bitmap: "an erased key",
     as_a_bitmap: "an erased key",
     as_a_number: "another content",
     in_statistics_of_delta: "an erased key",
+    behind_the_values_of_a_page: "bytes in a page that",
+    in_the_padding_of_a_page: "bytes in a page that",
+    in_statistics_of_a_page: "bytes in a page that",
     in_a_page_of_no_row: "pages with other rows",
     behind_the_rows_of_a_block: "bytes behind the records",
     in_a_page_of_negative_size: "a page of no possible size",
@@ -453,6 +509,30 @@ def test_what_is_planted_makes_it_fail(erased, copied, plant, monkeypatch):
     (found,) = verified(copied, erased).problems
     assert found.startswith(changed[0])
     assert PLANTED[plant] in found
+
+
+def test_names_that_the_receipt_does_not_list_make_it_fail(erased, copied):
+    """H-E10: one that came later can be told from those the receipt lists; a key that is listed as
+    a name is a problem anywhere else.
+    """
+    log = Log.open(str(copied))
+    log.append([{"key": "dave", "value": b"x"}], producer=(KEY.decode(), 1))
+    for given in ({}, {"secret": "", "keys": [KEY, NAME]}):
+        found = verified(copied, erased, **given).problems
+        assert found
+        assert {text.partition(": ")[2] for text in found} == {
+            "a name that is an erased key and came later: erase anew"
+        }
+
+
+def test_a_key_that_is_a_name_is_a_problem_elsewhere(erased, copied):
+    """H-E10: such as a config."""
+    rewritten(
+        newest(copied, "commits"), lambda body: body["head"]["config"].update(note=NAME.decode())
+    )
+    for given in ({}, {"secret": "", "keys": [KEY, NAME]}):
+        (found,) = verified(copied, erased, **given).problems
+        assert "it holds an erased key" in found
 
 
 def test_keys_are_searched_for_in_raw_bytes(erased, copied):

@@ -17,8 +17,8 @@ from clog.storage.errors import (
 )
 from clog.storage.keys.hashing import partitions_for
 
-NEXT = 6
-"""So often it looks only, of so many times and one."""
+NEXT = 3
+"""One of so many times it asks; else it looks."""
 
 
 class Eraser(Actor):
@@ -31,7 +31,7 @@ class Eraser(Actor):
         self._count = self.site.logs.standing.newest * 1000
 
     def act(self) -> None:
-        if self.world.roll(NEXT):
+        if self._count % 1000 and self.world.roll(NEXT):
             self._look()
             return
         keys = keys_named(*{self.world.roll(6) for _ in range(1 + self.world.roll(2))})

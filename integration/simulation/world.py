@@ -82,7 +82,7 @@ COMBINING_EVERY = 4
 """In one of so many, of each kind, writers may combine (FORMAT.md §21)."""
 ORDERED_EVERY = 5
 """In one of so many, of each kind, orders are compared (FORMAT.md §15)."""
-ERASING_CALLS = 900
+ERASING_CALLS = 1_300
 PARQUET_EVERY = 64
 """One of so many seeds has real Parquet, and is verified as an operator would."""
 BEGINNINGS = 8

@@ -342,6 +342,8 @@ class PassStats:
         records_trimmed: those below the log start offset.
         records_late: records that came after a tombstone of their order or a higher one was
             removed, and found no other of their key: kept, or dropped, as the log says.
+        records_tied: records that had the order of another one of their key, where orders are
+            compared: which of them wins is decided by their arrival.
         records_written: those that stay.
         records_marked: records that died in chunks that stay, and are in none of the sums: a bitmap
             hides them, and their bytes go later.
@@ -368,6 +370,7 @@ class PassStats:
     records_without_key: int = 0
     records_trimmed: int = 0
     records_late: int = 0
+    records_tied: int = 0
     records_written: int = 0
     records_marked: int = 0
     segments_before: int = 0

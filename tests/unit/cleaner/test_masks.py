@@ -384,3 +384,46 @@ def test_planted_bugs_are_found(log, monkeypatch, bug):
     found = verify_log(log.handle.standing.root).findings
     assert bool(found) == (bug != "mask lost")
     assert all(one.check == Check.MASKS for one in found)
+
+
+@pytest.mark.parametrize("strategy", ["timestamp", "header"])
+def test_a_log_that_compares_orders_gets_none_and_is_read_without(log, store, strategy):
+    """FORMAT.md §13, §15: masks of before say nothing once orders are compared, and new ones come
+    with the old strategy; every version is read by its own.
+    """
+
+    def put_late(key, order):
+        headers = [("v", order.to_bytes(8, "big"))]
+        value = f"{key}{order}"
+        log.append([{"key": key, "value": value, "timestamp": order, "headers": headers}])
+
+    def table(**at):
+        return {r["key"]: r["value"] for r in log.table(**at).to_pylist()}
+
+    for order in (9, 4):
+        put_late("a", order)
+        put_late("b", 13 - order)
+    keep(log)
+    assert bits_of(log)
+    assert log.handle.manifest().covered == (4,)
+    before = log.version
+    config = {"compaction.strategy": strategy}
+    if strategy == "header":
+        config["compaction.strategy.header"] = "v"
+    log.alter(config)
+    assert log.handle.manifest().covered == ()
+    put_late("b", 8)
+    assert keep(log) == 0
+    assert table() == {b"a": b"a9", b"b": b"b9"}
+    assert table(at=before) == {b"a": b"a4", b"b": b"b9"}
+    log.roll()
+    Cleaner(log).run_once(force=True)
+    assert log.handle.manifest().covered == ()
+    assert table() == {b"a": b"a9", b"b": b"b9"}
+    assert verify_log(store).findings == ()
+    log.alter(dict.fromkeys(config))
+    put_late("b", 1)
+    keep(log)
+    assert bits_of(log)
+    assert table() == {b"a": b"a9", b"b": b"b1"}
+    assert verify_log(store).findings == ()

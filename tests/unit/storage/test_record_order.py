@@ -228,6 +228,26 @@ def test_a_record_that_comes_after_its_tombstone_was_removed_is_late(make_log, c
     assert log.handle.manifest().orders_removed == ((0, 100, 5),)
 
 
+@pytest.mark.parametrize("config", [BY_LSN, BY_TIME], ids=["header", "timestamp"])
+def test_ties_are_counted(make_log, clock, config):
+    """S56: records of an order that another of their key has, among what a pass covers and against
+    what was clean; none where orders differ, or lack a header.
+    """
+    log = make_log(config={**config, **QUICK})
+
+    def put(*rows):
+        log.append([row(k, v, order) | {"timestamp": order} for k, v, order in rows])
+        log.roll()
+        (result,) = Cleaner(log).run_once(force=True)
+        return result.stats.records_tied
+
+    assert put(("a", "1", 5), ("a", "2", 5), ("b", "1", 5), ("a", "3", 5), ("b", "2", 6)) == 2
+    assert shown(log) == {b"a": b"3", b"b": b"2"}
+    assert put(("a", "4", 5), ("c", "1", 5), ("b", "0", 5)) == 1
+    assert shown(log) == {b"a": b"4", b"b": b"2", b"c": b"1"}
+    assert put(("a", None, 6)) == 0
+
+
 def test_late_records_that_were_kept_are_not_dropped_later(make_log, clock):
     """FORMAT.md §15: the alter settles what is there."""
     log = make_log(config={**BY_LSN, **QUICK})

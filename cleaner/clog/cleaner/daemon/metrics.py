@@ -435,6 +435,7 @@ _METRICS: Sequence[_Row] = (
         "records_late",
         "records that came after a tombstone of a higher order was removed: kept, or dropped",
     ),
+    _sum("records_tied", "records of an order that another of their key has: arrival decides"),
     _sum(
         "records_trimmed",
         "records below the log start offset that passes met: most go before, unread",

@@ -133,12 +133,13 @@ class OffsetMap:
 
     ``memory_bytes`` is the share of one cleaner thread: it gives ``memory_bytes // 24`` slots, of
     which the fraction ``load_factor`` is filled at most; ``memory_bytes // 32`` where it
-    ``is_ranked``. While rows are put or got, up to 24 MiB of scratch memory come on top.
+    ``is_ranked``: then ``ties`` are the rows that have the order of another one of their key. While
+    rows are put or got, up to 24 MiB of scratch memory come on top.
     """
 
     __slots__ = (
         *("_capacity", "_entries", "_latest_offset", "_slots", "_steps", "_table", "_words_each"),
-        "is_ranked",
+        *("is_ranked", "ties"),
     )
 
     def __init__(
@@ -150,7 +151,7 @@ class OffsetMap:
         self._capacity = int(slots * load_factor)
         self._table = np.zeros(slots * self._words_each, dtype=np.uint64)
         self._steps = _coprime_steps(slots) * self._words_each
-        self._entries = 0
+        self._entries = self.ties = 0
         self._latest_offset = -1
 
     @property
@@ -196,6 +197,8 @@ class OffsetMap:
             end = taken + self._fitting(hashes[taken:])
             if end == taken:
                 break
+            if self.is_ranked:
+                self._note_ties(hashes[taken:end], ranks[taken:end])
             self._put(hashes[taken:end], offsets[taken:end], ranks[taken:end])
             taken = end
         return taken
@@ -242,6 +245,7 @@ class OffsetMap:
             )
             places, same = self._locate(high, low)
             known = np.flatnonzero(same)
+            self.ties += int(np.count_nonzero(self._is_tied(places, same, some)))
             self._merge(places.take(known), following.take(known), some.take(known))
 
     def counting(self, hashes: Hashes) -> Mask:
@@ -271,7 +275,7 @@ class OffsetMap:
     def clear(self) -> None:
         """Forgets everything; the memory is kept."""
         self._table.fill(0)
-        self._entries = 0
+        self._entries = self.ties = 0
         self._latest_offset = -1
 
     # The three words of a slot, so that a place indexes each of them.
@@ -367,6 +371,21 @@ class OffsetMap:
         wins = (theirs > mine) | ((theirs == mine) & (following > self._following.take(at)))
         self._following[at[wins]] = following[wins]
         self._ranks[at[wins]] = theirs[wins] | (had[wins] & _COUNTS)
+
+    def _note_ties(self, hashes: Hashes, ranks: _Words) -> None:
+        """Counts rows that have the order of one before, in the map or among themselves."""
+        orders, (high, low) = ranks & _ORDER, _halves(hashes)
+        tied = self._is_tied(*self._locate(high, low), ranks)
+        by = np.lexsort((orders, low, high))
+        sorted_ = [column.take(by) for column in (orders, low, high)]
+        again = np.logical_and.reduce([column[1:] == column[:-1] for column in sorted_])
+        tied[by[1:][again & (sorted_[0][1:] > 0)]] = True
+        self.ties += int(np.count_nonzero(tied))
+
+    def _is_tied(self, places: _Places, same: Mask, ranks: _Words) -> Mask:
+        orders = ranks & _ORDER
+        tied: Mask = same & (orders > 0) & ((self._ranks.take(places) & _ORDER) == orders)
+        return tied
 
     def _enter(
         self, high: _Words, low: _Words, following: Offsets, ranks: _Words, places: _Places

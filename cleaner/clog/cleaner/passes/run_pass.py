@@ -688,6 +688,7 @@ def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
             ask_clean(store, plan, offset_map, index_filter=index_filter, **how)
             held = sole_tombstones(store, plan, offset_map, **how)
             stats.records_late += len(late_offsets(mapped, offset_map))
+            stats.records_tied += offset_map.ties
         used = offset_map.entries * slot_bytes / memory
         stats.map_utilization = max(stats.map_utilization, used)
         judge = Judge(

@@ -9,6 +9,7 @@ from clog.cleaner import Cleaner
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.erasing import carry_out
 from clog.cleaner.duties.layout import Run, relayout
+from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import CorruptionError, InvalidInputError, Log
 from clog.storage.cuts import drop_cut, name_cut
 from clog.storage.format import documents
@@ -181,6 +182,30 @@ def test_a_cut_holds_an_erasure_up(make_log, store, clock):
     assert "the cut 'month-end' of" in one.reason
     drop_cut(log.handle, "month-end")
     rounds_until_done(log, clock)
+    assert holding(store, b"-of-k03") == set()
+
+
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
+def test_a_published_view_is_named(make_log, store, clock, name):
+    """S59: it shows a version from before until it is published anew, and file.delete.delay.ms
+    after that.
+    """
+    pytest.importorskip("pyroaring")
+    pytest.importorskip("fastavro")
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    log.publish(name)
+    log.erase(["k03"], notify=False)
+    for _ in range(3):  # A round of a cleaner would publish, too.
+        carry_out(Work(log.handle, clock.now_ms()))
+        sweep_released(Work(log.handle, clock.now_ms()))
+        clock.advance(DAY_MS)
+    (one,) = log.erasures()
+    assert one.state == "pending"
+    assert f"the {name} view still shows a version from before" in one.reason
+    assert f"clog publish --withdraw --format {name}" in one.reason
+    assert log.describe()["erasures"] == {one.id: one.reason}
+    rounds_until_done(log, clock, every_ms=DAY_MS, most_ms=5 * DAY_MS)
     assert holding(store, b"-of-k03") == set()
 
 

@@ -31,8 +31,8 @@ from clog.storage.env import Clock, dataclass
 
 _LOOK_MS: Final = 5000
 """How often the catalogue is read, and how far the source is."""
-_TAKE_BYTES: Final = 4 << 20
-_PIECE_BYTES: Final = 8 << 20
+_TAKE_BYTES: Final = 2 << 20
+_PIECE_BYTES: Final = 4 << 20
 _IDLE_BYTES: Final = 16 << 20
 _IDLE_MS: Final = 20_000
 """After so much, or so long, the position moves on though nothing was published."""

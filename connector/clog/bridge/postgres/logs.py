@@ -58,7 +58,7 @@ ABOUT: Final = b"capture"
 """The key of the home's record of what all tables are captured by; others are oids."""
 PRESENT: Final = "present"
 """The value's only column, where all columns of a table are in its key."""
-FLUSH_BYTES: Final = 20 << 20
+FLUSH_BYTES: Final = 16 << 20
 """So much waits for a commit in memory, of all tables; what is more is written, and waits there."""
 _COMMITS: Final = 5
 _PART_BYTES: Final = 6 << 20
@@ -308,7 +308,7 @@ class TableLog:
         self._add(rows, keys, np.ones(count, bool), np.full(count, time_us))
 
     def truncate(self, sequence: int, time_us: int) -> None:
-        """Takes a tombstone for each key that the log has. What the group had before goes: there is
+        """Takes a tombstone for each key that the log had. What the group had before goes: there is
         no cut that would show it. Of events nothing goes: what happened has happened.
         """
         if not self.table.key:
@@ -333,8 +333,13 @@ class TableLog:
                 self.flush(sequence)
 
     def _keys_there(self) -> Iterator[pa.Array]:
-        """Yields the keys that the log has: by their columns' names, as others may be named key."""
-        return map(self._keys, self.log.table().to_batches(columns=self.table.key))
+        """Yields the keys of the log's records, those of deleted rows, too, and some again and
+        again: to know which are there, all of them would have to be in memory.
+        """
+        for batch in self.log.read(columns=["key"]):
+            keys = batch.column(0)
+            words = _as_one(fingerprints_of(key_bytes(keys), seed=SEED))
+            yield keys.take(to_arrow(np.unique(words, return_index=True)[1]))
 
     def flush(self, sequence: int) -> None:
         """Writes what waits, to be seen with the commit, which is to have this sequence."""
@@ -488,7 +493,8 @@ class Home:
             self.position, mark = mine[0]
             self.timeline = None if mark is None else int(mark)
         self.members = frozenset(head.members)
-        self._kept = {row["key"]: row["value"] for row in self.log.table().to_arrow().to_pylist()}
+        rows = self.log.table().to_arrow().select(["key", "value"])
+        self._kept = {row["key"]: row["value"] for row in rows.to_pylist()}
         bound = (Binding.read(text) for key, text in self._kept.items() if key != ABOUT)
         self.bindings = {binding.oid: binding for binding in bound}
 

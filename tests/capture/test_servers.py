@@ -3,10 +3,12 @@
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -304,6 +306,30 @@ def test_one_table_is_loaded_anew(postgres, url):
     assert (tables["public.t"]["loaded"], tables["public.u"]["loaded"]) == (2, 0)
     rows = log.table(at=snapshot(url)).to_arrow().to_pylist()
     assert sorted((row["id"], row["v"]) for row in rows) == [(1, "a"), (2, "b")]
+
+
+def test_a_capture_is_watched_over_http(postgres, url):
+    """`--listen`: it is ready once there is a cut; what was taken is counted."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    postgres.sql(TABLE, "insert into t values (1, 'a')")
+    run = [sys.executable, "-m", "clog_command", "capture", postgres.dsn, url]
+    capture = subprocess.Popen([*run, "--listen", str(port)])
+
+    def asked(path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}") as answer:
+                return answer.read().decode()
+        except OSError:
+            return ""
+
+    until(lambda: '"ok"' in asked("readyz"))
+    postgres.sql("insert into t values (2, 'b')")
+    until(lambda: "clog_capture_transactions_total 1.0" in asked("metrics"))
+    assert 'clog_capture_loaded_rows_total{table="public.t"} 1.0' in asked("metrics")
+    capture.terminate()
+    assert capture.wait() == 130
 
 
 def test_the_example_ends_with_a_join(postgres):

@@ -1,18 +1,20 @@
 """`clog capture`: a database of PostgreSQL, captured into logs, one a table."""
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from clog.cli.options import (
     CONFIGS,
     Code,
     Given,
+    address,
     argument,
     command,
     configs,
     flag,
     integer,
     option,
+    package_of_extra,
     pairs,
     partition_count,
     until_stopped,
@@ -32,10 +34,16 @@ from clog.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from prometheus_client.core import Metric
+
     from clog.bridge import Captured, CapturedTable
+    from clog.cleaner.daemon.metrics import MonitorServer
+    from clog.storage.env import Clock
 
 _TOLD_MS: Final = 60_000
 """How often it is told how far it is, where no bar shows that."""
+_STALLED_MS: Final = 900_000
+"""So long without a word, something hangs."""
 _SHOWN: Final = 3
 """So many tables are named that are being loaded."""
 
@@ -75,6 +83,12 @@ _VERIFY = flag(
     " of the logs. Rows that change meanwhile are left out. Exit code 1 if others differ.",
 )
 
+_LISTEN = option(
+    "--listen [HOST:]PORT",
+    "Serve /metrics (Prometheus), /healthz and /readyz here while the database is followed.",
+    address,
+)
+
 
 @command(writes=True)
 def capture(  # noqa: PLR0913 - one for each option
@@ -95,6 +109,7 @@ def capture(  # noqa: PLR0913 - one for each option
         "--partitions N", "Number of partitions of logs that are made. Default: 1.", partition_count
     ),
     slot_max_mib: int | None = _SLOT_BYTES,
+    listen: str | None = _LISTEN,
     config: list[str] | None = CONFIGS,
     given: Given,
 ) -> Code | None:
@@ -126,7 +141,7 @@ def capture(  # noqa: PLR0913 - one for each option
     if verify:
         return _verify(source, url, tables or (), exclude or (), given)
     names = reload or []
-    with until_stopped() as should_stop, _shown(given, once=once) as on_progress:
+    with until_stopped() as should_stop, _told(given, listen, once=once) as on_progress:
         done = run(
             source,
             url,
@@ -147,6 +162,90 @@ def capture(  # noqa: PLR0913 - one for each option
         )
     given.tell(_as_json(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
+
+
+class Watched:
+    """How far a capture has come, for who watches it over HTTP; `take` sets it."""
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock = clock
+        self._told: tuple[Captured | None, int] = None, clock.monotonic_ms()
+
+    def take(self, told: "Captured") -> None:
+        """Takes the newest."""
+        self._told = told, self._clock.monotonic_ms()
+
+    def ailments(self) -> list[str]:
+        """Returns why the process makes no progress; empty when it does."""
+        still_ms = self._clock.monotonic_ms() - self._told[1]
+        why = f"nothing was taken or looked at for {still_ms // 1000} s"
+        return [why] if still_ms > _STALLED_MS else []
+
+    def neglects(self) -> list[str]:
+        """Returns why no cut can be read."""
+        told = self._told[0]
+        if told is None:
+            return ["it has not begun yet"]
+        loading = [name for name, table in told.tables.items() if table.is_loading]
+        lacks = [] if told.position else ["there is no cut yet"]
+        return lacks + [f"{name} is being loaded" for name in loading] + self.ailments()
+
+    def collect(self) -> "Iterator[Metric]":
+        """Yields the metrics, as the client of Prometheus asks for them."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        told = self._told[0]
+        if told is None:
+            return
+        for name, what, value in _GAUGES:
+            yield GaugeMetricFamily(f"clog_capture_{name}", what, value(told))
+        what = "transactions of the database that were taken"
+        yield CounterMetricFamily("clog_capture_transactions", what, told.transactions)
+        for name, what, of_table in _OF_TABLES:
+            family = CounterMetricFamily(f"clog_capture_{name}", what, labels=["table"])
+            for table, one in told.tables.items():
+                family.add_metric([table], of_table(one))
+            yield family
+
+
+_GAUGES: "Sequence[tuple[str, str, Callable[[Captured], float]]]" = (
+    (
+        *("lag_bytes", "write-ahead log that the database has beyond the newest cut"),
+        lambda told: told.lag_bytes,
+    ),
+    (
+        *("lag_seconds", "since the newest transaction of the cut, if there are others"),
+        lambda told: told.lag_ms / 1000,
+    ),
+    (
+        *("slot_bytes", "write-ahead log that the slot makes the database keep"),
+        lambda told: told.slot_bytes,
+    ),
+    (
+        *("loading_tables_count", "tables that are being loaded"),
+        lambda told: sum(table.is_loading for table in told.tables.values()),
+    ),
+)
+_OF_TABLES: "Sequence[tuple[str, str, Callable[[CapturedTable], float]]]" = (
+    ("rows", "rows that were taken, tombstones too", lambda table: table.rows),
+    ("loaded_rows", "rows of the newest first load", lambda table: table.loaded),
+)
+
+
+def _server(address: str, watched: Watched) -> "MonitorServer":
+    """Serves metrics and checks."""
+    try:
+        from prometheus_client.registry import CollectorRegistry
+
+        from clog.cleaner.daemon.metrics import MonitorServer
+    except ModuleNotFoundError as e:
+        package_of_extra(e, "metrics", "--listen", "prometheus_client", "starlette", "uvicorn")
+        raise
+    metrics = CollectorRegistry(auto_describe=False)
+    metrics.register(watched)
+    server = MonitorServer(address, watched.ailments, watched.neglects, metrics)
+    print_note(f"/metrics, /healthz and /readyz on http://{server.address}")
+    return server
 
 
 def _verify(
@@ -180,6 +279,26 @@ def _verify(
     lines += [f"{name}: not compared: {why}" for name, why in found.skipped.items()]
     given.tell(asdict(found), lines)
     return None if found.is_equal else Code.FAILED
+
+
+@contextmanager
+def _told(
+    given: Given, listen: str | None, *, once: bool
+) -> "Iterator[Callable[[Captured], None]]":
+    """Yields what shows how far it is, and serves it, where somebody listens."""
+    from clog.storage.env import SystemClock
+
+    watched = Watched(SystemClock())
+    with ExitStack() as open_things:
+        if listen is not None:
+            open_things.callback(_server(listen, watched).close)
+        show = open_things.enter_context(_shown(given, once=once))
+
+        def on_progress(done: "Captured") -> None:
+            watched.take(done)
+            show(done)
+
+        yield on_progress
 
 
 @contextmanager

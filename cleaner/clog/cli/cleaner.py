@@ -25,6 +25,7 @@ from clog.cli.options import (
     URLS,
     Code,
     Given,
+    address,
     check_logs_named,
     choice,
     command,
@@ -34,7 +35,6 @@ from clog.cli.options import (
     option,
     package_of_extra,
     pairs,
-    quoted,
     usage_errors,
     waiting_for,
 )
@@ -51,16 +51,6 @@ _ENVIRONMENT = "CLOG_CLEANER_CONFIG"
 _THREADS = "log.cleaner.threads"
 _WATCH_READERS_MS = 60_000
 """How far apart the named readers of a log are listed, where somebody may ask for metrics."""
-
-
-def _address(text: str) -> str:
-    """Returns an address to listen at, as it was given."""
-    try:
-        integer(0, 65_535)(text.rpartition(":")[2])
-    except typer.BadParameter:
-        what = f"{quoted(text)} is not [HOST:]PORT, such as 9404 or 0.0.0.0:9404"
-        raise typer.BadParameter(what) from None
-    return text
 
 
 @command(writes=True)
@@ -85,7 +75,7 @@ def cleaner(
         "--listen [HOST:]PORT",
         "Serve /metrics (Prometheus), /healthz and /readyz here; on a loopback address also the"
         " page of clog ui at /, with what the cleaner does.",
-        _address,
+        address,
     ),
     log_format: str = option(
         "--log-format text|json",

@@ -416,6 +416,16 @@ def waiting_for(url: str, options: Mapping[str, object]) -> "Iterator[Callable[[
         timer.cancel()
 
 
+def address(text: str) -> str:
+    """Returns an address to listen at, as it was given."""
+    try:
+        integer(0, 65_535)(text.rpartition(":")[2])
+    except typer.BadParameter:
+        what = f"{quoted(text)} is not [HOST:]PORT, such as 9404 or 0.0.0.0:9404"
+        raise typer.BadParameter(what) from None
+    return text
+
+
 def package_of_extra(error: ModuleNotFoundError, extra: str, what: str, *packages: str) -> None:
     """Raises in plain words if a package is missing that an extra brings."""
     if error.name is None or error.name.partition(".")[0] not in packages:

@@ -26,7 +26,7 @@ from typing import Any, Final
 from clog.bridge.configs import taken_over, users_own
 from clog.bridge.decoding import LETTERS_CONFIG, Decoder, Decoding, check_letters
 from clog.bridge.feed import At, Feed, Place, Taken
-from clog.bridge.records import Columns, columns_of, joined
+from clog.bridge.records import Gathered
 from clog.bridge.target import ID, Batch, LogSettings, Target, first_record, opened
 from clog.bridge.topic import WAIT_MS, Address, Cluster, Extent, Topic, address_of
 from clog.storage import Log
@@ -322,7 +322,7 @@ class _Held:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.topic = target.topic.topic
-        self.parts: list[Columns] = []
+        self.gathered: Gathered | None = None
         self.since_ms = 0
         self.handed: dict[int, At] = {}
         self.positions: dict[int, At] = {}
@@ -337,7 +337,7 @@ class _Held:
 
     @property
     def size_bytes(self) -> int:
-        return sum(part.size_bytes for part in self.parts)
+        return self.gathered.size_bytes if self.gathered is not None else 0
 
     @property
     def is_ahead(self) -> bool:
@@ -353,9 +353,9 @@ class _Held:
 
     def batch(self) -> Batch:
         """Returns what is to be committed next."""
-        records = joined(self.parts) if self.parts else None
+        records = self.gathered.columns() if self.gathered is not None else None
         made = Batch(records, self.handed, dict(self.positions))
-        self.parts, self.handed = [], dict(self.positions)
+        self.gathered, self.handed = None, dict(self.positions)
         return made
 
     def count(self, batch: Batch, dead_letters: int) -> None:
@@ -405,6 +405,7 @@ class _Run:
         self._held = {target.topic.topic: _Held(target) for target in targets}
         self._reached: set[Place] = set()
         self._waiting: deque[tuple[_Held, Batch, Future[int]]] = deque()
+        self._used: deque[Gathered] = deque(maxlen=_WAITING_MAX + 1)
         self._paces: deque[tuple[int, int, int]] = deque()
         self._heard_ms = self._looked_ms = self._clock.monotonic_ms()
 
@@ -473,9 +474,17 @@ class _Run:
                 if self._once:
                     after, messages = self._of_now(held, after, messages, taken.ended)
                 if messages:
-                    held.parts.append(columns_of(messages, needs_key=held.target.needs_key))
+                    held.gathered = held.gathered or self._gathering(held.target)
+                    held.gathered.add(messages)
                 held.move(after, now_ms)
                 self._see_to(held, taken)
+
+    def _gathering(self, target: Target) -> Gathered:
+        """Returns what a batch was gathered in that is committed, or a new one."""
+        needs_key = target.needs_key
+        if self._used and self._used[0].again(needs_key=needs_key):
+            return self._used.popleft()
+        return Gathered(needs_key=needs_key)
 
     def _of_now(
         self,
@@ -542,6 +551,8 @@ class _Run:
     def _hand_over(self, held: _Held) -> None:
         self._settle(_WAITING_MAX - 1)
         if held.error is None:
+            if held.gathered is not None:
+                self._used.append(held.gathered)
             batch = held.batch()
             made = self._committer.submit(held.target.commit, self._cluster, batch)
             self._waiting.append((held, batch, made))

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from clog.bridge.decoding import Decoder, Decoding, letter_offsets
 from clog.bridge.feed import At, Feed
-from clog.bridge.records import Columns, columns_of, joined
+from clog.bridge.records import Columns, Gathered
 from clog.bridge.target import LogSettings, Target, opened
 from clog.bridge.topic import WAIT_MS, Cluster, address_of
 from clog.storage import Log
@@ -160,9 +160,9 @@ class _Comparison:
     def differences(self, on_progress: Callable[[int], None]) -> list[Difference]:
         """Reads and compares all of it; what it counted is in `counts` then."""
         at = self._start()
-        for parts, upto in self._pieces(at):
+        for found, upto in self._pieces(at):
             mine = _log_rows(self._target.log, self._partition, at, upto)
-            self._compare(self._topic_rows(parts, mine.schema), mine)
+            self._compare(self._topic_rows(found, mine.schema), mine)
             on_progress(upto - at)
             at = upto
         return self._judged(self._start())
@@ -172,12 +172,12 @@ class _Comparison:
         theirs = self._cluster.starts(topic, [self._partition])[self._partition]
         return min(self._end, max(theirs, log.start_offsets()[self._partition]))
 
-    def _pieces(self, start: int) -> Iterator[tuple[list[Columns], int]]:
+    def _pieces(self, start: int) -> Iterator[tuple[Columns | None, int]]:
         """Yields the topic's records, and the offset up to which these are all."""
         place = (self._target.topic.topic, self._partition)
         clock = SystemClock()
         feed = Feed(self._cluster, group="clog-mirror-verify")
-        parts: list[Columns] = []
+        gathered = Gathered(needs_key=False)
         at, heard_ms = start, clock.monotonic_ms()
         try:
             feed.add({place: At(start)})
@@ -185,7 +185,7 @@ class _Comparison:
                 taken = feed.take()
                 messages = [m for m in taken.messages.get(place[0], ()) if m.offset() < self._end]
                 if messages:
-                    parts.append(columns_of(messages, needs_key=False))
+                    gathered.add(messages)
                 if place in taken.lost:
                     raise self._target.lost(self._cluster, [place[1]], {place[1]: At(at)})
                 if place in taken.damaged:
@@ -196,20 +196,20 @@ class _Comparison:
                     heard_ms = clock.monotonic_ms()
                 elif heard_ms + self._cluster.wait_ms < clock.monotonic_ms():
                     raise self._cluster.unavailable(f"the records of topic {place[0]}")
-                whole = sum(part.size_bytes for part in parts) >= _PIECE_BYTES
+                whole = gathered.size_bytes >= _PIECE_BYTES
                 if at > start and (whole or at == self._end):
-                    yield parts, at
-                    parts, start = [], at
+                    yield gathered.columns() if gathered.size_bytes else None, at
+                    gathered, start = Gathered(needs_key=False), at
         finally:
             feed.close()
 
-    def _topic_rows(self, parts: list[Columns], schema: pa.Schema) -> pa.Table:
+    def _topic_rows(self, found: Columns | None, schema: pa.Schema) -> pa.Table:
         """Returns the topic's records as the log would have them, but for those that do not
         decode, which are noted.
         """
-        if not parts:
+        if found is None:
             return schema.empty_table()
-        found, decoder, log = joined(parts), self._target.decoder, self._target.log
+        decoder, log = self._target.decoder, self._target.log
         rows, offsets = found.rows, found.offsets
         if decoder is not None:
             made = decoder.decoded(found, log)

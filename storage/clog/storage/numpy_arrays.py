@@ -34,9 +34,9 @@ def to_arrow(
     """Returns an array of these numbers or truth values, null where they are not ``valid``;
     ``kind``: as this type of the same width.
     """
-    nulls = None if valid is None else _bits(valid)
+    nulls = None if valid is None else bits(valid)
     if numbers.dtype == np.bool_:
-        return pa.Array.from_buffers(pa.bool_(), len(numbers), [nulls, _bits(numbers)])
+        return pa.Array.from_buffers(pa.bool_(), len(numbers), [nulls, bits(numbers)])
     kind = kind or pa.from_numpy_dtype(numbers.dtype)
     assert kind.bit_width == 8 * numbers.dtype.itemsize, f"{numbers.dtype} as {kind}"
     data = pa.py_buffer(np.ascontiguousarray(numbers))
@@ -46,17 +46,30 @@ def to_arrow(
 def of_bytes(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
     """Returns an array of type binary, unless ``kind`` says string: then the bytes are UTF-8."""
     there = [value for value in values if value is not None]
-    data = b"".join(there)
-    if len(data) > BYTES_MAX:
+    lengths = map(len, there) if len(there) == len(values) else (len(v or b"") for v in values)
+    made = np.fromiter(lengths, np.int64, len(values))
+    return of_lengths(made, pa.py_buffer(b"".join(there)), validity(values), kind)
+
+
+def of_lengths(
+    lengths: NDArray[Any],
+    data: pa.Buffer,
+    valid: pa.Buffer | None = None,
+    kind: pa.DataType | None = None,
+) -> pa.Array:
+    """Returns an array of type binary, unless ``kind`` says string, whose values stand one after
+    the other in a buffer, each of its length; 0 where it is null.
+    """
+    ends = np.cumsum(lengths, dtype=np.int64)
+    if len(ends) and ends[-1] > BYTES_MAX:
         raise InvalidInputError(
-            f"{len(data)} bytes of keys or values at once are more than {BYTES_MAX};"
+            f"{ends[-1]} bytes of keys or values at once are more than {BYTES_MAX};"
             " hand them over in parts"
         )
-    offsets = np.zeros(len(values) + 1, np.int32)
-    lengths = map(len, there) if len(there) == len(values) else (len(v or b"") for v in values)
-    np.cumsum(np.fromiter(lengths, np.int64, len(values)), out=offsets[1:])
-    buffers = [validity(values), pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind or pa.binary(), len(values), buffers)
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    offsets[1:] = ends
+    buffers = [valid, pa.py_buffer(offsets), data]
+    return pa.Array.from_buffers(kind or pa.binary(), len(lengths), buffers)
 
 
 def of_numbers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
@@ -153,15 +166,16 @@ def validity(values: Sequence[object]) -> pa.Buffer | None:
     """Returns the bits that say which values are not None; None where all are."""
     if None not in values:
         return None
-    return _bits(np.array([value is not None for value in values], np.bool_))
+    return bits(np.array([value is not None for value in values], np.bool_))
 
 
 def validity_of(column: pa.Array) -> pa.Buffer | None:
     """Returns the bits that say which values of an array are not null; None where all are."""
-    return _bits(to_numpy(column.is_valid())) if column.null_count else None
+    return bits(to_numpy(column.is_valid())) if column.null_count else None
 
 
-def _bits(truths: Mask) -> pa.Buffer:
+def bits(truths: Mask) -> pa.Buffer:
+    """Returns truth values as Arrow has them, such as those that say which values are not null."""
     return pa.py_buffer(np.packbits(truths, bitorder="little"))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clog.bridge.records import TIMESTAMP_HEADER, columns_of, joined
+from clog.bridge.records import TIMESTAMP_HEADER, Gathered, columns_of
 
 
 class Message:
@@ -68,12 +68,49 @@ def test_records_without_a_key_are_left_out_where_keys_are_needed():
     assert columns_of(messages[:1], needs_key=True).rows.num_rows == 0
 
 
-def test_parts_are_joined_whether_they_have_headers_or_not():
+def gathered_of(*messages, needs_key=False):
+    gathered = Gathered(needs_key=needs_key)
+    gathered.add(messages)
+    return gathered
+
+
+def test_parts_are_gathered_whether_they_have_headers_or_not():
     """A column that one part lacks is null there; counts are summed."""
-    plain = columns_of([Message(0, b"a", b"1")], needs_key=False)
-    headed = columns_of([Message(1, b"b", b"2", -1), Message(2, b"c", b"3")], needs_key=False)
-    found = joined([plain, headed])
+    plain, headed = [Message(0, b"a", b"1")], [Message(1, b"b", b"2", -1), Message(2, b"c", b"3")]
+    gathered = gathered_of(*plain)
+    gathered.add(headed)
+    found = gathered.columns()
     assert found.rows.column("key").to_pylist() == [b"a", b"b", b"c"]
     assert [row is None for row in found.rows.column("headers").to_pylist()] == [True, False, True]
     assert found.offsets.tolist() == [0, 1, 2]
-    assert found.counts == plain.counts + headed.counts
+    counts = [columns_of(part, needs_key=False).counts for part in (plain, headed)]
+    assert found.counts == counts[0] + counts[1]
+
+
+def test_nulls_stand_where_they_were_in_each_part():
+    """In keys and in values, whatever the parts before them had."""
+    gathered = gathered_of(Message(0, b"a", b"1"), Message(1, None, b"2"))
+    gathered.add([Message(2, b"c", None), Message(3, None, None), Message(4, b"", b"5")])
+    rows = gathered.columns().rows
+    assert rows.column("key").to_pylist() == [b"a", None, b"c", None, b""]
+    assert rows.column("value").to_pylist() == [b"1", b"2", None, None, b"5"]
+
+
+def test_memory_is_used_again_once_nobody_has_its_columns_any_more():
+    """While anything of them is held, a slice even, it is left as it is; then nothing is left of
+    what was gathered before, the counts among it.
+    """
+    gathered = gathered_of(Message(0, None, b"1"), Message(1, b"b", b"22", -1), needs_key=True)
+    held = gathered.columns().rows.column("value").slice(0, 1)
+    assert not gathered.again(needs_key=False)
+    assert held.to_pylist() == [b"22"]
+    del held
+    assert gathered.again(needs_key=False)
+    assert gathered.size_bytes == 0
+    gathered.add([Message(2, None, b"3")])
+    found = gathered.columns()
+    assert (
+        found.rows.to_pylist()
+        == columns_of([Message(2, None, b"3")], needs_key=False).rows.to_pylist()
+    )
+    assert +found.counts == {"records": 1, "size_bytes": found.size_bytes}

@@ -553,7 +553,8 @@ class Transaction:
             for p, offset in self._work.covered.starts.items():
                 low[p : p + 1] = offset
             kept = at >= low[parts]
-            records, parts, at = records.filter(to_arrow(kept)), parts[kept], at[kept]
+            if not kept.all():  # A filter copies everything, also where nothing is left out.
+                records, parts, at = records.filter(to_arrow(kept)), parts[kept], at[kept]
         if not len(at):
             return []
         objects = put_records(self._handle, records, parts, stamp=stamp, offsets=at)

@@ -18,9 +18,10 @@ from pathlib import Path
 BENCHMARKS = Path(__file__).parent
 SCENARIOS = (
     *("limits", "spark_streams", "spark_latency", "spark_tables", "spark_parquet"),
-    *("spark_micro_batch", "spark_table_view", "kafka_cleaning", "table_libraries"),
-    *("pypaimon_table", "paimon_table", "requests", "write_amplification", "growth"),
-    *("spark_growth", "live_table", "many_writers", "far_writers", "parts"),
+    *("spark_micro_batch", "spark_table_view", "kafka_cleaning", "kafka_mirror"),
+    *("table_libraries", "pypaimon_table", "paimon_table", "requests"),
+    *("write_amplification", "growth", "spark_growth", "live_table", "many_writers"),
+    *("far_writers", "parts"),
 )
 UNAVAILABLE = 3
 

@@ -625,7 +625,7 @@ class FoundDead:
         return np.unpackbits(bits, count=chunk.live_rows).view(np.bool_)
 
 
-EVERY_BYTES = 16 << 20
+EVERY_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 20
 """Blocks from here on are given back one by one."""
 # The names and numbers of glibc's malloc.h.

@@ -152,10 +152,10 @@ class _Octets:
             return False
         return True
 
-    def add(self, values: list[bytes | None]) -> None:
+    def add(self, values: list[Any]) -> None:
         try:
-            lengths = np.fromiter(map(len, values), np.int64, len(values))  # type: ignore[arg-type]
-        except TypeError:  # Nothing else has no length.
+            lengths = np.fromiter(map(len, values), np.int64, len(values))
+        except TypeError:  # None has no length.
             self._absent.append(self.rows + np.flatnonzero([value is None for value in values]))
             values = [value or b"" for value in values]
             lengths = np.fromiter(map(len, values), np.int64, len(values))

@@ -24,8 +24,8 @@ one again.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from clog.bridge.feed import OPTIONS, At, Feed
 from clog.bridge.records import TIMESTAMP_HEADER
@@ -42,12 +42,13 @@ from clog.storage.errors import (
     TransactionFencedError,
 )
 from clog.storage.format.transactions import Position
+from clog.storage.numpy_arrays import to_numpy
 from clog.storage.transactions.transaction import check_missed
 from clog.storage.types.columns import BYTES
 
 OFFSET_HEADER: Final = "clog.offset"
 LOG_HEADER: Final = "clog.log"
-RECORDS_MAX: Final = 20_000
+RECORDS_MAX: Final = 50_000
 """Of one transaction; or so many as have `BYTES_MAX`."""
 BYTES_MAX: Final = 32 << 20
 POLL_MS: Final = 500
@@ -304,38 +305,38 @@ class _Sender:
     def _produce(self, records: pa.Table) -> None:
         if not records.num_rows:
             return
-        log_header = (LOG_HEADER, self._log.id.encode())
-        times_us = records.column("timestamp").cast(pa.int64())
+        log_header, topic = (LOG_HEADER, self._log.id.encode()), self._topic.topic
+        times_ms = to_numpy(records.column("timestamp").cast(pa.int64())) // 1000
+        texts = records.column("offset").cast(pa.string()).cast(pa.binary())
         columns = (
-            *(records.column(name).to_pylist() for name in ("partition", "offset", "key", "value")),
-            pc.divide(times_us, 1000).to_pylist(),
-            records.column("headers").to_pylist(),
+            *(column.to_pylist() for column in (records.column("partition"), texts)),
+            *(records.column(name).to_pylist() for name in ("key", "value", "headers")),
+            np.maximum(times_ms, 1).tolist(),  # The client takes 0 for now.
         )
-        for p, offset, key, value, time_ms, headers in zip(*columns, strict=True):
-            own: list[_Header] = [(OFFSET_HEADER, str(offset).encode()), log_header]
+        produce = self._producer.produce
+        for p, offset, key, value, headers, time_ms in zip(*columns, strict=True):
+            own: list[_Header] = [(OFFSET_HEADER, offset), log_header]
             if headers is not None:
                 others, time_ms = _former(headers, time_ms)  # noqa: PLW2901 - as it was
                 own = others + own
-            self._produce_one(p, offset, (self._topic.topic, value, key, p), time_ms, own)
+            record = (topic, value, key, p)
+            try:
+                produce(*record, timestamp=time_ms, headers=own)
+            except (BufferError, self._cluster.failures):
+                self._produce_late(record, time_ms, own)
 
-    def _produce_one(
-        self,
-        partition: int,
-        offset: int,
-        record: tuple[str, bytes | None, bytes | None, int],
-        time_ms: int,
-        headers: list[_Header],
-    ) -> None:
+    def _produce_late(self, record: tuple[Any, ...], time_ms: int, headers: list[_Header]) -> None:
+        """Sends what the client did not take at once."""
         while True:
             try:
-                # The client takes 0 for now.
-                self._producer.produce(*record, timestamp=time_ms or 1, headers=headers)
+                self._producer.produce(*record, timestamp=time_ms, headers=headers)
                 return
             except BufferError:  # What was sent before goes on its way first.
                 self._producer.poll(0.05)
             except self._cluster.failures as e:
+                offset = (dict(headers)[OFFSET_HEADER] or b"").decode()
                 raise InvalidInputError(
-                    f"Kafka's client refuses offset {offset} of partition {partition} of"
+                    f"Kafka's client refuses offset {offset} of partition {record[3]} of"
                     f" {self._log.url}: {e.args[0].str()}; for a large record give it, and the"
                     " topic, a larger message.max.bytes"
                 ) from e
@@ -417,4 +418,4 @@ def _former(headers: Sequence[Mapping[str, Any]], time_ms: int) -> tuple[list[_H
     names = (OFFSET_HEADER, LOG_HEADER, TIMESTAMP_HEADER.decode())
     moved = [h["value"] for h in headers if h["key"] == names[2]]
     others = [(h["key"], h["value"]) for h in headers if h["key"] not in names]
-    return others, int(moved[-1]) if moved else time_ms
+    return others, (int(moved[-1]) or 1) if moved else time_ms

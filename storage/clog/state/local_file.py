@@ -236,13 +236,14 @@ class LocalFile:
     def rows_of(self, key: bytes, shown: Shown | None = None) -> list[Found]:
         """Returns the rows of a key."""
         shown = self.shown() if shown is None else shown
-        hashed = xxh3_64_intdigest(key)
+        hashed, starts = xxh3_64_intdigest(key), shown.position.starts
         low = _low_of(hashed & 0xFFFF_FFFF)
-        found: list[Row] = []
+        newer: list[int] = []
+        found: list[Found] = []
         for level in shown.levels:
-            bucket = hashed >> level.shift
-            first, at = level.starts[bucket], -1
-            size = (level.starts[bucket + 1] - first) * _ENTRY_BYTES
+            bucket, at = hashed >> level.shift, -1
+            first, end = level.starts[bucket : bucket + 2]
+            size = (end - first) * _ENTRY_BYTES
             entries = self._read(level.index_at + first * _ENTRY_BYTES, size)
             if xxh3_64_intdigest(entries) != level.sums[bucket]:
                 raise DamagedCacheError("a part of its index is not what was written")
@@ -250,15 +251,12 @@ class LocalFile:
                 if at % _ENTRY_BYTES:
                     continue
                 length, place = _entry_of(entries, at + 4)
-                row = _row_of(self._read(place, length))
-                if row[0] == key and all(row[1] != newer[1] for newer in found):
-                    found.append(row)
-        starts = shown.position.starts
-        return [
-            (timestamp, partition, value)
-            for _, partition, offset, timestamp, value in found
-            if value is not None and offset >= starts.get(partition, 0)
-        ]
+                other, partition, offset, timestamp, value = _row_of(self._read(place, length))
+                if other == key and partition not in newer:
+                    newer.append(partition)
+                    if value is not None and offset >= starts[partition]:
+                        found.append((timestamp, partition, value))
+        return found
 
     def rows(
         self, shown: Shown, low: bytes = b"", high: bytes | None = None

@@ -501,14 +501,17 @@ class Follower(Shared):
 
     def _compact(self) -> None:
         """Builds the file anew from its own rows where that is due; a full disk puts it off."""
-        if self._cache.is_due():
-            try:
-                pieces = self._cache.pieces()
-                self._cache.switch(build(self.folder, self._name, self.position, pieces))
-            except OSError as e:
-                if not is_of_disk(e):
-                    raise
-                _LOGGER.warning("the file of the state of %s is not made smaller: %s", self.url, e)
+        if not self._cache.is_due():
+            return
+        try:
+            pieces = self._cache.pieces()
+            self._cache.switch(build(self.folder, self._name, self.position, pieces))
+        except DamagedCacheError as e:
+            self._build(f"its file is damaged: {e}")
+        except OSError as e:
+            if not is_of_disk(e):
+                raise
+            _LOGGER.warning("the file of the state of %s stays as large as it is: %s", self.url, e)
 
     def _build(self, reason: str) -> Refreshed:
         built, self.position = self._built(reason)

@@ -36,9 +36,7 @@ name: `install_extra` says what to install where something is missing.
 
 import dataclasses
 import os
-import random
 import re
-import secrets
 import threading
 import time
 import weakref
@@ -150,13 +148,13 @@ class SystemIds:
     __slots__ = ()
 
     def new_id(self) -> str:
-        return secrets.token_hex(_ID_HEX_DIGITS // 2)
+        return os.urandom(_ID_HEX_DIGITS // 2).hex()
 
     def uniform(self) -> float:
-        return secrets.randbits(53) / (1 << 53)
+        return (self.seed() >> 11) / (1 << 53)
 
     def seed(self) -> int:
-        return secrets.randbits(64)
+        return int.from_bytes(os.urandom(8), "big")
 
 
 class SeededIds:
@@ -169,7 +167,9 @@ class SeededIds:
     __slots__ = ("_random",)
 
     def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - it is to be repeatable
+        from random import Random  # It takes as long as three of our modules.
+
+        self._random = Random(seed)  # noqa: S311 - it is to be repeatable
 
     def new_id(self) -> str:
         return f"{self._random.getrandbits(4 * _ID_HEX_DIGITS):0{_ID_HEX_DIGITS}x}"

@@ -33,8 +33,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from fractions import Fraction
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -61,6 +60,9 @@ from clog.storage.numpy_arrays import Mask, Offsets
 from clog.storage.read.following import POLL_MS, Followed, Following, reading_of
 from clog.storage.read.scan import by_partition, check_start, missed_deletes
 from clog.storage.store.contract import Store
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 COMMIT_INTERVAL_MS = 10_000
 EXPIRES_AFTER_MS = 7 * 86_400_000
@@ -380,10 +382,12 @@ def _lag_of(
 
 def _unread(
     manifest: Manifest, position: Mapping[int, int]
-) -> Iterator[tuple[int, Chunk, Fraction]]:
+) -> Iterator[tuple[int, Chunk, "Fraction"]]:
     """Yields the chunks that hold records for a reader at the position, each after its partition,
     and which share of it does.
     """
+    from fractions import Fraction
+
     for p, segments in enumerate(manifest.segments):
         at = max(position[p], manifest.head.partitions.start[p])
         end = manifest.head.stable_offset(p)
@@ -419,7 +423,7 @@ def _until_tombstone(
     reader: ReaderDocument,
     manifest: Manifest,
     config: LogConfig,
-    unread: list[tuple[int, Chunk, Fraction]],
+    unread: list[tuple[int, Chunk, "Fraction"]],
     holds: Holds,
     *,
     now_ms: int,

@@ -224,3 +224,49 @@ def test_no_room_for_what_waits(make_log, open_store, monkeypatch, caplog, no_ro
         assert caplog.text.count("; the log is whole") == 2
     again = open_store()
     assert dict(again.scan()) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+
+
+def test_a_file_is_built_anew_from_its_own_rows(make_log, open_store, store, clock, monkeypatch):
+    """Where most of it counts no more; who has the older one open goes over to the new one, without
+    a refresh and without reading the log.
+    """
+    monkeypatch.setattr(local_file, "SMALL_BYTES", 5_000)
+    make_log(partitions=2)
+    s, right, paths = open_store(memory_bytes=0), {}, set()
+    with StateTable(store, s._file.folder, clock=clock) as table:
+        for n in range(60):
+            changes = {f"k{i}": f"{n}" * 30 for i in range(n % 7, 40, 7)}
+            commit(s, **{**changes, f"k{n % 40}": None})
+            right |= {key.encode(): value.encode() for key, value in changes.items()}
+            right.pop(f"k{n % 40}".encode(), None)
+            paths.add(s._file._cache.path)
+            assert {key: table.get(key) for key in right} == right
+            assert table.get(f"k{n % 40}") is None
+            assert table.version == s.version
+        assert dict(table.scan()) == dict(s.scan()) == right
+        assert [s._file._cache.path] == list(s._file.folder.glob("*.state"))
+    assert 2 < len(paths) < 30
+
+
+def test_no_room_for_a_smaller_file(make_log, open_store, monkeypatch, no_room, caplog):
+    """The one that is there goes on, and the next commit tries again; a damaged one comes anew from
+    the log.
+    """
+    monkeypatch.setattr(local_file, "SMALL_BYTES", 5_000)
+    make_log()
+    s = open_store(memory_bytes=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(local_file.LocalFile, "build", no_room)
+        for n in range(9):
+            commit(s, **{f"k{i}": f"{n}" * 100 for i in range(40)})
+    assert "stays as large as it is: " in caplog.text
+    size, path = s._file._cache.path.stat().st_size, s._file._cache.path
+    (run,) = s._file._cache._file.shown().levels[-1].runs
+    with path.open("r+b") as file:
+        file.seek(run.at + 500)
+        file.write(b"?")
+    for n in range(9):
+        commit(s, **{f"k{i}": f"{n}" * 100 for i in range(40)})
+    assert "its file is damaged: " in caplog.text
+    assert s._file._cache.path.stat().st_size < size
+    assert dict(s.scan()) == {f"k{i}".encode(): b"8" * 100 for i in range(40)}

@@ -38,7 +38,6 @@ is to make room and finds none deletes it, and does his work in its place (COMMI
 write records does not.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -739,8 +738,10 @@ def keep_reserve(store: Store, *, data_bytes: int) -> None:
         return
     size_bytes = min(data_bytes, RESERVE_BYTES)
     if 2 * (_size_bytes(store) or 0) < size_bytes:
+        from hashlib import shake_256  # With OpenSSL: few processes come here.
+
         # Bytes that no file system makes less of.
-        store.put(documents.RESERVE, hashlib.shake_256(b"clog").digest(size_bytes))
+        store.put(documents.RESERVE, shake_256(b"clog").digest(size_bytes))
 
 
 def give_up_reserve(store: Store) -> bool:

@@ -5,8 +5,6 @@ of them by *keyed hashes*, whose secret its maker alone has. The *entry* stands 
 what is left when it has gone is the *receipt*.
 """
 
-import hashlib
-import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any, Final
@@ -148,13 +146,17 @@ _RECEIPT = record(Receipt)
 
 def keyed_hashes(secret: str, keys: Iterable[bytes]) -> dict[str, bytes]:
     """Returns the keys by their keyed hashes, in the order of these, which tells nothing."""
+    import hmac  # With OpenSSL: few logs have erasures.
+
     made = {hmac.digest(bytes.fromhex(secret), key, "sha256").hex(): key for key in keys}
     return dict(sorted(made.items()))
 
 
 def secret_hash(secret: str) -> str:
     """Returns by what a receipt knows its secret again."""
-    return hashlib.sha256(bytes.fromhex(secret)).hexdigest()
+    from hashlib import sha256
+
+    return sha256(bytes.fromhex(secret)).hexdigest()
 
 
 def receipt_to_json(receipt: Receipt) -> dict[str, Any]:

@@ -72,7 +72,6 @@ import sys
 from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 from functools import lru_cache
-from hashlib import blake2b, shake_256
 from itertools import repeat
 from typing import Any, Final, Self
 
@@ -311,6 +310,8 @@ def _xxh3_128s(keys: pa.Array, seed: int, out: NDArray[np.uint64]) -> None:
 
 
 def _blake2b(keys: pa.Array, seed: int, out: NDArray[np.uint64]) -> None:
+    from hashlib import blake2b  # With OpenSSL: few logs need it.
+
     keyed = blake2b(digest_size=_DIGEST_BYTES, key=seed.to_bytes(8, "big"))
 
     def digest(key: bytes) -> bytes:
@@ -389,6 +390,8 @@ def _spread(
 def _secrets(seed: int) -> tuple[np.uint64, np.uint64, Fingerprints, Fingerprints]:
     """Returns *p*, *q*, and by length *a* and *b*."""
     lengths = _LENGTH_MAX + 1
+    from hashlib import shake_256
+
     drawn = shake_256(seed.to_bytes(8, "big")).digest(8 * (2 + 2 * lengths))
     words = np.frombuffer(drawn, "<u8").astype(np.uint64)
     odd = words[:2] | np.uint64(1)

@@ -31,7 +31,7 @@ from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.storage.format import documents
 
 PROCESSES = multiprocessing.get_context("forkserver")
-KILLS_APART_S = (0.5, 4.0)
+KILLS_APART_S = (1.0, 5.0)
 SLEEPS = 0.2
 """One of so many victims is not killed but stopped, for as long as `SLEEPS_S`."""
 SLEEPS_S = (2.0, 75.0)

@@ -4,6 +4,7 @@ It appends, waits for `pause_ms` on average, and appends again, until it is told
 what it is about to do, and what it was told, stands in its file of acknowledgements.
 """
 
+import multiprocessing
 import os
 import random
 import signal
@@ -53,8 +54,8 @@ def write(world: World, author: str, pause_ms: int) -> None:
     n = 1 + max(known.began, default=-1)
     if kind != PLAIN and known.in_doubt:
         n = max(known.in_doubt)
-    is_again = n in known.began
-    while is_again or not stopping:
+    is_again, run = n in known.began, multiprocessing.parent_process()
+    while (is_again or not stopping) and (run is None or run.is_alive()):
         note(world, author, "began", n)
         try:
             log = log or opened(world)

@@ -17,7 +17,6 @@ Without a dead-letter log the first record that is none ends the copy; the batch
 """
 
 from collections.abc import Callable
-from typing import Final
 
 import pyarrow as pa
 
@@ -25,6 +24,7 @@ from clog.bridge.decoding import (
     LOG_ID,
     OFFSET,
     PARTITION,
+    TIMEOUT_MS,
     Typed,
     batches_of,
     check_letters,
@@ -38,8 +38,6 @@ from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import to_numpy
 from clog.storage.types.columns import BYTES
-
-TIMEOUT_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +146,9 @@ def _converted(
         )
     if letters and copy.dead_letters is not None:
         with copy.dead_letters.transaction(copy.id, TIMEOUT_MS) as t:
-            where = [
-                {LOG_ID: copy.source.id, PARTITION: p, OFFSET: offsets[i]} for i in sorted(letters)
-            ]
-            t.append(letters_of(pa.Table.from_batches([batch]), letters, where))
+            said = {LOG_ID: copy.source.id, PARTITION: p}
+            records = pa.Table.from_batches([batch])
+            t.append(letters_of(records, letters, lambda i: {**said, OFFSET: offsets[i]}))
             t.positions(copy.source, {p: position})
     with copy.target.transaction(copy.id, TIMEOUT_MS) as t:
         if rows.num_rows:

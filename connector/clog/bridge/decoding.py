@@ -18,7 +18,7 @@ which no record can say.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from io import BytesIO
 from types import MappingProxyType
@@ -68,6 +68,8 @@ KEYS: Final = ("bytes", "string", *FORMATS)
 """Encodings of values, and of keys."""
 _REGISTERED: Final = MappingProxyType({"avro": AVRO, "protobuf": PROTOBUF})
 _PLACEHOLDERS: Final = ("__debezium_unavailable_value", b"__debezium_unavailable_value")
+TIMEOUT_MS: Final = 3_600_000
+"""Of transactions that take what was decoded: an hour for a batch."""
 BATCH_BYTES: Final = 16 << 20
 """Records of so many bytes, or more by one batch of a log, are decoded together."""
 _SCHEMAS: Final = 16
@@ -338,19 +340,19 @@ def _is_exact(values: pa.Array) -> bool:
 
 
 def letters_of(
-    records: pa.Table, reasons: Mapping[int, str], where: Sequence[Mapping[str, object]]
+    records: pa.Table, reasons: Mapping[int, str], where: Callable[[int], Mapping[str, object]]
 ) -> pa.Table:
-    """Returns records as they were, with what is wrong with them in their headers; ``where`` are
-    headers that say where each stood.
+    """Returns records as they were, with what is wrong with them in their headers; ``where``
+    returns headers that say where each stood.
     """
     at = sorted(reasons)
     letters = records.take(to_arrow(np.array(at, np.int64)))
     named = letters.column_names
     headers = letters.column("headers").to_pylist() if "headers" in named else [None] * len(at)
     made = []
-    for i, some, places in zip(at, headers, where, strict=True):
+    for i, some in zip(at, headers, strict=True):
         own = [(h["key"].encode(), h["value"]) for h in some or () if h["key"] not in OF_LETTERS]
-        told = {REASON: reasons[i], **places}
+        told = {REASON: reasons[i], **where(i)}
         made.append([*own, *((name.encode(), str(told[name]).encode()) for name in told)])
     columns = [letters.column(name) for name in ("key", "value", "timestamp")]
     return pa.table([*columns, of_headers(made)], names=["key", "value", "timestamp", "headers"])

@@ -14,7 +14,7 @@ L3. The others are appended, what still does not decode goes to the end of the d
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from clog.bridge.decoding import (
     PARTITION,
     REASON,
     SOURCE,
+    TIMEOUT_MS,
     Decoder,
     Decoding,
     batches_of,
@@ -44,8 +45,6 @@ from clog.storage.keys.hashing import key_bytes
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.objects.records import of_headers
 from clog.storage.types.columns import BYTES
-
-_TIMEOUT_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ class _Player:
 
     def played(self, on_progress: Callable[[int], None]) -> Replayed:
         """Plays all that there are."""
-        with self._log.transaction(self._id, _TIMEOUT_MS) as t:
+        with self._log.transaction(self._id, TIMEOUT_MS) as t:
             t.abort()  # What a former one left is finished, and whoever plays them now is fenced.
         positions = self._log.positions(self._id).get(self._letters.id, {})
         counts = np.zeros(3, int)
@@ -177,13 +176,13 @@ class _Player:
         mine = [places[i] for i in found.places]
         old = self._superseded(found.rows.column("key").combine_chunks(), mine)
         new, kept = found.rows.filter(to_arrow(~old)), partitions[found.places[~old]]
-        with self._log.transaction(self._id, _TIMEOUT_MS) as t:
+        with self._log.transaction(self._id, TIMEOUT_MS) as t:
             if new.num_rows:
                 fits = not kept.size or int(kept.max()) < self._log.partitions
                 t.append(new, kept if fits else None)
             if found.reasons:
-                where = [places[i].headers for i in sorted(found.reasons)]
-                t.append(letters_of(rows, found.reasons, where), p, log=self._letters)
+                letters = letters_of(rows, found.reasons, lambda i: places[i].headers)
+                t.append(letters, p, log=self._letters)
             t.positions(self._letters, {p: position})
         return new.num_rows, int(old.sum()), len(found.reasons)
 

@@ -32,6 +32,7 @@ from clog.bridge.decoding import (
     OFFSET,
     PARTITION,
     SOURCE,
+    TIMEOUT_MS,
     Decoder,
     Decoding,
     Typed,
@@ -60,7 +61,6 @@ from clog.storage.format.documents import NONE
 
 ID: Final = "clog-mirror"
 """Of the transactions of every mirror."""
-_TIMEOUT_MS: Final = 3_600_000
 _COMMITS: Final = 5
 """So often one commit is tried where others were faster, or its reply was lost."""
 
@@ -161,7 +161,7 @@ class Target:
                 f" {ended}, and others append to it since; mirror into a new log"
             )
         self._check_kind()
-        with self.log.transaction(ID, _TIMEOUT_MS) as t:
+        with self.log.transaction(ID, TIMEOUT_MS) as t:
             found = self.log.positions(ID, marks=True)
             if found:
                 t.abort()
@@ -205,7 +205,7 @@ class Target:
             now = cluster.starts(self.topic.topic, batch.positions)
             starts = self.risen(now, batch.positions)
         found = self._decoded(batch.records)
-        t = self.log.transaction(ID, _TIMEOUT_MS)
+        t = self.log.transaction(ID, TIMEOUT_MS)
         self._commit(t, batch, starts, found)
         self.positions = dict(batch.positions)
         return 0 if found is None else len(found.reasons)
@@ -412,16 +412,12 @@ class Target:
             t.append(found.rows, records.partitions[at], offsets=records.offsets[at])
         if not found.reasons or self.letters is None:
             return
-        bad = sorted(found.reasons)
-        where = [
-            {
-                SOURCE: self.topic.source,
-                PARTITION: records.partitions[i],
-                OFFSET: records.offsets[i],
-            }
-            for i in bad
-        ]
-        partitions = records.partitions[bad] % self.letters.partitions
+
+        def where(i: int) -> dict[str, object]:
+            place = {PARTITION: records.partitions[i], OFFSET: records.offsets[i]}
+            return {SOURCE: self.topic.source, **place}
+
+        partitions = records.partitions[sorted(found.reasons)] % self.letters.partitions
         t.append(letters_of(records.rows, found.reasons, where), partitions, log=self.letters)
 
 

@@ -37,7 +37,7 @@ def letter(offset, key, value, partition=0):
         }
     )
     where = {SOURCE: TOPIC, PARTITION: partition, OFFSET: offset}
-    return letters_of(rows, {0: "is what it is"}, [where])
+    return letters_of(rows, {0: "is what it is"}, lambda _: where)
 
 
 def mirrored(url, rows, *, end, config=None):

@@ -26,7 +26,7 @@ def run(*options, hash_seed="0"):
 @pytest.mark.parametrize(
     ("first", "seeds"),
     [
-        (0, 15),
+        (0, 20),
         *(pytest.param(PART * i, PART, marks=pytest.mark.nightly) for i in range(4)),
     ],
 )

@@ -311,25 +311,23 @@ def test_a_plan_goes_on_from_the_one_before(make_log, clock):
             assert plan_table(manifest, 0, log_start, known) == fresh
 
 
-@pytest.mark.parametrize(("run_pieces", "small_rows"), [(1, 0), (3, 4096), (3, 1), (256, 1)])
-def test_lookups_by_runs_find_what_the_table_holds(
-    make_log, counting, monkeypatch, run_pieces, small_rows
-):
+def test_lookups_by_runs_find_what_the_table_holds(make_log, open_log, counting, monkeypatch):
     """However pieces fall into runs: the newest record of each key, none twice, and no older object
     is read for a key that a newer one has.
     """
-    monkeypatch.setattr(scan, "RUN_PIECES", run_pieces)
-    monkeypatch.setattr(scan, "SMALL_ROWS", small_rows)
-    log = uncoalesced(make_log, 120, on=counting)
-    table = log.table()
-    held = {row["key"]: row["value"] for row in table.to_arrow().to_pylist()}
+    uncoalesced(make_log, 120, on=counting)
     wanted = [*map(key, range(60)), *(b"once-%d" % i for i in range(130)), key(3)]
-    assert table.get_many(wanted) == {k: held[k] for k in wanted if k in held}
-    assert table.of_keys(wanted).num_rows == len(held)
-    for k in (key(3), key(7), b"once-5"):
-        with counting.count() as one:
-            assert table.get(k) == held.get(k)
-        assert one.total() == 1
+    for run_pieces, small_rows in ((1, 0), (3, 4096), (3, 1), (256, 1)):
+        monkeypatch.setattr(scan, "RUN_PIECES", run_pieces)
+        monkeypatch.setattr(scan, "SMALL_ROWS", small_rows)
+        table = open_log(counting).table()
+        held = {row["key"]: row["value"] for row in table.to_arrow().to_pylist()}
+        assert table.get_many(wanted) == {k: held[k] for k in wanted if k in held}
+        assert table.of_keys(wanted).num_rows == len(held)
+        for k in (key(3), key(7), b"once-5"):
+            with counting.count() as one:
+                assert table.get(k) == held.get(k)
+            assert one.total() == 1, (run_pieces, small_rows)
 
 
 def test_a_plan_looks_for_its_ends_by_halves(make_log, monkeypatch):

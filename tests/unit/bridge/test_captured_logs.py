@@ -1,5 +1,7 @@
 """Logs of a captured database, without one: groups, cuts, and what a crash between them leaves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -195,6 +197,31 @@ def test_what_a_crash_left_ahead_is_skipped(disk):
     home.cut(20, again)
     cut = name_cut(home.log.handle, None)
     assert [rows_of(one, at=cut) for one in again] == [{1: "y"}, {1: "y"}]
+
+
+def test_another_database_is_refused_before_it_takes_the_id_up(disk):
+    """Whoever captures the one that these logs have goes on."""
+    home, a = disk.home(), disk.table("a")
+    put(a, [(1, "x")], 10)
+    home.cut(10, [a])
+    other = Home("home", replace(IDENTITY, database=6), disk.settings())
+    with pytest.raises(SourceReplacedError, match="capture into a new URL"):
+        other.read()
+    put(a, [(1, "y")], 20)
+    home.cut(20, [a])
+
+
+def test_a_truncate_deletes_what_the_log_ever_had(disk):
+    """H-C19: each key once a batch, those that are deleted, too; nothing but these."""
+    a = disk.table("a")
+    put(a, [(1, "x"), (2, "x"), (1, "y")], 10)
+    put(a, [(2, None), (3, "z")], 20)
+    a.truncate(30, 0)
+    a.commit(30)
+    assert rows_of(a) == {}
+    tombstones = [row for row in a.log.read(start=5).to_pylist() if row["value"] is None]
+    assert sorted({row["key"] for row in tombstones}) == [1, 2, 3]
+    assert len(tombstones) <= 5
 
 
 def test_a_table_that_was_quiet_for_days_is_in_a_cut(disk):

@@ -20,7 +20,7 @@ from clog.bridge.postgres.types import Connection, TablePlan
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-BATCH_BYTES: Final = 16 << 20
+BATCH_BYTES: Final = 8 << 20
 
 
 def load(

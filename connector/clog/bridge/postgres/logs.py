@@ -499,7 +499,7 @@ class Home:
         self.bindings = {binding.oid: binding for binding in bound}
 
     def begin(self) -> None:
-        """Takes the id up (L1), and reads what was captured, as `read` does."""
+        """Takes the id up (L1), after `read`, and reads what was captured by now."""
         is_new = ID not in self.log.handle.tip.head.cuts
         with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
             t.abort()

@@ -382,7 +382,7 @@ class Soak:
     def follow(self, end):
         """Checks cuts, and has something happen after some of them."""
         heard, due = time.monotonic(), self.dice.randrange(1, 4)
-        while time.monotonic() < end:
+        while time.monotonic() < end or self.told["cuts"] < self.given.cuts:
             self.keep()
             cut = self.newest()
             if cut is None or cut.logs == self.before:
@@ -512,6 +512,7 @@ class Soak:
 def main():
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--minutes", type=float, default=60)
+    ask.add_argument("--cuts", type=int, default=10, help="longer, until so many were checked")
     ask.add_argument("--writers", type=int, default=3)
     ask.add_argument("--seed", type=int, default=1)
     ask.add_argument("--tables", type=int, default=60, help="that one transaction writes")

@@ -1,6 +1,7 @@
 """Bugs to plant in erasures (FORMAT.md §17, COMMIT.md §8); see `planted`."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 from limits import Patch
@@ -130,7 +131,8 @@ def slow_request(patch: Patch) -> None:
     request = clog.storage.erasures._request
 
     def late(handle, known, *rest):
-        return request(handle, replace(known, version=1 << 60), *rest)
+        del known
+        return request(handle, SimpleNamespace(version=1 << 60), *rest)
 
     patch(clog.storage.erasures, "_request", late)
 

@@ -597,7 +597,11 @@ class Tip:
         if steps:
             return self.commit
         began = self.now()
-        self._take(self._found(lambda: find_newer(self._store, self.commit.version)), began)
+        try:
+            found = self._found(lambda: find_newer(self._store, self.commit.version))
+        except NotFoundError:  # Either the log is gone, or days went by between two requests.
+            return self.open_anew()
+        self._take(found, began)
         return self.commit
 
     def behind(self) -> float:

@@ -90,6 +90,7 @@ from clog.storage.store.contract import (
     StoredObject,
     StoreFullError,
     StoreRefusedError,
+    delete_all,
     is_temporary,
 )
 from clog.storage.views import DELTA, FORMATS
@@ -137,8 +138,7 @@ def sweep_released(work: Work, *, dry_run: bool = False, track: Track = iter) ->
         check_clock(handle, now_ms=work.now_ms)
     oldest = raise_oldest(handle, max(r.version for r in due))  # W4
     swept = Swept.of([r for r in due if r.version <= oldest])  # A view may be published meanwhile.
-    for path in track(swept.objects):
-        work.store.delete(path)  # W5
+    _delete(work.store, swept.objects, track)  # W5
     handle.commit(lambda _tip, _ms: Edit(forget=swept.objects), operation="sweep")  # W6
     return swept
 
@@ -223,12 +223,10 @@ def sweep_orphans(
         documents_ms = min(old_ms, handle.tip.record.time_ms - SKEW_MS_MAX)
     orphans = _orphans(handle, store, floor, documents_ms)  # W2: at or after the floor's commit
     if not dry_run:
-        for path in track([found.path for found in orphans]):
-            store.delete(path)  # W3
+        _delete(store, [found.path for found in orphans], track)  # W3
 
     def gone(found: list[StoredObject]) -> list[StoredObject]:
-        for each in found if not dry_run else ():
-            store.delete(each.path)
+        _delete(store, [each.path for each in found if not dry_run])
         return found
 
     forgotten = gone(_expired_readers(store, before_ms=old_ms))
@@ -238,6 +236,12 @@ def sweep_orphans(
     others = sweep_other_logs(handle, before_ms=old_ms, dry_run=dry_run)
     strays = _sweep_strays(handle, before_ms=old_ms, dry_run=dry_run)
     return Swept.of([*orphans, *forgotten, *left, *others, *strays])
+
+
+def _delete(store: Store, paths: Sequence[str], track: Track = iter) -> None:
+    """Deletes files; whoever ``track``s them hears of one before it waits until that is gone."""
+    for _ in zip(track(paths), delete_all(store, paths), strict=True):
+        pass
 
 
 def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[StoredObject]:
@@ -474,8 +478,7 @@ class ProposalSweep:
             return Swept((), 0)
         listed = [f for f in store.list(documents.PROPOSALS) if documents.proposal_of(f.path)]
         over = [f for f in listed if _is_over(f, combined, work.now_ms - PROPOSAL_MS)]
-        for found in over:
-            store.delete(found.path)
+        _delete(store, [found.path for found in over])
         self._left_none = combined if len(over) == len(listed) else None
         return Swept.of(over)
 

@@ -32,11 +32,12 @@ it.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any, Protocol
 
 from clog.storage.commit.committer import (
@@ -121,6 +122,9 @@ list next, and of the others.
 """
 _INSTEAD = 0.75
 """After such a part of it each of those who wait combines in place of the one before him."""
+_LATE_MAX = 4.0
+"""After so many times as long as combining takes all look: then most of those who were expected do
+not wait."""
 _CYCLE_MS_MAX = 4_000
 _TURN_VERSIONS = 8
 """Who asked for a turn asks again after so many versions."""
@@ -369,24 +373,41 @@ class Combiner:
         told = Combining(first if first > before.first else 0, tuple(answers))
         return replace(joined(edits), combined=told)
 
+    def is_crowded(self, tip: Commit) -> bool:
+        """Tells whether writers combine at this moment."""
+        return is_crowded(tip, self._time_ms(tip))
+
     def end(self, keys: Collection[tuple[str, str]]) -> None:
         """Withdraws what is pending of writers, given as kind and id, as far as a LIST shows any,
         and what this author owes (H-W15). Whoever waits for it still appends it anew.
         """
 
         def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
-            listed, _ = self._listed(tip, own=False, whole=True)
-            found = [p for p in listed if p.is_of(keys)]
-            ended = [Answered(p.author, p.number, is_applied=False) for p in found]
+            ended = [Answered(*operation, is_applied=False) for operation in self._of(keys, tip)]
             ended += self._owed(tip.head.combined)
             return Edit(combined=Combining(0, tuple(ended))) if ended else NothingToCommit()
 
         if not self._waits and FEATURE in self._tip.commit.head.log.features:
             self._committer.commit(prepare, operation="sequence")
 
+    def _of(self, keys: Collection[tuple[str, str]], tip: Commit) -> Iterator[tuple[str, int]]:
+        """Yields author and number of what is pending of writers; LISTs, and a GET for each
+        proposal, of which no more is held than one commit reads.
+        """
+        files = self._files(tip, looks=False, whole=True) or ()
+        there = sorted(self._newest(files, tip).values(), key=lambda found: found.path)
+        sizes = accumulate(found.size_bytes for found in there)
+        placed = zip((size // _READ_BYTES_MAX for size in sizes), there, strict=True)
+        for _, some in groupby(placed, key=itemgetter(0)):
+            self._known = {}
+            paths = [found.path for _, found in some]
+            self._fetch(paths, tip.head.log.partitions, whole=True)
+            known = (one for one in self._known.values() if one is not None and one.is_of(keys))
+            yield from [(one.author, one.number) for one in known]
+
     def ask_for_a_turn(self, tip: Commit) -> bool:
         """Asks those who combine to let a version pass, where any do; the commit ends that."""
-        if self._waits or not is_crowded(tip, self._time_ms(tip)):
+        if self._waits or not self.is_crowded(tip):
             return False
         if tip.version - self._asked_at >= _TURN_VERSIONS:
             self._asked_at = tip.version
@@ -575,8 +596,10 @@ class Combiner:
         """Returns when this author looks who else waits upon the tip, which it has seen just now: a
         few do at once, the others later and later.
         """
-        late = max(0.0, self._turn(op, self._tip.commit.version) - 1)
-        return self._clock.monotonic_ms() + late * _LATE * self._cycle_ms
+        version = self._tip.commit.version
+        late = _LATE * max(0.0, self._turn(op, version) - 1)
+        late = min(late, _LATE_MAX + _share(op.author, version))
+        return self._clock.monotonic_ms() + late * self._cycle_ms
 
     def _turn(self, op: Operation, version: int) -> float:
         """Returns the place of an author in the order of a version, about: of all who wait as many
@@ -715,18 +738,15 @@ class Combiner:
         ]
         return sorted(found, key=lambda p: (p.since, answered.get(p.author, -1), p.author)), least
 
-    def _listed(self, tip: Commit, *, own: bool, whole: bool = False) -> tuple[list[Proposal], int]:
+    def _listed(self, tip: Commit, *, own: bool) -> tuple[list[Proposal], int]:
         """Returns the newest proposal of each other author that is not answered, as far as a LIST
         shows them, and the lowest stamp of those that are too many bytes to be read now; one or two
         LISTs, and a GET for each that is new here. ``own``: with an operation of this author, who
-        gives way where another commit came first meanwhile. ``whole``: all of them, or raises where
-        the store fails; else what it does not show now is left out.
+        gives way where another commit came first meanwhile.
         """
         seen, self._seen = self._seen, None
         is_seen = own and seen is not None and seen[0] == tip.version
-        files = (
-            seen[1] if seen is not None and is_seen else self._files(tip, looks=own, whole=whole)
-        )
+        files = seen[1] if seen is not None and is_seen else self._files(tip, looks=own)
         if files is None:
             raise LostRaceError("another commit came first while proposals were listed")
         there = sorted(self._newest(files, tip).values(), key=lambda found: found.path)
@@ -734,13 +754,13 @@ class Combiner:
         fresh = [found for found in there if found.path not in self._known]
         sizes = accumulate(found.size_bytes for found in fresh)
         fits = [one for one, size in zip(fresh, sizes, strict=True) if size <= _READ_BYTES_MAX]
-        now = fresh if whole else fits or fresh[:1]
-        self._fetch([found.path for found in now], tip.head.log.partitions, whole=whole)
+        now = fits or fresh[:1]
+        self._fetch([found.path for found in now], tip.head.log.partitions)
         named = (proposal_of(found.path) for found in fresh[len(now) :])
         left = [name[0] for name in named if name is not None]
         return [p for p in self._known.values() if p is not None], min([tip.version, *left])
 
-    def _fetch(self, paths: Sequence[str], partitions: int, *, whole: bool) -> None:
+    def _fetch(self, paths: Sequence[str], partitions: int, *, whole: bool = False) -> None:
         """Reads proposals; what takes a quarter longer than nearly all the others is left out, but
         where they are wanted as a ``whole``: else a commit would wait for the slowest of many.
         """

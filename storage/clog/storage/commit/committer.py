@@ -77,6 +77,7 @@ from clog.storage.format.cuts import CutLogsAt
 from clog.storage.format.manifest import (
     PAGE_BYTES_MAX,
     Manifest,
+    named_snapshot,
     read_named_snapshot,
     write_snapshot,
 )
@@ -160,6 +161,10 @@ class JoinsOthers(Protocol):
         """Returns an edit with what others proposed, and with what it owes. ``lost``: the tip was
         found after a lost race.
         """
+        ...
+
+    def is_crowded(self, tip: Commit) -> bool:
+        """Tells whether others wait for what commits upon the tip."""
         ...
 
 
@@ -272,6 +277,8 @@ class Committer:
                 tip.made(commit, began)
                 turns.saw(tip.recent.known)
                 self._hint()  # K6
+                if (commit.version + 1) % HINT_STRIDE == 0 and self._leaves_snapshot(operation):
+                    self._snapshot(operation)
                 return commit
             if winner is Created.NOWHERE:
                 self._store.written += _files_of(commit)
@@ -335,8 +342,10 @@ class Committer:
             edit = edit if paged is None else replace(edit, older_writers=paged)
         head = advance(tip.head, edit, version=version, time_ms=time_ms)
         head = replace(head, partitions=self._columns(tip, head))  # K3
-        if version % HINT_STRIDE == 0 and (snapshot := self._snapshot(operation)) is not None:
-            head = replace(head, snapshot=snapshot)
+        if version % HINT_STRIDE == 0:
+            is_left = self._leaves_snapshot(operation)
+            snapshot = self._left_snapshot() if is_left else self._snapshot(operation)
+            head = head if snapshot is None else replace(head, snapshot=snapshot)
         commit_id = self._turns.new_id()
         stored = stored_edit(self._store, edit, commit_id=commit_id)
         parent = tip.record.commit_id
@@ -397,6 +406,31 @@ class Committer:
             return write_snapshot(self._store, manifest, new_id=self._ids.new_id)
         except HARMLESS:
             return None  # Readers tell of damage; records that can be kept are kept.
+
+    def _leaves_snapshot(self, operation: str) -> bool:
+        """Tells whether a snapshot of the tip is not to hold up the next commit: who makes the tip
+        writes it afterwards, and a later commit names it. So it is where others wait for the next
+        one, and what is to be carried until then is not too much.
+        """
+        tip, others = self._tip.commit, self.others
+        if operation != "append" or others is None or not others.is_crowded(tip):
+            return False
+        last = tip.head.snapshot
+        since = self._tip.recent.after(-1 if last is None else last.version) or ()
+        return sum(map(self._tip.recent.weight, since)) <= DEFERRED_EDIT_BYTES_MAX
+
+    def _left_snapshot(self) -> SnapshotRef | None:
+        """Returns the snapshot of four versions ago where one is due, and was left; one GET."""
+        tip = self._tip.commit
+        last, version = tip.head.snapshot, tip.version - HINT_STRIDE
+        since = self._tip.edits_from(0 if last is None else last.version + 1)
+        left = next((record for record in since if record.version == version), None)
+        if left is None or _due_edits(self._tip.recent, since, last) is None:
+            return None
+        try:
+            return named_snapshot(self._store, version, left.commit_id)
+        except HARMLESS:
+            return None
 
     def owes_snapshot(self) -> bool:
         """Tells whether a snapshot is due that appends leave to others. No request where the edits

@@ -441,7 +441,7 @@ class RecentEdits:
         fresh = (*tip.earlier, tip.record)
         known = {r.version: r.commit_id for r in self.known}
         before = fresh[0].version - 1
-        if tip.parent == self.tip.record.commit_id:
+        if tip.parent == self.tip.record.commit_id and self.known[0].version <= fresh[0].version:
             records = (*self.known, tip.record)
         elif any(known.get(r.version) == r.commit_id for r in fresh):
             records = (*(r for r in self.known if r.version <= before), *fresh)
@@ -483,6 +483,9 @@ class _View:
         confirmed, looked: when the tip was last seen in the store, and newer ones were looked for.
         stood_ms: when the log was last seen to stand there, by the monotonic clock.
         vain_looks: how many looks in a row have found nothing.
+        ahead: how many versions there were above the tip when newer ones were looked for, as far as
+            the pace of the last ones tells (`Tip.behind`).
+        leapt_from: the tip before, where versions between were passed over.
     """
 
     commit: Commit
@@ -494,6 +497,8 @@ class _View:
     is_settled: bool = False
     before_losses: Commit | None = None
     vain_looks: int = 0
+    ahead: float = 0.0
+    leapt_from: EditRecord | None = None
 
 
 class Tip:
@@ -557,7 +562,9 @@ class Tip:
         """Takes a commit of ours as the tip, whose creation began then: it was committed, and so
         were all before it. Its block may be closed by now, where we slept meanwhile.
         """
-        self._see(commit, confirmed=began, looked=began, is_settled=True, before_losses=None)
+        self._see(
+            commit, confirmed=began, looked=began, ahead=0.0, is_settled=True, before_losses=None
+        )
 
     def lost_to(self, winner: Commit | None) -> None:
         """Takes the commit that came first in a race as the tip, where it goes on from it; else
@@ -577,7 +584,7 @@ class Tip:
         self.settle()
         was_stale = self.is_stale()
         for _ in range(steps or FOLLOW_STEPS_MAX):
-            began = self.now()
+            began, behind = self.now(), self.behind()
             newer = try_read(self._store, self.commit.version + 1)
             self._note(vain_looks=self._view.vain_looks + 1 if newer is None else 0)
             # Who walks on from an old tip may come to where the block was closed meanwhile.
@@ -587,7 +594,7 @@ class Tip:
                 if self._is_left_behind(newer):
                     return self.open_anew()
                 self._note(vain_looks=0)
-            self._note(looked=began)
+            self._note(looked=began, ahead=0.0 if newer is None else _left(behind, 1))
             if newer is None:
                 self.confirm()
                 return self.commit
@@ -605,13 +612,16 @@ class Tip:
         return self.commit
 
     def behind(self) -> float:
-        """Returns how many versions were committed since the last look, if they came as fast as the
-        last ones. No request.
+        """Returns how many versions there are above the tip, if they came as fast as the last ones,
+        also while it was looked for them. No request.
         """
-        last = self._view.recent.known[-_PACE_VERSIONS:]
-        took_ms = last[-1].time_ms - last[0].time_ms
-        since_ms = self._clock.monotonic_ms() - self._view.looked[0]
-        return since_ms * (len(last) - 1) / took_ms if took_ms > 0 else math.inf
+        view, last = self._view, self._view.commit.record
+        first = view.recent.known[-_PACE_VERSIONS:][0]
+        if view.leapt_from is not None and view.leapt_from.version < first.version:
+            first = view.leapt_from
+        took_ms, made = last.time_ms - first.time_ms, last.version - first.version
+        since_ms = self._clock.monotonic_ms() - view.looked[0]
+        return view.ahead + since_ms * made / took_ms if took_ms > 0 else math.inf
 
     def step(self, meanwhile: Callable[[], None] | None = None) -> Commit:
         """Looks once for a newer version, the next, or one further on where the pace of the last
@@ -619,7 +629,7 @@ class Tip:
         is done while the look is under way. Returns the tip.
         """
         behind = self.behind()
-        ahead = max(1, int(_SURELY * behind)) if behind < _LEAP_MAX else 1
+        ahead = self._leap(behind) if behind < _LEAP_MAX else 1
         if self.is_stale() or self._is_old(self._view.stood_ms) or (ahead == 1 and not meanwhile):
             if meanwhile:
                 meanwhile()
@@ -630,17 +640,28 @@ class Tip:
             look = self._store.begin(look)
             meanwhile()
         while (found := look()) is None and ahead > 1:
-            ahead //= 2
+            behind = ahead - 1
+            ahead = self._leap(ahead / 2 / _SURELY)
             look = partial(try_read, self._store, known.version + ahead)
         if found is None:
             return known
         if ahead > 1:
             self._take(Found(found, {found.version: found}), began)
+            self._note(ahead=_left(behind, ahead), leapt_from=known.record)
         elif found.parent != known.record.commit_id:
             return self.open_anew()
         else:
-            self._see(found, confirmed=began, looked=began)
+            self._see(found, confirmed=began, looked=began, ahead=_left(behind, 1))
         return self.commit
+
+    def _leap(self, behind: float) -> int:
+        """Returns how far to look ahead of the tip: to a version that carries the edits up to it,
+        as far as that goes.
+        """
+        known = self.commit.version
+        newest = known + max(1, int(_SURELY * behind))
+        whole = (newest - newest % stride for stride in (HINT_STRIDE, 2))
+        return next((version for version in whole if version > known), newest) - known
 
     def recently(self, *, settled: bool = False) -> Commit:
         """Returns the tip; looks for newer versions only where the last look is minutes old.
@@ -670,9 +691,9 @@ class Tip:
         """
         self._check_standing()
         if self._is_old(self._view.confirmed[0]):
-            began = self.now()
+            began, behind = self.now(), self.behind()
             if self._is_there(try_read(self._store, self.commit.version)):
-                self._note(confirmed=began, looked=began)
+                self._note(confirmed=began, looked=began, ahead=_left(behind, 0))
             else:
                 self.open_anew()  # Deleted with its block: there are newer versions.
 
@@ -808,6 +829,7 @@ class Tip:
             before_losses=None,
             confirmed=began,
             looked=began,
+            ahead=0.0,
             **changed,
         )
 
@@ -822,3 +844,10 @@ class Tip:
             self.log.check()
             raise CorruptionError(f"version {commit.version} needs what is gone: {e}") from e
         return commit if head is commit.head else replace(commit, head=head)
+
+
+def _left(behind: float, seen: int) -> float:
+    """Returns how many versions are still above the tip, where it was behind by so many, and went
+    on by those that were ``seen``.
+    """
+    return 0.0 if math.isinf(behind) else max(0.0, behind - seen)

@@ -409,6 +409,16 @@ def read_named_snapshot(store: Store, named: SnapshotRef) -> Manifest:
     return manifest
 
 
+def named_snapshot(store: Store, version: int, commit_id: str) -> SnapshotRef:
+    """Returns how a head names the snapshot of a version, which was this commit; one GET.
+
+    Raises:
+        FileNotFoundError, CorruptionError: as `read_named_snapshot`.
+    """
+    found = read_named_snapshot(store, SnapshotRef(version, 0, commit_id))
+    return SnapshotRef(version, len(documents.body_json(_snapshot_json(found))), commit_id)
+
+
 def mixed_histories(url: str, what: str) -> CorruptionError:
     """Makes the error of something that is not of the history that a newer version goes on from."""
     return CorruptionError(

@@ -55,6 +55,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from threading import Thread
 from typing import Any, Literal, Protocol, TypeVar
@@ -164,7 +165,8 @@ class Store(Protocol):
         ...
 
     def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
-        """Begins a call that reads from this store, and returns what waits for its result.
+        """Begins a call that reads from this store, or deletes, and returns what waits for its
+        result.
 
         Where a request takes long it is under way meanwhile; elsewhere the call is made when its
         result is asked for. For few calls at a time: `clog.storage.store.contract`.
@@ -299,6 +301,7 @@ def cut(ranges: Sequence[tuple[int, int]], fetched: Sequence[tuple[int, bytes]])
 
 CALLS_MAX = 16
 BYTES_MAX = 32 << 20
+DELETES_MAX = 128
 TOGETHER_MAX = 256
 """A call that changes a log waits for most of its time, and holds little."""
 _CALLS_FIRST = 4
@@ -338,6 +341,18 @@ def ahead(
         if not begun and following is not None:
             begin(*following, is_alone=False)
         yield found
+
+
+def delete_all(store: Store, paths: Iterable[str]) -> Iterator[str]:
+    """Deletes files, and yields each that is gone, in their order; where a request takes long, many
+    at once: who deletes alone what many write would never come to its end.
+    """
+
+    def delete(path: str) -> str:
+        store.delete(path)
+        return path
+
+    return ahead(store, ((partial(delete, path), 0) for path in paths), calls_max=DELETES_MAX)
 
 
 def together(calls: Sequence[tuple[Store, Callable[[], _T]]]) -> list[_T | Exception]:

@@ -987,6 +987,76 @@ def test_who_combines_reads_no_more_than_it_has_room_for(crowd, monkeypatch):
     assert crowd.values().count(b"c8") == 1
 
 
+def test_who_reads_a_sequence_holds_no_more_than_a_commit_reads(crowd, monkeypatch):
+    """H-W15: all that is pending is read, a part at a time; what is of the id is ended."""
+    monkeypatch.setattr(combining_module, "_READ_BYTES_MAX", 2_000)
+    for n in range(4):
+        left_waiting(crowd, f"of others {n}")
+    a = crowd.author()
+    crowd.author().append(one("race"))
+    asleep(a, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        a.append(one("old"), producer=("p", 5))
+    held, reading = [], Sizes(crowd.store)
+    fetch = combining_module.Combiner._fetch
+
+    def noted(self, *given, **more):
+        fetch(self, *given, **more)
+        held.append(len(self._known))
+
+    monkeypatch.setattr(combining_module.Combiner, "_fetch", noted)
+    successor = crowd.author(reading)
+    assert successor.sequence("p") is None
+    assert len(reading.read) == 5
+    assert max(held) * min(reading.read) <= 2_000
+    assert len(held) > 1
+    combining(crowd)
+    assert b"old" not in crowd.values()
+
+
+def test_a_flood_leaves_the_others_their_share(crowd, monkeypatch):
+    """Authors come in turn, who waits longest first: whoever floods the log with appends that fill
+    a commit holds up nobody for longer than that.
+    """
+    monkeypatch.setattr(combining_module, "COMBINED_CHUNKS_MAX", 4)
+    flooders = [left_waiting(crowd, f"flood{n}") for n in range(8)]
+    for n in range(3):
+        left_waiting(crowd, f"small{n}")
+    seen = []
+    for n in range(5):
+        before = set(crowd.values())
+        combining(crowd, f"c{n}")
+        seen.append({v for v in set(crowd.values()) - before if not v.startswith((b"c", b"race"))})
+        for flooder in flooders:  # At once again: what it waited for is answered, or ended.
+            crowd.author().append(one("race"))
+            asleep(flooder, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                flooder.append(one(f"again{n}"))
+    done = [value for some in seen for value in some]
+    first = next(n for n, some in enumerate(seen) if {b"small0", b"small1", b"small2"} & some)
+    assert {b"small0", b"small1", b"small2"} <= {v for some in seen[: first + 2] for v in some}
+    assert first <= 2
+    assert all(len(some) <= 4 for some in seen)
+    assert any(value.startswith((b"flood", b"again")) for value in done)
+
+
+def test_small_appends_are_few_objects_after_a_round(crowd):
+    """The bound of docs/operations.md: what combining left, once there are 32 small objects of it,
+    is one object after the cleaner's next round, 15 s later.
+    """
+    for n in range(16):
+        combining(crowd, f"c{n}")
+
+    def objects():
+        crowd.log.handle.refresh()
+        return len({c.object.path for _, c in crowd.log.handle.manifest().chunks()})
+
+    values, before = sorted(crowd.values()), objects()
+    cleaner = crowd.author(now_ms=1_015_000)
+    Cleaner(cleaner).run_once()
+    assert (sorted(crowd.values()), before, objects()) == (values, 32, 1)
+
+
 def test_one_that_is_larger_than_what_is_read_at_once_is_read_alone(crowd, monkeypatch):
     """Else it would never be taken along."""
     monkeypatch.setattr(combining_module, "_READ_BYTES_MAX", 10)

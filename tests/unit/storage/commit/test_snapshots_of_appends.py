@@ -1,15 +1,23 @@
 """An append makes snapshots on its way, and does not stop for pages that others rewrote (K3)."""
 
+from itertools import count
+
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.storage import Log
 from clog.storage.commit import committer
+from clog.storage.commit.combining import is_crowded
+from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format import manifest as snapshots
 from clog.storage.format.commits import Edit
 from clog.storage.store.contract import WrappingStore
 from clog_testing.counting import CountingStore
+from clog_testing.delaying import Sleeper
 from clog_testing.invariants import check_log
+
+NOW_MS = 1_000_000
 
 
 class Pages(WrappingStore):
@@ -121,3 +129,38 @@ def test_where_no_snapshot_is_owed(store, make_log):
         with counting.count() as counts:
             log.handle.take_owed_snapshot()
         assert (dict(counts), log.handle.tip.version) == ({}, version)
+
+
+def test_beside_others_no_append_waits_for_a_snapshot(pages):
+    """K3: while writers combine, who made a version writes its snapshot afterwards, and the next
+    but one commit that may name it does; alone each names that of the version before.
+    """
+    Log.create(pages, clock=Sleeper(NOW_MS), ids=SeededIds(1)).upgrade(["proposals"])
+    seeds = count(10)
+
+    def author():
+        return Log.open(pages, clock=Sleeper(NOW_MS), ids=SeededIds(next(seeds)))
+
+    pair = [author(), author()]
+    for late in pair:
+        append(author())
+        append(late)  # It has lost the race, and combines from now on.
+    assert is_crowded(late.handle.tip, NOW_MS)
+    began, named = late.handle.tip.version, {}
+    for n in range(40):
+        append(pair[n % 2])
+        tip = pair[n % 2].handle.tip
+        if tip.head.snapshot is not None:
+            named[tip.version] = tip.head.snapshot.version
+    crowded = {v: at for v, at in named.items() if v > began + 4}
+    assert len({*crowded.values()}) >= 3
+    assert {at % 4 for at in crowded.values()} == {3}
+    assert min(v - at for v, at in crowded.items()) == 5
+    alone = set()
+    for _ in range(24):
+        late.handle.clock.advance(20_000)
+        append(late)
+        tip = late.handle.tip
+        alone.add(tip.version - tip.head.snapshot.version)
+    assert min(alone) == 1
+    check_log(pages)

@@ -399,9 +399,10 @@ class Combiner:
         sizes = accumulate(found.size_bytes for found in there)
         placed = zip((size // _READ_BYTES_MAX for size in sizes), there, strict=True)
         for _, some in groupby(placed, key=itemgetter(0)):
-            self._known = {}
             paths = [found.path for _, found in some]
-            self._fetch(paths, tip.head.log.partitions, whole=True)
+            self._known = {path: self._known[path] for path in paths if path in self._known}
+            fresh = [path for path in paths if path not in self._known]
+            self._fetch(fresh, tip.head.log.partitions, whole=True)
             known = (one for one in self._known.values() if one is not None and one.is_of(keys))
             yield from [(one.author, one.number) for one in known]
 

@@ -154,14 +154,14 @@ def test_writers_who_combine_share_a_log_in_virtual_time(harness):
 
 
 def test_beside_a_cleaner_and_a_slow_author_nobody_waits_for_long(harness):
-    """Issue 38: who has requests of a second waits for ten of them at most; a round of the cleaner
-    ends, though more is posted than it deletes one by one.
+    """Issue 38: who has requests of a second waits for a dozen of them at most; a round of the
+    cleaner ends, though more is posted than it deletes one by one.
     """
     from harness.crowd import Crowd, measure
 
     found = measure(Crowd(12, 16, busy=True))
     assert len(found.slow) >= 2
-    assert max(found.slow) <= 10_000
+    assert max(found.slow) <= 12_000
     assert found.unfair < 5
     assert len(found.rounds) >= 3
     assert max(found.rounds) <= 10_000

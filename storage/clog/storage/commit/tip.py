@@ -644,6 +644,7 @@ class Tip:
             ahead = self._leap(ahead / 2 / _SURELY)
             look = partial(try_read, self._store, known.version + ahead)
         if found is None:
+            self._note(looked=began, ahead=0.0)
             return known
         if ahead > 1:
             self._take(Found(found, {found.version: found}), began)

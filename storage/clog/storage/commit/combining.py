@@ -779,10 +779,21 @@ class Combiner:
         for call, wait in zip(calls, begun, strict=True):
             if whole or wait is call:  # Nothing is under way where requests are short.
                 wait()
+        self._wait_for_most(done, len(paths), begun)
+        for path, found in list(done.items()):
+            if not isinstance(found, StoreUnavailableError):
+                self._known[path] = found
+            elif whole:
+                raise found
+
+    def _wait_for_most(
+        self, done: Collection[str], count: int, begun: Sequence[Callable[[], None]]
+    ) -> None:
+        """Waits until so many reads are ``done``, but for those that take long."""
         began_ms, nearly_ms = self._clock.monotonic_ms(), 0
-        while missing := len(paths) - len(done):
+        while missing := count - len(done):
             took_ms = self._clock.monotonic_ms() - began_ms
-            if missing <= len(paths) // _NEARLY:
+            if missing <= count // _NEARLY:
                 nearly_ms = nearly_ms or took_ms
                 if took_ms > 1.25 * nearly_ms:
                     break
@@ -791,11 +802,6 @@ class Combiner:
                     wait()
                 break
             self._clock.sleep_ms(int(max(1, self._cycle_ms / 32)))
-        for path, found in list(done.items()):
-            if not isinstance(found, StoreUnavailableError):
-                self._known[path] = found
-            elif whole:
-                raise found
 
     def _newest(self, files: Iterable[StoredObject], tip: Commit) -> dict[str, StoredObject]:
         """Returns the newest proposal of each other author that is not answered."""

@@ -11,7 +11,7 @@ def others_skipped(patch: Patch) -> None:
 
     def enter(self, version, ranges, rows):
         del version, ranges
-        with self._lock, self._writing():
+        with self._lock, self._telling(), self._locked():
             self._move(position_of(self.handle.tip), rows)
 
     patch(Follower, "enter", enter)

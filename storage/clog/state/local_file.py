@@ -82,7 +82,7 @@ _GONE = 0xFFFF_FFFF
 _ENTRY = np.dtype([("hash", "<u4"), ("length", "<u4"), ("at", "<u8")])
 _ENTRY_BYTES = _ENTRY.itemsize
 _entry_of = struct.Struct("<IQ").unpack_from
-_low_of = struct.Struct("<I").pack
+_U32 = struct.Struct("<I")
 _BUCKET_ROWS = 32
 _PART_ROWS = 1 << 20
 """Of an index, which are sorted together."""
@@ -101,6 +101,9 @@ _AT_ONCE = 50_000
 _EMPTY = of_bytes([b""])[0]
 _NOTHING = of_bytes([b""]).cast(pa.large_binary())[0]
 _OF_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+_OF_FILE = frozenset({errno.EIO, errno.EINVAL})
+_ODD = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What is raised of a footer or a directory that another program wrote, checksums and all."""
 _DELETED = "it was deleted, or another one stands in its place"
 
 
@@ -237,7 +240,7 @@ class LocalFile:
         """Returns the rows of a key."""
         shown = self.shown() if shown is None else shown
         hashed, starts = xxh3_64_intdigest(key), shown.position.starts
-        low = _low_of(hashed & 0xFFFF_FFFF)
+        low = _U32.pack(hashed & 0xFFFF_FFFF)
         newer: list[int] = []
         found: list[Found] = []
         for level in shown.levels:
@@ -323,33 +326,54 @@ class LocalFile:
         ``is_last``, without those that only say that there is none.
         """
         runs = [run for level in reversed(levels) for run in level.runs]
-        share = PIECE_BYTES // _SHARES
-        bounds = []
-        for run in runs:
-            step = max(1, len(run.marks) * share // run.size)
-            bounds += [self._marked(run, mark)[0] for mark in range(step, len(run.marks), step)]
-        for low, high in pairwise([b"", *sorted(bounds)[_SHARES - 1 :: _SHARES], None]):
-            if low != high:
-                slices = [self._slice(run, low or b"", high) for run in runs]
-                if some := [piece for piece in slices if piece is not None]:
-                    yield _sorted(some, starts, is_last=is_last)
+        bounds = sorted(key for run in runs for key in self._bounds(run))
+        begun = [(0, run.at) for run in runs]
+        for high in [*bounds[_SHARES - 1 :: _SHARES], None]:
+            ended = [self._below(run, high) for run in runs]
+            slices = map(self._slice, runs, begun, ended)
+            if some := [piece for piece in slices if piece is not None]:
+                yield _sorted(some, starts, is_last=is_last)
+            begun = ended
 
-    def _slice(self, run: Run, low: bytes, high: bytes | None) -> Piece | None:
-        first = max(0, self._marks_below(run, low) - 1)
-        end = len(run.marks) if high is None else self._marks_below(run, high)
-        if first >= end:
+    def _bounds(self, run: Run) -> list[bytes]:
+        """Returns the keys at which each share of a piece ends."""
+        ends = self._ends(run, 0, run.rows)
+        rows = np.flatnonzero(np.diff(ends // (PIECE_BYTES // _SHARES)))
+        return [self._key_at(run.at + place) for place in ends[rows].tolist()]
+
+    def _below(self, run: Run, key: bytes | None) -> tuple[int, int]:
+        """Returns how many rows have a smaller key, None: all, and where they end."""
+        if key is None:
+            return run.rows, run.at + run.size
+        mark = max(0, self._marks_below(run, key) - 1)
+        first = mark * _MARK_ROWS
+        ends = self._ends(run, first, min(run.rows, first + _MARK_ROWS)) + run.marks[mark]
+        row = bisect_left(ends[:-1].tolist(), key, key=self._key_at)
+        return first + row, int(ends[row])
+
+    def _ends(self, run: Run, first: int, stop: int) -> NDArray[np.int64]:
+        """Returns where rows begin, and the last ends, beside the first of them."""
+        data = self._read(run.lengths_at + 4 * first, 4 * (stop - first))
+        ends = np.zeros(stop - first + 1, np.int64)
+        np.cumsum(np.frombuffer(data, "<u4"), out=ends[1:])
+        return ends
+
+    def _key_at(self, place: int) -> bytes:
+        """Returns the key of a row that is compared with its checksum later."""
+        (size,) = _U32.unpack(self._read(place + _CHECKSUM_BYTES, _U32.size))
+        return self._read(place + _ROW.size, size)
+
+    def _slice(self, run: Run, begin: tuple[int, int], end: tuple[int, int]) -> Piece | None:
+        """Returns the rows between two of these, each with its number and where it begins."""
+        (first, at), (stop, behind) = begin, end
+        if first >= stop:
             return None
-        begin, stop = first * _MARK_ROWS, min(run.rows, end * _MARK_ROWS)
-        lengths = np.frombuffer(self._read(run.lengths_at + 4 * begin, 4 * (stop - begin)), "<u4")
-        ends = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=ends[1:])
-        at = run.marks[first]
-        behind = run.marks[end] if end < len(run.marks) else run.at + run.size
+        ends = self._ends(run, first, stop)
         if ends[-1] != behind - at:
             raise DamagedCacheError("the lengths of its rows are not what was written")
         data = self._read(at, behind - at)
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-        rows = pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
+        rows = pa.Array.from_buffers(pa.large_binary(), stop - first, buffers)
         listed = rows.to_pylist()
         sums = np.fromiter(map(xxh3_64_intdigest, [row[_CHECKSUM_BYTES:] for row in listed]), "<u8")
         heads = b"".join([row[: _ROW.size] for row in listed])
@@ -363,10 +387,7 @@ class LocalFile:
             row[_ROW.size : _ROW.size + n]
             for row, n in zip(listed, numbers["key"].tolist(), strict=True)
         ]
-        first, end = bisect_left(keys, low), len(keys) if high is None else bisect_left(keys, high)
-        if first == end:
-            return None
-        return Piece(of_bytes(keys[first:end]), rows[first:end], numbers[first:end])
+        return Piece(of_bytes(keys), rows, numbers)
 
     def _rows_from(
         self, run: Run, low: bytes, number: int
@@ -394,15 +415,15 @@ class LocalFile:
         return bisect_left(marks, key, key=lambda mark: self._marked(run, mark)[0])
 
     def _marked(self, run: Run, mark: int) -> Row:
-        (length,) = struct.unpack("<I", self._read(run.lengths_at + 4 * mark * _MARK_ROWS, 4))
+        (length,) = _U32.unpack(self._read(run.lengths_at + 4 * mark * _MARK_ROWS, 4))
         return _row_of(self._read(run.marks[mark], length))
 
     def _read(self, at: int, size: int) -> bytes:
         held = self._held  # Open for as long as this runs.
         try:
             data = os.pread(held.number, size, at)
-        except OSError as e:
-            if e.errno != errno.EIO:
+        except (OSError, OverflowError, MemoryError) as e:
+            if isinstance(e, OSError) and e.errno not in _OF_FILE:
                 raise
             raise DamagedCacheError(f"it cannot be read: {e}") from e
         if len(data) != size:
@@ -414,15 +435,19 @@ class LocalFile:
         if not place[1]:
             raise DamagedCacheError("another one was built in its place")
         footer = self._read_checked(place, "footer")
-        schema, log_id, version, commit_id, partitions, types, order, levels = json.loads(footer)
-        if schema != SCHEMA:
-            raise DamagedCacheError(f"its schema is {schema}, expected {SCHEMA}")
-        offsets = {p: offset for p, offset, _ in partitions}
-        starts = {p: start for p, _, start in partitions}
-        types = schema_from_json(types)
-        position = Position(log_id, version, commit_id, offsets, starts, types, order)
-        places = [tuple(place) for place in levels]
-        read = tuple(known.get(place) or self._level(place) for place in places)
+        try:
+            schema, *rest = json.loads(footer)
+            if schema != SCHEMA:
+                raise DamagedCacheError(f"its schema is {schema}, expected {SCHEMA}")
+            log_id, version, commit_id, partitions, types, order, levels = rest
+            offsets = {int(p): int(offset) for p, offset, _ in partitions}
+            starts = {int(p): int(start) for p, _, start in partitions}
+            types = schema_from_json(types)
+            position = Position(log_id, int(version), commit_id, offsets, starts, types, order)
+            places = [tuple(place) for place in levels]
+            read = tuple(known.get(place) or self._level(place) for place in places)
+        except _ODD as e:
+            raise DamagedCacheError(f"its footer is not one: {e!r}") from e
         return Shown(header, number, place[0] + place[1], position, read)
 
     def _level(self, place: Place) -> Level:
@@ -613,7 +638,9 @@ def _level_of(place: Place, data: bytes) -> Level:
         marks = words[at : at + -(-rows // _MARK_ROWS)]
         at += len(marks)
         runs.append(Run(begin, size, rows, lengths_at, marks))
-    behind = at + (1 << bits) + 1
+    behind = at + (1 << min(bits, 64)) + 1
+    if len(words) != 2 * behind - at - 1:
+        raise DamagedCacheError("its directory is not one")
     return Level(place, index_at, 64 - bits, words[at:behind], words[behind:], tuple(runs))
 
 

@@ -272,14 +272,16 @@ class Follower(Shared):
         try:
             return ask(self._cache)
         except (DamagedCacheError, OSError) as e:
-            self.check_open()
-            if not isinstance(e, DamagedCacheError):
-                raise
             self._mend(e)
             return ask(self._cache)
 
-    def _mend(self, damage: DamagedCacheError) -> None:
-        """Builds a damaged file anew, or goes on with the one that another process has built."""
+    def _mend(self, damage: DamagedCacheError | OSError) -> None:
+        """Builds a damaged file anew, or goes on with the one that another process has built;
+        raises what says anything else.
+        """
+        self.check_open()
+        if not isinstance(damage, DamagedCacheError):
+            raise damage
         with self._lock, self._telling(), self._locked():
             self.check_open()
             if self._is_newest():
@@ -315,7 +317,7 @@ class Follower(Shared):
     def _unless_damaged(self, rows: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         try:
             yield from rows
-        except DamagedCacheError as e:
+        except (DamagedCacheError, OSError) as e:
             self._mend(e)
             raise CorruptionError(
                 f"the state table of {self.url} in {self.folder} was damaged: {e}; it was built"

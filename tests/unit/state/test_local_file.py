@@ -1,13 +1,16 @@
 """The local file by itself (decision 0069): against a dict, whatever its parts are cut into."""
 
+import json
 import os
 import random
+from array import array
 from contextlib import nullcontext
 
 import pytest
 
 from clog.state import local_file
 from clog.state.local_file import COLUMNS, DamagedCacheError, LocalFile, Position, sorted_pieces
+from clog.storage import InvalidInputError, Log, StateTable
 from clog.storage.numpy_arrays import of_bytes, of_numbers
 
 pa = pytest.importorskip("pyarrow")
@@ -254,3 +257,83 @@ def test_it_stays_small(tmp_path, monkeypatch):
         assert path.stat().st_size < 10 * 100 * 1_000
     assert 0 < built < 20
     assert len(list(file.rows(file.shown()))) == 1_000
+
+
+def test_long_rows_become_one_level_a_piece_at_a_time(tmp_path, monkeypatch):
+    """Of which a run has fewer than rows have a known place: never the whole state in memory."""
+    monkeypatch.setattr(local_file, "PIECE_BYTES", 20_000)
+    rows = [(b"%03d" % (7 * i % 200), 0, i, i, bytes([i]) * 1_000) for i in range(200)]
+    file = build(tmp_path / "0.state", rows)
+    pieces = list(file.pieces())
+    assert max(sum(map(len, piece.rows.to_pylist())) for piece in pieces) < 50_000
+    keys = [key for piece in pieces for key in piece.keys.to_pylist()]
+    assert keys == sorted(row[0] for row in rows)
+    LocalFile.build(tmp_path / "1.state", at(0), pieces)
+    newer = LocalFile(tmp_path / "1.state")
+    assert {key: newer.rows_of(key)[0][2] for key in keys} == {row[0]: row[4] for row in rows}
+
+
+HUGE = 1 << 62
+ODD = {
+    "of a later schema": lambda footer: [footer[0] + 1, *footer[1:], "more"],
+    "of a later schema, short": lambda footer: {"schema": footer[0] + 1},
+    "no JSON": lambda _: b"\xff{",
+    "deep": lambda _: b"[" * 100_000,
+    "a version that is text": lambda footer: [*footer[:2], "x", *footer[3:]],
+    "types of no schema": lambda footer: [*footer[:5], {"a": 1}, *footer[6:]],
+    "no levels": lambda footer: [*footer[:-1], None],
+    "a level of 4 EiB": lambda footer: [*footer[:-1], [[0, HUGE, 1]]],
+    "a level before the file": lambda footer: [*footer[:-1], [[-1, 8, 1]]],
+    "a level behind 8 EiB": lambda footer: [*footer[:-1], [[2 * HUGE, 8, 1]]],
+}
+DIRECTORIES = {
+    "empty": b"",
+    "cut": b"abc",
+    "of very many runs": array("Q", [0, 0, HUGE]).tobytes(),
+    "of very many buckets": array("Q", [0, HUGE, 0]).tobytes(),
+    "of too many buckets": array("Q", [0, 40, 0]).tobytes(),
+    "of very many rows": array("Q", [0, 0, 1, 0, 100, HUGE, 0, 0, 1, 2]).tobytes(),
+}
+
+
+def rewrite(path, change, directory=None):
+    """Makes another footer count, as a program would that knows the format and its checksums."""
+    with path.open("r+b", buffering=0) as file:
+        number, (at, size, _) = local_file._slot_of(os.pread(file.fileno(), 128, 0))
+        footer = json.loads(os.pread(file.fileno(), size, at))
+        out = local_file._Appender(file.fileno(), at + size)
+        if directory is not None:
+            digest = local_file.xxh3_64_intdigest(directory)
+            footer[-1] = [[out.put(directory), len(directory), digest]]
+        body = change(footer)
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        place = out.put(body), len(body), local_file.xxh3_64_intdigest(body)
+        local_file._point(out, number + 1, place)
+
+
+@pytest.mark.parametrize(
+    ("change", "directory"),
+    [*((odd, None) for odd in ODD.values()), *((list, one) for one in DIRECTORIES.values())],
+    ids=[*ODD, *(f"a directory {name}" for name in DIRECTORIES)],
+)
+def test_a_file_of_a_stranger_is_built_anew(tmp_path, change, directory):
+    """With checksums that are right: of a later release, or of somebody who means harm."""
+    log = Log.create(str(tmp_path / "log"), 1)
+    log.append([{"key": b"a", "value": b"1"}])
+    StateTable(log.url, tmp_path / "cache").close()
+    (path,) = (tmp_path / "cache").glob("*.state")
+    rewrite(path, change, directory)
+    with StateTable(log.url, tmp_path / "cache") as table:
+        assert dict(table.scan()) == {b"a": b"1"}
+    assert not path.exists()
+
+
+def test_a_scan_that_begins_after_close_is_told(tmp_path):
+    """In a user's words, not as a descriptor that is bad."""
+    log = Log.create(str(tmp_path / "log"), 1)
+    log.append([{"key": b"a", "value": b"1"}])
+    table = StateTable(log.url, tmp_path / "cache")
+    rows = table.scan()
+    table.close()
+    with pytest.raises(InvalidInputError, match="was closed; open it anew"):
+        next(rows)

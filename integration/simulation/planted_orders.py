@@ -69,7 +69,11 @@ def removed_order_not_kept(patch: Patch) -> None:
 
 def newest_pair_alone(patch: Patch) -> None:
     """Of the pairs the newest counts alone (H-O8)."""
-    patch(_ordered, "with_removed", lambda _pairs, order, end: ((order, end),))
+
+    def newest(pairs, order, end):
+        return ((order, end),) if order >= 0 else pairs
+
+    patch(_ordered, "with_removed", newest)
 
 
 def late_dropped_under_keep(patch: Patch) -> None:

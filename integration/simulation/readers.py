@@ -112,7 +112,7 @@ class Follower(_Reading):
         self._version: int | None = None
         self._positions: dict[int, int] = {}
         self._rule = None
-        self._values: dict[tuple[int, bytes], bytes | None] = {}
+        self._values: dict[tuple[int, bytes], tuple[int, bytes | None]] = {}
 
     def act(self) -> None:
         log, newest = self.log, self.oracle.newest
@@ -155,8 +155,8 @@ class Follower(_Reading):
             return
         found, expected = sorted(found), self._expected(version)
         assert found == expected, f"from {self._positions} of {version}: {found}, not {expected}"
-        for p, _, key, value in found:
-            self._values[p, key] = value
+        for p, offset, key, value in found:
+            self._values[p, key] = offset, value
         self._version, self._positions = version, dict(enumerate(seen.stable))
         self._check_values(version)
 
@@ -175,10 +175,14 @@ class Follower(_Reading):
             there = self.oracle.keys_at(version, p)
             for key, offset in there.items():
                 value = self.oracle.records[p][offset][1]
-                known = self._values.get((p, key))
+                _, known = self._values.get((p, key), (-1, None))
                 assert known == value, f"{key} of {p} at {version} is {value}, known as {known}"
-            gone = {k for k, at in self.oracle.erased.told[p].items() if at <= version}
-            left = [k for k in gone - there.keys() if self._values.get((p, k)) is not None]
+            dead, left = self.oracle.erased.dead[p], []
+            for key, at in self.oracle.erased.told[p].items():
+                offset, known = self._values.get((p, key), (-1, None))
+                # What came later and went by retention is no erasure's.
+                if at <= version and key not in there and known and dead.get(offset) == at:
+                    left.append(key)
             assert not left, f"{left} of {p} are erased at {version}, and a follower has them"
 
 

@@ -169,4 +169,4 @@ ERASURE_BUGS = {
     "second receipt": second_receipt,
     "copy from before the kill": sleepers_copy,
 }
-"""By name; worlds made for erasures must find them."""
+"""By name; README.md says which are found by worlds made for erasures."""

@@ -128,4 +128,4 @@ ORDER_BUGS = {
     "reader shows late records": reader_shows_late,
     "pass of the old strategy": pass_over_a_change,
 }
-"""By name; worlds in which orders are compared must find them."""
+"""By name; README.md says which are found by worlds in which orders are compared."""

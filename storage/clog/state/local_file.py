@@ -476,12 +476,14 @@ def leave(path: Path) -> None:
 def sorted_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
     """Yields rows, in columns as `Row` has them, sorted by key as far as memory allows."""
     some: list[Piece] = []
+    size = 0
     for batch in batches:
         if batch.num_rows:
             some.append(_encoded(batch))
-        if sum(piece.rows.nbytes for piece in some) >= PIECE_BYTES:
+            size += some[-1].rows.nbytes
+        if size >= PIECE_BYTES:
             yield _sorted(some, {})
-            some = []
+            some, size = [], 0
     if some:
         yield _sorted(some, {})
 

@@ -273,6 +273,31 @@ def test_long_rows_become_one_level_a_piece_at_a_time(tmp_path, monkeypatch):
     assert {key: newer.rows_of(key)[0][2] for key in keys} == {row[0]: row[4] for row in rows}
 
 
+def test_small_batches_are_measured_once(monkeypatch):
+    """A log of many small commits is not measured anew with each of them."""
+    measured = []
+
+    class Rows:
+        def __init__(self, rows):
+            self.rows = rows
+
+        @property
+        def nbytes(self):
+            measured.append(self)
+            return 100
+
+    encoded = local_file._encoded
+    monkeypatch.setattr(
+        local_file,
+        "_encoded",
+        lambda batch: local_file.Piece(batch.column("key"), Rows(batch), encoded(batch).numbers),
+    )
+    monkeypatch.setattr(local_file, "_sorted", lambda some, _: len(some))
+    one = batch_of([(b"a", 0, 0, 0, b"")])
+    assert list(sorted_pieces([one] * 50)) == [50]
+    assert len(measured) == 50
+
+
 HUGE = 1 << 62
 ODD = {
     "of a later schema": lambda footer: [footer[0] + 1, *footer[1:], "more"],

@@ -75,7 +75,8 @@ def crash_runs(
     """Yields every run of ``act`` that can be hit, each on what ``begin`` made.
 
     Both must do the same at each run: give them seeded ids and a manual clock. Give ``copies`` as
-    false where something else than the store is left of a process that is killed, such as a file.
+    false where something else than the store is left of a process that is killed, such as a file,
+    and where files say at which URL they lie.
     """
     template = memory_store()
     begin(template)

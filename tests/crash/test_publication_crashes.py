@@ -76,6 +76,12 @@ def rows_of(log, at):
     )
 
 
+def runs_of(act, begin, name):
+    """All crashes of a publication or a withdrawal; Iceberg's files say at which URL they lie."""
+    copies = name != "iceberg"
+    return unlike(crash_runs(begin, lambda store: act(reopen(store, 3), name), copies=copies))
+
+
 def point_of(run, seen):
     """The name that COMMIT.md §10 gives to a crash at a call."""
     done = run.when in ("after", "lost_reply", "denied")
@@ -96,7 +102,7 @@ def test_every_crash_leaves_a_view_that_is_right(begin, name):
     """S63: and the next publication takes up what it finds."""
     points = set()
     rows_shown, versions = READERS[name]
-    for run in unlike(crash_runs(begin, lambda store: reopen(store, 3).publish(name))):
+    for run in runs_of(Log.publish, begin, name):
         store, seen = run.store, set()
         log = reopen(store, 4)
         if log.handle.tip.head.pins and begin is filled:
@@ -151,7 +157,7 @@ def test_every_crash_of_a_withdrawal_leaves_the_view_or_nothing_of_it(begin, nam
     """S63, S69: and the next one, or the cleaner, does the rest: no pin and no object stays."""
     points = set()
     versions = READERS[name][1]
-    for run in unlike(crash_runs(begin, lambda store: reopen(store, 3).withdraw(name))):
+    for run in runs_of(Log.withdraw, begin, name):
         store = run.store
         is_withdrawn = shows_nothing(store, name)
         points.add(point_of_withdrawal(run, is_withdrawn))

@@ -112,6 +112,15 @@ def test_lines_come_from_a_pipe_as_they_are_written():
         assert reader.read(None) is None
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C interrupts, also where the tests run in the background of a shell that has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_is_the_end_of_the_input():
     """Whole lines that wait make a last batch; a line without its end does not. The next Ctrl-C
     interrupts as ever.

@@ -114,7 +114,7 @@ def test_lines_come_from_a_pipe_as_they_are_written():
 
 @pytest.fixture
 def interruptible():
-    """Ctrl-C interrupts, also where the tests run in the background of a shell that has it ignored."""
+    """Ctrl-C interrupts, also in the background of a shell, where it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

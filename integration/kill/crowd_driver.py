@@ -7,16 +7,12 @@ stop, it ends the query, and does what that has begun.
 """
 
 import json
-import os
-import signal
-import sys
-import time
-from pathlib import Path
 
 from crowded import CROWD, SPARK, SPARK_ROWS
-from driver import TASKS, session
+from driver import TASKS, drive
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from world import World
 
@@ -26,23 +22,17 @@ EVERY = "5 seconds"
 
 
 def main() -> None:
-    world, pids = World.load(sys.argv[1]), Path(sys.argv[2])
-    stopping: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    spark = session(world)
-    spark.dataSource.register(ClogDataSource)
-    jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - it is to be killed
-    pids.write_text(f"{os.getpid()} {jvm}")
-    query = stream(spark, world).trigger(processingTime=EVERY).start(world.url_of(CROWD))
-    while not stopping:
-        time.sleep(0.1)
-        if (failure := query.exception()) is not None:
-            raise failure
-    query.stop()
-    # A batch that was cut off is in the log or not: what is begun is done first.
+    drive(ClogDataSource, begin, finish)
+
+
+def begin(spark: SparkSession, world: World) -> list[StreamingQuery]:
+    return [stream(spark, world).trigger(processingTime=EVERY).start(world.url_of(CROWD))]
+
+
+def finish(spark: SparkSession, world: World) -> None:
+    """A batch that was cut off is in the log or not: what is begun is done."""
     once = stream(spark, world).trigger(availableNow=True).start(world.url_of(CROWD))
     once.awaitTermination()
-    spark.stop()
 
 
 def stream(spark: SparkSession, world: World) -> DataStreamWriter:

@@ -12,10 +12,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 from records import (
     BATCH,
@@ -34,14 +36,27 @@ TASKS = 2
 
 
 def main() -> None:
+    drive(KilledSource, lambda spark, world: [start(spark, world, log) for log in LOGS])
+
+
+def drive(
+    source: type[DataSource],
+    begin: Callable[[SparkSession, World], Sequence[StreamingQuery]],
+    finish: Callable[[SparkSession, World], None] = lambda *_: None,
+) -> None:
+    """Runs what the command line names: queries until SIGTERM, then what has to be finished.
+
+    Raises:
+        StreamingQueryException: a query failed.
+    """
     world, pids = World.load(sys.argv[1]), Path(sys.argv[2])
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     spark = session(world)
+    spark.dataSource.register(source)
     jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - it is to be killed
     pids.write_text(f"{os.getpid()} {jvm}")
-    spark.dataSource.register(KilledSource)
-    queries = [start(spark, world, log) for log in LOGS]
+    queries = begin(spark, world)
     while not stopping:
         time.sleep(0.1)
         for query in queries:
@@ -49,6 +64,7 @@ def main() -> None:
                 raise failure
     for query in queries:
         query.stop()
+    finish(spark, world)
     spark.stop()
 
 

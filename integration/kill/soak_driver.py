@@ -7,14 +7,9 @@ to stop, it ends the first query, and copies all that is left.
 """
 
 import json
-import os
-import signal
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
-from driver import TASKS, session
+from driver import TASKS, drive
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,26 +23,26 @@ EVERY = "10 seconds"
 
 
 def main() -> None:
-    world, pids = World.load(sys.argv[1]), Path(sys.argv[2])
-    stopping: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    spark = session(world)
-    spark.dataSource.register(ClogDataSource)
-    jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - it is to be killed
-    pids.write_text(f"{os.getpid()} {jvm}")
-    writing = start(world, laps(spark), SOAK)
-    copying = start(world, copied(spark, world), COPY)
-    while not stopping:
-        time.sleep(0.1)
-        for query in (writing, copying):
-            if (failure := query.exception()) is not None:
-                raise failure
-    writing.stop()
-    copying.stop()
-    # A batch that was cut off is in the log or not: what is begun is done first.
-    finish(world, laps(spark), SOAK)
-    finish(world, copied(spark, world), COPY)
-    spark.stop()
+    drive(ClogDataSource, begin, finish)
+
+
+def begin(spark: SparkSession, world: World) -> list[StreamingQuery]:
+    return [
+        into(world, writer, log).trigger(processingTime=EVERY).start(world.url_of(log))
+        for writer, log in parts(spark, world)
+    ]
+
+
+def finish(spark: SparkSession, world: World) -> None:
+    """Does what a batch that was cut off has begun, and copies all there is."""
+    for writer, log in parts(spark, world):
+        once = into(world, writer, log).trigger(availableNow=True).start(world.url_of(log))
+        once.awaitTermination()
+
+
+def parts(spark: SparkSession, world: World) -> tuple[tuple[DataStreamWriter, str], ...]:
+    """Returns what is written into which log."""
+    return (laps(spark), SOAK), (copied(spark, world), COPY)
 
 
 def laps(spark: SparkSession) -> DataStreamWriter:
@@ -83,15 +78,6 @@ def into(world: World, writer: DataStreamWriter, log: str) -> Any:
         .option("storage_options", json.dumps(world.storage_options))
         .option("checkpointLocation", str(world.checkpoint(log)))
     )
-
-
-def start(world: World, writer: DataStreamWriter, log: str) -> StreamingQuery:
-    return into(world, writer, log).trigger(processingTime=EVERY).start(world.url_of(log))
-
-
-def finish(world: World, writer: DataStreamWriter, log: str) -> None:
-    """Runs what was begun again, and copies all there is."""
-    into(world, writer, log).trigger(availableNow=True).start(world.url_of(log)).awaitTermination()
 
 
 if __name__ == "__main__":

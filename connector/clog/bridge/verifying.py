@@ -344,13 +344,15 @@ def _alive(rows: pa.Table) -> pa.Table:
 
 def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
     """Returns those whose key is not the other's with the same last record."""
-    at = pc.index_in(rows.column("key"), value_set=others.column("key").combine_chunks())
-    theirs = pc.fill_null(others.column("code").take(at), -1)
-    return rows.filter(pc.not_equal(rows.column("code"), theirs))
+    return rows.filter(pc.not_equal(rows.column("code"), _codes(rows, others)))
 
 
 def _newer(rows: pa.Table, others: pa.Table) -> pa.Table:
     """Returns those whose key has no later record among the others."""
+    return rows.filter(pc.greater(rows.column("code"), _codes(rows, others)))
+
+
+def _codes(rows: pa.Table, others: pa.Table) -> pa.ChunkedArray:
+    """Returns the codes that the others have for the rows' keys; -1 where they have none."""
     at = pc.index_in(rows.column("key"), value_set=others.column("key").combine_chunks())
-    theirs = pc.fill_null(others.column("code").take(at), -1)
-    return rows.filter(pc.greater(rows.column("code"), theirs))
+    return pc.fill_null(others.column("code").take(at), -1)

@@ -316,8 +316,7 @@ class LocalFile:
             os.fdatasync(file.fileno())
             with committing:
                 header = _point(out, shown.number + 1, footer, shown.header)
-                after = header, shown.number + 1, out.at, position, tuple(levels)
-                self._shown = Shown(*after)
+                self._shown = Shown(header, shown.number + 1, out.at, position, tuple(levels))
 
     def _merged(
         self, levels: Sequence[Level], starts: Mapping[int, int], *, is_last: bool
@@ -393,11 +392,8 @@ class LocalFile:
         self, run: Run, low: bytes, number: int
     ) -> Iterator[tuple[bytes, int, int, int, int, bytes | None]]:
         """Yields the rows of a run from a key on, each with the number of its level."""
-        at, behind, size = (
-            run.marks[max(0, self._marks_below(run, low) - 1)],
-            run.at + run.size,
-            _SCAN_BYTES,
-        )
+        at = run.marks[max(0, self._marks_below(run, low) - 1)]
+        behind, size = run.at + run.size, _SCAN_BYTES
         while at < behind:
             data, begin = self._read(at, min(size, behind - at)), 0
             while (end := begin + _length_of(data, begin)) <= len(data):

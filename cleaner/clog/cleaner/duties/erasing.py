@@ -449,11 +449,10 @@ def _problem(work: Work) -> str:
     """Names the first file under the root that may hold anything; "" for none."""
     standing = work.handle.standing
     folder = f"{documents.folder_of(standing.log_id)}/"
-    left = (f for f in standing.root.list_temporary("") if not f.path.startswith(folder))
-    for found in (
-        *standing.root.list(""),
-        *left,
-    ):  # Those inside go by age: some are being written.
+    temporary = standing.root.list_temporary("")
+    # Those inside go by age: some are being written.
+    left = (f for f in temporary if not f.path.startswith(folder))
+    for found in (*standing.root.list(""), *left):
         path = found.path
         inside = path.removeprefix(folder)
         is_ours = documents.is_known(inside) if inside != path else _AT_THE_ROOT.fullmatch(path)

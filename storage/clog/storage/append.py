@@ -33,7 +33,7 @@ from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.objects.orders import rows_without_order
 from clog.storage.objects.records import Appendable, ContentHash, loaded, to_records
 from clog.storage.objects.writer import DataObject, ObjectWriter, given_back, record_sizes
-from clog.storage.store.contract import Store
+from clog.storage.store.contract import Puts, Store
 from clog.storage.types.columns import OFFSET, rows_of, shaped
 
 
@@ -124,13 +124,14 @@ def put_records(
     *,
     stamp: int | None = None,
     offsets: _Partitions | None = None,
+    puts: Puts | None = None,
 ) -> list[DataObject]:
     """Puts records as fresh objects (COMMIT.md, K1), with this stamp or that of the tip;
-    ``offsets``: they come with theirs.
+    ``offsets``: they come with theirs; ``puts``: they are there once these have settled.
     """
     check_takes_offsets(handle, given=offsets is not None)
     _check_records_early(handle, records)
-    objects = object_writer(handle, stamp=stamp, given=offsets is not None)
+    objects = object_writer(handle, stamp=stamp, given=offsets is not None, puts=puts)
     if records.schema.types != objects.columns.types:  # The tip has moved since: it evolved (S61).
         batches = [shaped(batch, objects.columns) for batch in records.to_batches()]
         records = pa.Table.from_batches(batches)
@@ -187,9 +188,11 @@ def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
     return handle.with_pages(settled, ask)
 
 
-def object_writer(handle: Handle, *, stamp: int | None = None, given: bool = False) -> ObjectWriter:
+def object_writer(
+    handle: Handle, *, stamp: int | None = None, given: bool = False, puts: Puts | None = None
+) -> ObjectWriter:
     """Returns a writer of fresh objects (COMMIT.md, K1); see `Log.object_writer`. ``given``: of
-    records with their offsets.
+    records with their offsets; ``puts``: its objects go with these.
     """
     tip = handle.recent()
     config = LogConfig.from_overrides(tip.head.config)
@@ -203,6 +206,7 @@ def object_writer(handle: Handle, *, stamp: int | None = None, given: bool = Fal
         object_bytes=config.object_bytes,
         given=given,
         order_header=config.compaction_strategy_header,
+        puts=puts,
     )
 
 

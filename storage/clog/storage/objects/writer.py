@@ -26,6 +26,7 @@ half of a small object's footer.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -65,7 +66,7 @@ from clog.storage.numpy_arrays import (
 )
 from clog.storage.objects.orders import rows_without_order
 from clog.storage.objects.reader import TAIL_BYTES, WHOLE_BYTES
-from clog.storage.store.contract import Store, StoreFullError
+from clog.storage.store.contract import Puts, Store, StoreFullError
 from clog.storage.types.columns import (
     DELETE_HORIZON,
     OFFSET,
@@ -221,6 +222,7 @@ class ObjectWriter:
         given: fresh records come with their offsets, likewise (FORMAT.md §16).
         key_seed: the log's; then large objects get a key index. None: they get none.
         order_header: the header by which the log compares records of a key; empty: none.
+        puts: objects go with these, and are there once they have settled; None: each at once.
     """
 
     def __init__(
@@ -237,8 +239,10 @@ class ObjectWriter:
         given: bool = False,
         key_seed: int | None = None,
         order_header: str = "",
+        puts: Puts | None = None,
     ) -> None:
         self._store = store
+        self._put_at = store.put if puts is None else partial(puts.put, store)
         self._stamp = stamp
         self._new_id = new_id
         self._partitions = partitions
@@ -344,7 +348,7 @@ class ObjectWriter:
         data, footer_bytes, index_bytes = made
         path = data_path(self._stamp, self._new_id())
         with given_back(self._store, self._objects):
-            self._store.put(path, data)
+            self._put_at(path, data)
         self._objects.append(
             DataObject(
                 path=path,

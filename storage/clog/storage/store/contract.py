@@ -46,6 +46,11 @@ wait for.
 *Together.* What is to be done in many logs, each in its own, is begun in all of them, and waited
 for once (`together`): so it takes no longer than in one. All have ended when it returns, unless an
 interrupt ends the waiting: those under way then go on as if their process had been slow.
+
+*Puts.* Objects that nobody reads before a commit names them need not be waited for one by one
+(`Puts`): where requests take long they are under way together, at most `TOGETHER_MAX` of them, and
+of `BYTES_MAX` or one alone. One that could not be put is kept, and put again when it is waited for
+again. After an interrupt those under way go on: objects that nobody names.
 """
 
 import builtins
@@ -54,6 +59,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -165,11 +171,11 @@ class Store(Protocol):
         ...
 
     def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
-        """Begins a call that reads from this store, or deletes, and returns what waits for its
-        result.
+        """Begins a call on this store, and returns what waits for its result.
 
-        Where a request takes long it is under way meanwhile; elsewhere the call is made when its
-        result is asked for. For few calls at a time: `clog.storage.store.contract`.
+        Where a request takes long it is under way meanwhile; elsewhere the call itself is returned,
+        and made when its result is asked for. For few calls at a time:
+        `clog.storage.store.contract`.
         """
         ...
 
@@ -370,6 +376,67 @@ def together(calls: Sequence[tuple[Store, Callable[[], _T]]]) -> list[_T | Excep
             except Exception as e:  # noqa: BLE001 - the others go on
                 done.append(e)
     return done
+
+
+class Puts:
+    """Objects on their way, which are there once `settle` has returned; of one thread."""
+
+    def __init__(self) -> None:
+        self._under_way: list[_Put] = []
+
+    def put(self, store: Store, path: str, data: bytes | memoryview) -> None:
+        """Begins to put an object, once there is room for it; where requests are short it is there
+        when this returns.
+
+        Raises:
+            StoreUnavailableError: it was not put; or one begun earlier was not, and this one is not
+                begun.
+        """
+        held = sum(one.size_bytes for one in self._under_way)
+        if len(self._under_way) >= TOGETHER_MAX or held + len(data) > BYTES_MAX:
+            self.settle()
+        call = partial(store.put, path, data)
+        wait = store.begin(call)
+        if wait is call:
+            call()
+        else:
+            self._under_way.append(_Put(call, wait, len(data)))
+
+    def settle(self) -> None:
+        """Waits until all are there.
+
+        Raises:
+            StoreUnavailableError: one is not. None is under way any more; the next call puts those
+                that are not there again.
+        """
+        failed: list[Exception] = []
+        for one in list(self._under_way):
+            try:
+                one.wait()
+            except Exception as e:  # noqa: BLE001 - the others are waited for
+                one.wait = one.again
+                failed.append(e)
+            else:
+                self._under_way.remove(one)
+        if failed:
+            raise failed[0]
+
+    @contextmanager
+    def forgotten_on_error(self) -> Iterator[None]:
+        """Forgets what was begun in the block if it raises: nobody will name these objects."""
+        before = list(self._under_way)
+        try:
+            yield
+        except BaseException:
+            self._under_way = [one for one in self._under_way if one in before]
+            raise
+
+
+@dataclass(slots=True, eq=False)
+class _Put:
+    again: Callable[[], None]
+    wait: Callable[[], None]
+    size_bytes: int
 
 
 def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:

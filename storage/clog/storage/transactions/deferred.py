@@ -50,7 +50,7 @@ from clog.storage.format.transactions import (
     TransactionState,
 )
 from clog.storage.objects.writer import DataObject, discard, given_back
-from clog.storage.store.contract import StoreFullError, together
+from clog.storage.store.contract import Puts, StoreFullError, together
 from clog.storage.transactions.ids import (
     OPERATION,
     AlreadyCommitted,
@@ -419,6 +419,7 @@ class Committing:
 
     Attributes:
         objects: what it appends to the log in which it was begun.
+        puts: its objects that are on their way, in all logs.
         positions: those that it names, by source and partition.
         covered: up to where it covers partitions of that log (FORMAT.md §16).
         given: by partition, from the first to behind the last of the offsets that came with
@@ -438,6 +439,7 @@ class Committing:
         self.ours = TransactionName(home, holder.transaction_id, holder.epoch, number)
         self.began = began
         self.objects: list[DataObject] = []
+        self.puts = Puts()
         self.positions: dict[str, dict[int, Position | ForeignPosition]] = {}
         self.covered: Covered | None = None
         self.given: dict[int, tuple[int, int]] = {}
@@ -511,6 +513,7 @@ class Committing:
     def _committed(self) -> TransactionResult:
         if self.visible is not None:
             self.visible.check_certain()
+        self.puts.settle()
         if not self.tried:
             self._all_positions = self._merged()
         tried, self.tried = self.tried, True

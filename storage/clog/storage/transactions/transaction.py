@@ -4,7 +4,8 @@ committed together or not at all (S48, S49, S54).
 By default, in one log, it is *deferred*: appends write objects and nothing else, and the commit
 gives them offsets, in one commit of the log (COMMIT.md §9):
 
-T1. `append` puts objects, all with the stamp of the first one. Crash: orphans, swept later.
+T1. `append` puts objects, all with the stamp of the first one, and need not wait for them: the
+    commit does (`Puts`). Crash: orphans, swept later.
 T2. Positions are merged with those committed under the id before; many are put as a document, by
     each try of the commit anew. Crash: a document that nothing refers to, swept later.
 T3. `commit` is an append of all objects with the entry of the id. The head it commits upon tells
@@ -339,8 +340,9 @@ class Transaction:
             log: the log; None: the one in which the transaction was begun.
 
         Raises:
-            as `Log.append`; TransactionFencedError: another holder took over the id, as far as this
-            handle knows; TransactionTimeoutError: it took longer than its timeout.
+            as `Log.append`, on a remote store perhaps by a later append, or the commit, which may
+            be called again; TransactionFencedError: another holder took over the id, as far as
+            this handle knows; TransactionTimeoutError: it took longer than its timeout.
         """
         handle = self._handle if log is None else handle_of(log)
         self._check_open(and_untried=True)
@@ -361,10 +363,13 @@ class Transaction:
         if records.num_rows:
             parts = partitions_of(records, partition, handle.tip.head, url=handle.store.url)
             stamp = held[0].stamp if held else None
-            if offsets is None:
-                objects = put_records(handle, records, parts, stamp=stamp)
-            else:
-                objects = self._put_given(records, parts, offsets, stamp)
+            puts = self._work.puts
+            with puts.forgotten_on_error():
+                if offsets is None:
+                    later = puts if self._work.visible is None else None
+                    objects = put_records(handle, records, parts, stamp=stamp, puts=later)
+                else:
+                    objects = self._put_given(records, parts, offsets, stamp)
             self._check_open(and_untried=True)  # Another thread may have ended it meanwhile.
             if self._work.visible is None:
                 held += objects
@@ -557,7 +562,8 @@ class Transaction:
                 records, parts, at = records.filter(to_arrow(kept)), parts[kept], at[kept]
         if not len(at):
             return []
-        objects = put_records(self._handle, records, parts, stamp=stamp, offsets=at)
+        puts = self._work.puts
+        objects = put_records(self._handle, records, parts, stamp=stamp, offsets=at, puts=puts)
         for stats in (stats for obj in objects for stats in obj.chunks):
             first = given.get(stats.partition, (stats.first_offset, 0))[0]
             given[stats.partition] = first, stats.last_offset + 1

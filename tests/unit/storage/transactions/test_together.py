@@ -1,11 +1,14 @@
-"""What a transaction does in many logs it does in all of them at once (COMMIT.md §9, X2, X4)."""
+"""What a transaction does in many logs it does in all of them at once (COMMIT.md §9, X2, X4), and
+its objects are put together (T1).
+"""
 
 from threading import Event
 
 import pytest
 
-from clog.storage import InvalidInputError, Log, ManualClock
+from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableError
 from clog.storage.env import SeededIds
+from clog.storage.store import contract
 from clog.storage.store.contract import WrappingStore, begin_in_thread, together
 from clog.storage.transactions import deferred
 from clog_testing.crash import Folder, discard, memory_store
@@ -149,3 +152,133 @@ def test_all_are_begun_before_one_is_waited_for(disk):
     done = together([(store, first), (store, failing), (store, ending)])
     assert (done[0], done[2]) == (1, 3)
     assert isinstance(done[1], ValueError)
+
+
+def appended(log, count, *, partition=None):
+    """A transaction of so many appends to one log, each an object."""
+    t = log.transaction("job")
+    for i in range(count):
+        t.append([{"key": f"k{i}", "value": f"v{i}"}], partition)
+    return t
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_objects_of_many_appends_take_as_long_as_one(disk, count):
+    """T1: one round trip for all objects, then those of the commit."""
+    store = DelayingStore(disk, ROUND_TRIP_MS)
+    (log,) = logs_in(store, 1)
+    appended(log, 1).commit()
+    before_ms, before = store.now_ms, store.requests
+    appended(log, count).commit()
+    hint = 1
+    assert store.now_ms - before_ms <= (1 + 2 + hint) * ROUND_TRIP_MS
+    assert store.requests - before >= count + 2
+    assert len(values(log)) == 1 + count
+    check_log(Folder(disk, "log000"))
+
+
+def test_objects_of_many_logs_take_as_long_as_one(disk):
+    """T1: the objects of 20 logs are under way together, too."""
+    store = DelayingStore(disk, ROUND_TRIP_MS)
+    logs = logs_in(store, 21)
+    begun(logs).commit()
+    before_ms = store.now_ms
+    t = begun(logs)
+    assert store.now_ms == before_ms, "an append waited"
+    t.commit()
+    hints = 4
+    assert store.now_ms - before_ms <= (1 + 4 * 2 + hints) * ROUND_TRIP_MS
+    assert all(values(log) == ["v", "v"] for log in logs)
+
+
+def test_bytes_under_way_have_a_bound(disk, monkeypatch):
+    """Objects wait for those before them where memory is short."""
+    store = DelayingStore(disk, ROUND_TRIP_MS)
+    (log,) = logs_in(store, 1)
+    appended(log, 1).commit()
+    monkeypatch.setattr(contract, "BYTES_MAX", 4000)
+    store.begun.clear()
+    appended(log, 30).commit()
+    assert 1 < store.most_at_once < 10
+    assert len(values(log)) == 31
+
+
+def failing(disk, *faults):
+    """A log whose puts go in threads, some of which fail."""
+    store = FaultyStore(disk)
+    (log,) = logs_in(Threaded(store), 1)
+    appended(log, 1).commit()
+    store.plan = Faults(*faults)
+    return log
+
+
+def test_a_put_that_fails_is_told_by_the_commit(disk):
+    """T1: nothing is committed without an object; committed again, all is there, once."""
+    log = failing(disk, Fault(FaultKind.FAIL_BEFORE, "put", "*data/*", 2))
+    t = appended(log, 4)
+    with pytest.raises(StoreUnavailableError):
+        t.commit()
+    assert t.is_open
+    assert values(*reopened(disk, [log])) == ["v0"]
+    t.append([{"key": "late", "value": "late"}])
+    t.commit()
+    assert sorted(values(log)) == ["late", "v0", "v0", "v1", "v2", "v3"]
+    check_log(Folder(disk, "log000"))
+
+
+def test_a_put_that_fails_and_is_aborted_leaves_nothing(disk):
+    """T1: what was under way is an orphan."""
+    log = failing(disk, Fault(FaultKind.FAIL_BEFORE, "put", "*data/*"))
+    t = appended(log, 2)
+    with pytest.raises(StoreUnavailableError):
+        t.commit()
+    t.abort()
+    appended(log, 1).commit()
+    assert values(log) == ["v0", "v0"]
+    check_log(Folder(disk, "log000"))
+
+
+def test_an_append_that_fails_for_another_may_be_made_again(disk, monkeypatch):
+    """T1: an append that finds no room is told what went wrong before; nothing of it is there."""
+    monkeypatch.setattr(contract, "BYTES_MAX", 1)
+    log = failing(disk, Fault(FaultKind.FAIL_BEFORE, "put", "*data/*"))
+    t = appended(log, 1)
+    with pytest.raises(StoreUnavailableError):
+        t.append([{"key": "b", "value": "b"}])
+    t.append([{"key": "b", "value": "b"}])
+    t.commit()
+    assert sorted(values(log)) == ["b", "v0", "v0"]
+    check_log(Folder(disk, "log000"))
+
+
+def test_an_append_that_fails_is_forgotten(disk, monkeypatch):
+    """T1: of an append that raised, no object is put again: nobody would name it."""
+    log = failing(disk, Fault(FaultKind.FAIL_BEFORE, "put", "*data/*"))
+    log.alter({"object.bytes": "1m"})
+    large = [{"key": str(i), "value": bytes(600_000)} for i in range(3)]
+    monkeypatch.setattr(contract, "BYTES_MAX", 1)
+    t = log.transaction("job")
+    with pytest.raises(StoreUnavailableError):
+        t.append(large)
+    t.append(large)
+    t.commit()
+    stored = [one for one in disk.list("log000/") if "/data/" in one.path]
+    assert len(stored) == 1 + 3
+    assert log.end_offsets() == {0: 4}
+    check_log(Folder(disk, "log000"))
+
+
+@pytest.mark.parametrize("waits", range(1, 4))
+def test_an_interrupt_while_objects_are_under_way(disk, waits):
+    """S65: none is named before it is there; committed again, all are there, once."""
+    store = Threaded(disk)
+    (log,) = logs_in(store, 1)
+    t = appended(log, 4)
+    store.interrupts = waits
+    for _ in range(waits):
+        with pytest.raises(KeyboardInterrupt):
+            t.commit()
+    assert values(*reopened(disk, [log])) == []
+    t.commit()
+    assert values(log) == ["v0", "v1", "v2", "v3"]
+    check_log(Folder(disk, "log000"))

@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from clog.cleaner.monitor import Activity, LogState, Monitor
-    from clog.storage import Clock, Log
-    from clog.storage.diagnostics.describe import CommitWalk
+    from clog.storage import Clock, Log, Reader
+    from clog.storage.diagnostics.describe import CommitEffect, CommitInfo, CommitWalk
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +193,12 @@ LOOK_MS = 30_000
 """Prefixes are looked through for new logs so often, at most."""
 COMMITS_MAX = 200
 """Newest commits that are shown."""
+SPAN_MS = 300_000
+"""Commits are drawn over time by spans of this length."""
+LAG_MS = 10_000
+"""How far readers are behind is kept so often, at most, while somebody looks."""
+SPANS_MAX = 288
+"""A day of them: as far back as the newest commits reach, and as the page has seen since."""
 RECORDS_MAX = 500
 SHOWN_MAX = 20_000
 """Characters of a key or a value that are shown; bytes, of one that is no text."""
@@ -252,6 +258,30 @@ class Page(list[dict[str, Any]]):
     next: str | None = None
 
 
+class _Span(NamedTuple):
+    """What the commits of a span of time did, and the bytes of the log after the last of them; None
+    where it is not readable any more.
+    """
+
+    from_ms: int
+    records: int = 0
+    size_bytes: int = 0
+    removed_bytes: int = 0
+    log_bytes: int | None = None
+    dirty_bytes: int | None = None
+
+    def with_commit(self, info: "CommitInfo", effect: "CommitEffect | None") -> "_Span":
+        """Returns the span with one more commit."""
+        return _Span(
+            self.from_ms,
+            self.records + info.records,
+            self.size_bytes + info.size_bytes,
+            self.removed_bytes + (effect.removed_bytes if effect else 0),
+            effect.size_bytes if effect else self.log_bytes,
+            effect.dirty_bytes if effect else self.dirty_bytes,
+        )
+
+
 class AskedKey(NamedTuple):
     """A key as somebody typed it."""
 
@@ -286,6 +316,8 @@ class ShownLogs:
         self._opened: dict[str, Log] = {}
         self._walks: dict[str, CommitWalk] = {}
         self._commits: dict[str, dict[int, dict[str, Any]]] = {}
+        self._spans: dict[str, dict[int, _Span]] = {}
+        self._lags: dict[str, dict[str, dict[int, int]]] = {}
         self._looked_ms: int | None = None
 
     def look(self) -> None:
@@ -387,8 +419,10 @@ class ShownLogs:
         found: dict[str, Any] = dict(describe(log.handle))
         with self._locks.setdefault(log.handle.standing.log_id, threading.Lock()):
             commits = self._newest(log)
+            spans = [span._asdict() for span in self._spans[log.handle.standing.log_id].values()]
         shown = {name: config_text(name, value) for name, value in found["config"].items()}
-        return found | {"config": shown, "now_ms": log.handle.clock.now_ms(), "commits": commits}
+        now_ms = log.handle.clock.now_ms()
+        return found | {"config": shown, "now_ms": now_ms, "commits": commits, "spans": spans}
 
     def _newest(self, log: "Log") -> list[dict[str, Any]]:
         """Returns the newest commits; a request for each that was not seen before."""
@@ -399,9 +433,14 @@ class ShownLogs:
         known = self._commits.setdefault(log_id, {})
         if first > max(known, default=-1) + 1 or log_id not in self._walks:
             known.clear()
+            self._spans[log_id] = {}
             self._walks[log_id] = CommitWalk(log.handle, first)
+        spans = self._spans[log_id]
         for info, effect in self._walks[log_id].new():
             known[info.version] = asdict(info) | {"effect": effect and asdict(effect)}
+            at = info.time_ms // SPAN_MS * SPAN_MS
+            spans[at] = spans.get(at, _Span(at)).with_commit(info, effect)
+        _forget_oldest(spans)
         for old in [v for v in known if v < first]:
             del known[old]
         return [known[v] for v in sorted(known)]
@@ -411,7 +450,11 @@ class ShownLogs:
         request for each reader.
         """
         log = self.log(number)
-        found = [asdict(r) | {"position": dict(r.position)} for r in log.readers()]
+        lags = self._lags.setdefault(log.id, {})
+        found = [
+            asdict(r) | {"position": dict(r.position), "lags": self._lag_of(lags, r)}
+            for r in log.readers()
+        ]
         writers = [
             {"id": w.writer_id, "kind": w.kind, "sequence": w.sequence, "version": w.version}
             for w in reversed(log.handle.tip.head.writers)
@@ -420,6 +463,13 @@ class ShownLogs:
             asdict(t) | {"first_offsets": dict(t.first_offsets)} for t in log.transactions()
         ]
         return {"readers": found, "transactions": open_ones, "writers": writers}
+
+    def _lag_of(self, lags: dict[str, dict[int, int]], reader: "Reader") -> list[tuple[int, int]]:
+        """Returns how far a reader was behind, as often as somebody looked."""
+        mine = lags.setdefault(reader.name, {})
+        mine[self._clock.now_ms() // LAG_MS * LAG_MS] = reader.lag_records
+        _forget_oldest(mine)
+        return list(mine.items())
 
     def cost(self, number: int, readers: int) -> dict[str, Any]:
         """Returns what the log costs a day if it goes on as in its newest commits; a request for
@@ -534,6 +584,11 @@ class ShownLogs:
                     page.next = _after(batch, i) if by_place else str(scanned)
                     return page
         return page
+
+
+def _forget_oldest(by_time: dict[int, Any]) -> None:
+    for old in sorted(by_time)[:-SPANS_MAX]:
+        del by_time[old]
 
 
 def exact(value: Any) -> Any:

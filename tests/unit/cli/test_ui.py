@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import pyarrow as pa
 import pytest
 
+from clog.cleaner import Cleaner
 from clog.cli.page import COMMITS_MAX, LOOK_MS, MASKED, Access, AskedKey, ShownLogs, Sought
 from clog.storage import InvalidInputError, Log, ManualClock, StoreUnavailableError
 from clog.storage.store import opening
@@ -91,6 +92,31 @@ def test_logs_and_their_details(get, log, url):
     assert [c["operation"] for c in found["commits"]] == ["create", "append", "append"]
     log.roll()
     assert get("/api/logs/0")["commits"][-1]["operation"] == "roll"
+
+
+def test_commits_over_time(tmp_path):
+    """By spans of five minutes: what they appended and removed, and how much of the log was dirty
+    after the last of them; how far a reader was behind, each time somebody looked.
+    """
+    clock = ManualClock(1_700_000_100_000)
+    log = Log.create(str(tmp_path / "timed"), partitions=1, clock=clock)
+    reader = log.reader("billing")
+    for _ in range(2):
+        log.append([{"key": "a", "value": "1"}, {"key": "b", "value": "2"}])
+    log.roll()
+    clock.advance(600_000)
+    Cleaner(log, clock=clock).run_once(force=True)
+    reader.commit({0: 3})
+    shown = ShownLogs([log.url], (), {}, clock=clock)
+    first, last = shown.details(0)["spans"]
+    assert (first["records"], first["removed_bytes"], last["records"]) == (4, 0, 0)
+    assert first["size_bytes"] == first["log_bytes"] == first["dirty_bytes"] == 4 * 14
+    assert (last["removed_bytes"], last["log_bytes"], last["dirty_bytes"]) == (28, 28, 0)
+    assert last["from_ms"] - first["from_ms"] == 600_000
+    shown.users(0)
+    clock.advance(60_000)
+    (told,) = shown.users(0)["readers"]
+    assert [behind for _, behind in told["lags"]] == [1, 1]
 
 
 def test_records_by_position(get, log):

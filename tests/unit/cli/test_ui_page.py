@@ -120,6 +120,9 @@ def test_partitions_commits_and_configs(open_page, log):
     assert page.locator("#history tr").count() == log.version + 1
     assert page.locator("#history").get_by_text("clean", exact=True).count() >= 1
     assert "removed 300 records" in page.locator("#removed").inner_text()
+    said = " ".join(page.locator(".graphs svg").evaluate_all("all => all.map(e => e.ariaLabel)"))
+    assert "records an hour: at most 14,424" in said  # 1,202 in five minutes
+    assert "share not yet clean: at most 0." in said
     page.keyboard.press("ArrowRight")
     assert page.get_by_role("tab", name="Records").get_attribute("aria-selected") == "true"
     page.get_by_role("tab", name="Configuration").click()
@@ -210,6 +213,9 @@ def test_readers_writers_and_what_is_undecided(open_page, log):
         api.expect(weekly.locator("td").last).to_contain_text("until")
         api.expect(page.locator("#transactions")).to_contain_text("copies")
         api.expect(page.locator("#writers tr", has_text="shop")).to_contain_text("producer7")
+        api.expect(page.locator("#lags figcaption").first).to_contain_text(
+            "billing, records behind"
+        )
     api.expect(page.locator("#transactions")).to_contain_text("none is open")
 
 

@@ -64,7 +64,7 @@ function ago(ms) {
   return seconds < 129600 ? Math.round(seconds / 3600) + " h" : Math.round(seconds / 86400) + " d";
 }
 
-async function ask(path, told = () => {}) {
+async function ask(path, onNext = () => {}) {
   let answer;
   try {
     answer = await fetch(path);
@@ -78,7 +78,7 @@ async function ask(path, told = () => {}) {
     throw new Error("clog cannot answer this (" + answer.status + "); the terminal it runs in says why");
   }
   if (!answer.ok) throw new Error(body.error || answer.statusText);
-  told(answer.headers.get("clog-next"));
+  onNext(answer.headers.get("clog-next"));
   return body;
 }
 
@@ -137,7 +137,7 @@ function showCleaner(cleaner) {
   }));
   fill($("cleaned"), cleaner.logs.map((log) =>
     row([log.url, count(log.passes), count(log.removed), size(log.bytes_read), size(log.bytes_written),
-      el("td", log.error || "well", log.error ? {class: "bad"} : {})])));
+      el("td", log.error || "ok", log.error ? {class: "bad"} : {})])));
 }
 
 async function choose(number, url) {
@@ -197,6 +197,7 @@ async function showLog(logs) {
   showPartitions(log);
   fill($("schema"), Object.entries(log.schema).flatMap(([name, kind]) => fields(name, kind)).map(row));
   showCommits(log.commits);
+  showSpans(log.spans, log.now_ms);
   $("configs").replaceChildren(...Object.entries(log.config).sort().map(([name, value]) =>
     row([name, value + (name in log.config_overrides ? "  (set)" : "")])));
   const slider = $("browse").elements.at;
@@ -266,16 +267,59 @@ function showCommits(commits) {
   }));
 }
 
+const SPAN_MS = 300000;
+
+// Draws what commits did over time: of each span of it, or, of a level, how it stood until the next.
+function showSpans(spans, now) {
+  const began = spans.length ? spans[0].from_ms : now;
+  const hour = 3600000 / SPAN_MS;
+  const known = spans.filter((s) => s.log_bytes !== null);
+  const share = (s) => s.log_bytes ? s.dirty_bytes / s.log_bytes : 0;
+  const flow = (of) => spans.map((s) => [s.from_ms, s.from_ms + SPAN_MS, of(s) * hour]);
+  const level = (of) => known.map((s, i) => [s.from_ms, i + 1 < known.length ? known[i + 1].from_ms : now, of(s)]);
+  const bytes = (n) => size(Math.round(n));
+  graph("graph-records", "records an hour", flow((s) => s.records), (n) => count(Math.round(n)), began, now);
+  graph("graph-bytes", "bytes appended an hour", flow((s) => s.size_bytes), bytes, began, now);
+  graph("graph-removed", "bytes removed an hour", flow((s) => s.removed_bytes), bytes, began, now);
+  graph("graph-size", "bytes in the log", level((s) => s.log_bytes), bytes, began, now);
+  graph("graph-dirty", "share not yet clean", level(share), (n) => n.toFixed(2), began, now);
+}
+
+function graph(id, name, bars, said, began, now) {
+  const most = Math.max(...bars.map(([, , n]) => n), 0);
+  const x = (ms) => 800 * (ms - began) / Math.max(SPAN_MS, now - began);
+  const text = name + ": at most " + said(most) + ", last " + said(bars.length ? bars.at(-1)[2] : 0);
+  const chart = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const attributes = {viewBox: "0 0 800 40", preserveAspectRatio: "none", role: "img", "aria-label": text};
+  for (const [key, value] of Object.entries(attributes)) chart.setAttribute(key, value);
+  for (const [from, until, n] of bars) {
+    const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    const height = most ? 40 * n / most : 0;
+    const place = {x: x(from), y: 40 - height, width: Math.max(1, x(Math.min(until, now)) - x(from)), height};
+    for (const [key, value] of Object.entries(place)) bar.setAttribute(key, value);
+    chart.append(bar);
+  }
+  fill($(id), [el("figcaption", text + "; over " + ago(now - began)), chart]);
+}
+
 async function showUsers() {
   const number = chosen;
   const {readers, transactions, writers} = await ask("/api/logs/" + number + "/users");
   if (number !== chosen) return;
   const left = (ms) => ms === null ? "" : ms === 0 ? el("td", "overtaken", {class: "bad"}) : ago(ms);
   fill($("readers"), readers.map((r) => r.damage
-    ? row([r.name, el("td", "counts for nothing: " + r.damage, {class: "bad", colspan: 8})])
+    ? row([r.name, el("td", "ignored: " + r.damage, {class: "bad", colspan: 8})])
     : row([r.name, count(r.lag_records) + " records", size(r.lag_bytes), ago(r.lag_ms), when(moment(r.committed_ms)),
         left(r.until_retention_ms), left(r.until_tombstone_ms), left(r.until_version_ms), r.held_until_ms ? "until " + moment(r.held_until_ms) : ""])));
-  if (!readers.length) fill($("readers"), [row([el("td", "no reader has a name", {class: "none", colspan: 9})])]);
+  const now = Date.now();
+  const lagging = readers.filter((r) => !r.damage);
+  while ($("lags").childElementCount < lagging.length) $("lags").append(el("figure", null, {id: "lag-" + $("lags").childElementCount}));
+  while ($("lags").childElementCount > lagging.length) $("lags").lastChild.remove();
+  lagging.forEach((r, i) => {
+    const bars = r.lags.map(([ms, n], j) => [ms, j + 1 < r.lags.length ? r.lags[j + 1][0] : now, n]);
+    graph("lag-" + i, r.name + ", records behind", bars, count, bars[0][0], now);
+  });
+  if (!readers.length) fill($("readers"), [row([el("td", "no named readers", {class: "none", colspan: 9})])]);
   fill($("transactions"), transactions.map((t) => row([t.id, t.state, when(moment(t.started_ms)), when(moment(t.started_ms + t.timeout_ms)),
     Object.entries(t.first_offsets).map(([p, offset]) => "partition " + p + ": " + offset).join(", "), t.home || "this log"])));
   if (!transactions.length) fill($("transactions"), [row([el("td", "none is open", {class: "none", colspan: 6})])]);

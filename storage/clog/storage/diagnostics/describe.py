@@ -496,12 +496,16 @@ class CommitEffect:
             start count until their segment goes.
         removed_bytes: record bytes of these.
         rewritten_bytes: size of the data objects that it brought in place of others.
+        size_bytes: record bytes of the log after it.
+        dirty_bytes: those of them in segments that end above their first dirty offset.
     """
 
     version: int
     removed_records: int
     removed_bytes: int
     rewritten_bytes: int
+    size_bytes: int
+    dirty_bytes: int
 
 
 class CommitWalk:
@@ -513,6 +517,7 @@ class CommitWalk:
         self._handle = handle
         self._next = start
         self._before: Manifest | None = None
+        self._sizes: dict[int, tuple[int, int]] = {}
 
     def new(self) -> Iterator[tuple[CommitInfo, CommitEffect | None]]:
         """Yields the commits up to the handle's tip that were not told yet, oldest first; one GET
@@ -532,12 +537,29 @@ class CommitWalk:
                 self._before = apply(
                     before, edit, commit_id=record.commit_id, time_ms=record.time_ms
                 )
-                effect = _effect(before, edit, self._before)
+                size_bytes, dirty_bytes = self._sized(before, self._before)
+                effect = _effect(before, edit, self._before, size_bytes, dirty_bytes)
             self._next = version + 1
             yield info_of(record, edit), effect
 
+    def _sized(self, before: Manifest, after: Manifest) -> tuple[int, int]:
+        """Returns the bytes of the log and those that are dirty; only of partitions that changed
+        they are summed anew.
+        """
+        for p, segments in enumerate(after.segments):
+            dirty = after.first_dirty[p]
+            is_same = segments is before.segments[p] and dirty == before.first_dirty[p]
+            if not is_same or p not in self._sizes:
+                sizes = [(s.size_bytes, s.next > dirty) for s in segments]
+                whole = sum(size for size, _ in sizes)
+                self._sizes[p] = whole, sum(size for size, is_dirty in sizes if is_dirty)
+        whole, dirty = map(sum, zip(*self._sizes.values(), strict=True))
+        return whole, dirty
 
-def _effect(before: Manifest, edit: Edit, after: Manifest) -> CommitEffect:
+
+def _effect(
+    before: Manifest, edit: Edit, after: Manifest, size_bytes: int, dirty_bytes: int
+) -> CommitEffect:
     touched = edit.rewritten_partitions()
     appended = [c for p, c in (edit.add.chunks if edit.add else ()) if p in touched]
     old = {path for r in edit.replace for path, _ in r.sources}
@@ -549,4 +571,6 @@ def _effect(before: Manifest, edit: Edit, after: Manifest) -> CommitEffect:
         removed_records=sum(one.rows for one in came) - sum(s.rows for s in left),
         removed_bytes=sum(one.size_bytes for one in came) - sum(s.size_bytes for s in left),
         rewritten_bytes=sum(o.size_bytes for o in made),
+        size_bytes=size_bytes,
+        dirty_bytes=dirty_bytes,
     )

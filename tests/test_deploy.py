@@ -70,6 +70,61 @@ def test_a_manifest_is_valid(path):
         validate.validate(document, validate.latest_version(), strict=True)
 
 
+CHART = DEPLOY / "helm"
+CHART_OPTIONS = {
+    "as it is": (),
+    "by schedule": ("schedule=*/10 * * * *", "storageOptionsSecret=options"),
+    "with a page": ("ui.enabled=true", "serviceAccount.annotations.role=arn:cleaner"),
+    "with a page for others": ("ui.enabled=true", "ui.tokenSecret=token", "ui.mask={value.mail}"),
+}
+
+
+def rendered(given):
+    """The documents that the chart makes, by kind and name."""
+    helm = tool("helm", "Helm (go install helm.sh/helm/v3/cmd/helm@latest)")
+    options = [word for one in given for word in ("--set", one)]
+    made = run(helm, "template", "clog", str(CHART), *options)
+    documents = [one for one in yaml.safe_load_all(made) if one]
+    return {(one["kind"], one["metadata"]["name"]): one for one in documents}
+
+
+@pytest.mark.parametrize("given", CHART_OPTIONS.values(), ids=[*CHART_OPTIONS])
+def test_the_chart_is_valid(given):
+    """helm lint, and what it makes, by the schemas of Kubernetes; the page takes its options."""
+    import typer
+
+    from clog.cli.app import app
+
+    made = rendered(given)
+    run(tool("helm", "Helm"), "lint", "--strict", str(CHART))
+    validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
+    for document in made.values():
+        validate.validate(document, validate.latest_version(), strict=True)
+    page = made.get(("Deployment", "clog-ui"))
+    assert (page is not None) == ("ui.enabled=true" in given)
+    if page is not None:
+        (container,) = page["spec"]["template"]["spec"]["containers"]
+        known = typer.main.get_command(app).commands["ui"]
+        known.make_context("ui", container["args"][1:])
+        is_open = "0.0.0.0:8470" in container["args"]
+        assert is_open == ("--token-variable" in container["args"])
+
+
+def test_the_chart_makes_the_manifests():
+    """Its cleaner is the one that stands beside it, and so is its CronJob."""
+    made = rendered(()) | rendered(CHART_OPTIONS["by schedule"][:1])
+    plain = [one for path in MANIFESTS for one in yaml.safe_load_all(path.read_text())]
+    assert made == {(one["kind"], one["metadata"]["name"]): one for one in plain}
+
+
+def test_the_chart_has_the_projects_version():
+    """So has the image that it runs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    image = yaml.safe_load((CHART / "values.yaml").read_text())["image"]
+    assert {chart["version"], chart["appVersion"], image.rpartition(":")[2]} == {project["version"]}
+
+
 def test_the_unit_is_valid(tmp_path):
     """systemd-analyze verify, with the program where it is here."""
     analyze = tool("systemd-analyze", "systemd")

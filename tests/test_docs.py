@@ -157,6 +157,31 @@ def test_examples_in_docstrings_run():
         assert failed == 0, path
 
 
+HIDDEN = {
+    *("append_objects", "object_writer", "commit_at", "followed", "note_content", "name_cut"),
+    *("after_fork", "narrowed", "of_key_bytes"),
+}
+"""Methods that are public for other rooms of ours, and not for users."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Log", "Table", "Records", "Frame", "NamedReader", "Following"),
+        *("Transaction", "StateTable", "StateStore"),
+    ],
+)
+def test_every_method_has_an_example(name):
+    """In its own docstring, or in that of its class, which calls it."""
+    import clog.storage
+
+    shown = getattr(clog.storage, name)
+    of_class = "\n".join(one.__doc__ or "" for one in shown.__mro__ if ">>>" in (one.__doc__ or ""))
+    methods = {n: m for n, m in vars(shown).items() if n[0] != "_" and callable(m)}
+    without = {n for n, m in methods.items() if ">>>" not in (getattr(m, "__doc__", "") or "")}
+    assert {n for n in without - HIDDEN if f".{n}(" not in of_class} == set()
+
+
 def test_json_is_json():
     """The policies for S3 can be pasted; `tests/contract/test_s3_permissions.py` tries them."""
     policies = [text for language, text in blocks("docs/permissions.md") if language == "json"]

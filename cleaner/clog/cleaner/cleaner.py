@@ -96,6 +96,17 @@ class Cleaner:
     """Cleans one or more logs. One thread at a time may call it; several cleaners, in one process
     or many, may work on one log.
 
+    >>> from clog.storage import Log
+    >>> log = Log.create("memory://help-of-cleaner", 1)
+    >>> for value in ("1", "2"):
+    ...     version = log.append([{"key": "a", "value": value}]).version
+    >>> sealed = log.roll()
+    >>> cleaner = Cleaner(log)
+    >>> [result.stats.records_removed for result in cleaner.run_once(force=True)]
+    [1]
+    >>> cleaner.stop()  # `run` goes on until then: from a signal's handler, or another thread
+    >>> cleaner.run()
+
     Args:
         logs: a log, or several.
         threads: partitions, or parts of one, cleaned at once; they share the buffer and the limit.

@@ -324,6 +324,30 @@ class StateStore(Shared):
     committed or not. A context manager, which does not commit at its end. Threads may share it; a
     forked child may not.
 
+    >>> from tempfile import mkdtemp
+    >>> from clog.storage import Log
+    >>> orders = Log.create("memory://help-of-state-store/orders", 1)
+    >>> version = orders.append([{"key": "o1", "value": "tea"}]).version
+    >>> counts = Log.create("memory://help-of-state-store/counts", 1)
+    >>> with StateStore(counts.url, mkdtemp(), "count-orders") as store:
+    ...     for batch in orders.read(start=store.next_offsets(orders)):
+    ...         for item in batch["value"].to_pylist():
+    ...             store.put(item, str(int(store.get(item) or 0) + 1))
+    ...     done = store.commit({orders: orders.end_offsets()})
+    ...     store.delete("tea")
+    ...     store.rollback()
+    ...     list(store.scan()), store.get_many(["cup"])
+    ([(b'tea', b'1')], {})
+
+    A standby follows, to take over at once:
+
+    >>> standby = StateStore(counts.url, mkdtemp(), "count-orders", standby=True)
+    >>> refreshed = standby.refresh()  # or for ever: standby.follow()
+    >>> standby.take_over()
+    >>> standby.get("tea")
+    b'1'
+    >>> standby.close()
+
     Args:
         url: the log's URL, or a store.
         cache_dir: a local folder, created if it is missing; stores and state tables of several logs

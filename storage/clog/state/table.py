@@ -569,6 +569,21 @@ class StateTable:
     Opening builds the file, or brings an older one up to date; `refresh` and `follow` keep it so.
     Look-ups read the file alone. A context manager; threads, and processes on one host, may share
     it.
+
+    >>> from tempfile import mkdtemp
+    >>> from clog.storage import Log
+    >>> log = Log.create("memory://help-of-state-table", 1)
+    >>> version = log.append([{"key": "tea", "value": "9"}, {"key": "cup", "value": "1"}]).version
+    >>> table = StateTable(log.url, mkdtemp())
+    >>> table.get("tea"), table.get_many(["cup", "pot"]), [key for key, _ in table.scan("t")]
+    (b'9', {b'cup': b'1'}, [b'tea'])
+    >>> version = log.append([{"key": "tea", "value": "8"}]).version
+    >>> table.refresh().version == version, table.get("tea")
+    (True, b'8')
+    >>> version = log.append([{"key": "tea", "value": "7"}]).version
+    >>> next(table.follow()).version == version  # it goes on for ever
+    True
+    >>> table.close()
     """
 
     def __init__(

@@ -129,7 +129,7 @@ def readers_of(
     handle: Handle, *, after_ms: int = NONE
 ) -> Iterator[tuple[str, int, ReaderDocument | StrayReaderError]]:
     """Yields each reader's name, when its file was written by the store's time, and what it said
-    last, or why that counts for nothing; a LIST, and the requests of `read_reader` for each that
+    last, or why that is ignored; a LIST, and the requests of `read_reader` for each that
     was written after a time.
     """
     listed = ((reader_name_of(f.path), f.modified_ms) for f in handle.store.list(READERS))
@@ -467,6 +467,18 @@ class NamedReader(Shared):
     name overwrite each other's position. A context manager, which reports its position at its end.
     Threads may share it.
 
+    >>> from clog.storage import Log
+    >>> log = Log.create("memory://help-of-named-reader", 1)
+    >>> version = log.append([{"key": "a", "value": "1"}]).version
+    >>> with log.reader("billing") as reader:  # `follow` does this by itself
+    ...     start = reader.next_offsets()
+    ...     rows = log.read(start=start).to_arrow()
+    ...     written = reader.commit({0: start[0] + rows.num_rows})
+    ...     reader.flush()
+    >>> [(one.name, one.lag_records) for one in log.readers()]
+    [('billing', 0)]
+    >>> reader.end()
+
     Attributes:
         handle: on the log; not for users.
     """
@@ -704,7 +716,7 @@ class NamedReader(Shared):
                 self._said = None
             except StrayReaderError as e:
                 _LOGGER.warning(
-                    "the position of reader %s of %s counts for nothing, and it begins anew: %s",
+                    "the position of reader %s of %s is ignored, and it begins anew: %s",
                     *(self._name, self.handle.store.url, e),
                 )
             self._loaded = True

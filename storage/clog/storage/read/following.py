@@ -157,6 +157,15 @@ class Followed:
 class Following(Generic[_T]):
     """Batches of records as they come, of one log or of several in turn: go through it with ``for``
     or ``async for``. `NamedReader.follow` and `follow` make one.
+
+    >>> from clog.storage import Log
+    >>> log = Log.create("memory://help-of-following", 1)
+    >>> version = log.append([{"key": "a", "value": "1"}]).version
+    >>> batches = log.reader("billing").follow()
+    >>> for batch in batches:
+    ...     batches.stop()  # or a signal: follow(stop_on=[signal.SIGTERM])
+    >>> batch.num_rows
+    1
     """
 
     def __init__(

@@ -480,6 +480,20 @@ class Table(Frame):
 
     Nothing is read until you ask for it, and each call reads again.
 
+    >>> from clog.storage import Log
+    >>> rows = [{"id": 1, "city": "Riga"}, {"id": 2, "city": "Oslo"}]
+    >>> log = Log.create("memory://help-of-rows", key="id", like=rows)
+    >>> version = log.append(rows).version
+    >>> table = log.table()
+    >>> table.get(1), table.get_many([2, 3])
+    ({'city': 'Riga'}, {2: {'city': 'Oslo'}})
+    >>> table.of_keys([2]).num_rows
+    1
+    >>> table.to_polars(lazy=True).select("city").collect().to_series().sort().to_list()
+    ['Oslo', 'Riga']
+    >>> sum(batch.num_rows for batch in table.to_batches(columns=["city"]))
+    2
+
     Threads may share it.
 
     Attributes:

@@ -250,6 +250,29 @@ class Transaction:
     one. Not thread-safe.
 
     A ``with`` statement commits it at the end, and aborts it if an exception ends the block.
+
+    >>> from clog.storage import Log
+    >>> orders = Log.create("memory://help-of-transaction/orders", 1)
+    >>> bills = Log.create("memory://help-of-transaction/bills", 1)
+    >>> version = orders.append([{"key": "o1", "value": "9 EUR"}]).version
+    >>> with bills.transaction("billing") as t:
+    ...     t.append([{"key": "b1", "value": "9 EUR"}])
+    ...     t.positions(orders, orders.end_offsets())
+    >>> bills.table().get("b1"), bills.positions("billing")[orders.id]
+    (b'9 EUR', {0: 1})
+    >>> t = bills.transaction("billing")
+    >>> t.append([{"key": "b2", "value": "4 EUR"}])
+    >>> t.abort()  # or t.commit()
+    >>> bills.table().get("b2")
+
+    A mirror of another system, whose records have offsets of their own:
+
+    >>> copy = Log.create("memory://help-of-transaction/copy", 1, features=["given-offsets"])
+    >>> with copy.transaction("mirror") as t:
+    ...     t.append([{"key": "a", "value": "1"}], partition=0, offsets=[7])
+    ...     t.cover({0: 9})  # 8 is no record there
+    >>> copy.end_offsets()
+    {0: 9}
     """
 
     def __init__(

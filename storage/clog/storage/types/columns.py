@@ -564,6 +564,22 @@ def _there(array: pa.Array) -> pa.Array:
 class Frame:
     """Rows that are read when they are asked for. pandas, Polars, DuckDB and all else that takes
     Arrow's streams take one as it is.
+
+    >>> from clog.storage import Log
+    >>> log = Log.create("memory://help-of-frame", 1)
+    >>> version = log.append([{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]).version
+    >>> log.read().to_arrow(columns=["offset"]).to_pydict()
+    {'offset': [0, 1]}
+    >>> log.table().to_pylist(columns=["key", "value"])
+    [{'key': b'a', 'value': b'1'}, {'key': b'b', 'value': b'2'}]
+    >>> log.table().to_pandas(columns=["key"])["key"].tolist()
+    [b'a', b'b']
+    >>> log.table().to_polars(columns=["offset"]).shape
+    (2, 1)
+    >>> log.table().to_duckdb().aggregate("count(*)").fetchall()
+    [(2,)]
+    >>> [batch.num_rows for batch in log.table().to_batches()]
+    [2]
     """
 
     @property
@@ -632,6 +648,16 @@ class Frame:
 class Records(Frame):
     """The records of a range of offsets, as `Log.read` yields them: an iterator of record batches,
     which are read as they are asked for, once.
+
+    >>> from clog.storage import Log
+    >>> log = Log.create("memory://help-of-records", 1)
+    >>> version = log.append([{"key": "a", "value": "1"}]).version
+    >>> records = log.read()
+    >>> records.schema.names
+    ['partition', 'offset', 'timestamp', 'key', 'value', 'headers']
+    >>> next(records).num_rows
+    1
+    >>> records.close()  # nothing more is fetched
     """
 
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], about: str) -> None:

@@ -497,7 +497,7 @@ def _kept(view: "ViewDescription", now_ms: int) -> str:
 
 
 _COLUMNS = (
-    *("reader", "records", "bytes", "behind", "told"),
+    *("reader", "records", "bytes", "behind", "reported"),
     *("retention", "tombstone", "version", "waited for"),
 )
 
@@ -558,7 +558,7 @@ def _forget(log: "Log", names: list[str]) -> None:
 
 def _row(reader: "Reader", now_ms: int) -> tuple[str, ...]:
     if reader.damage is not None:
-        return reader.name, f"counts for nothing: {reader.damage}"
+        return reader.name, f"ignored: {reader.damage}"
     return (
         reader.name,
         count(reader.lag_records),

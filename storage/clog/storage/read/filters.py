@@ -103,9 +103,11 @@ class RowFilter:
         if names is None and plain:
             names, plain = _names_in(expression, records), None
         if names is None:
+            structs = {f.name: f.type for f in whole if _types.is_struct(f.type)}
+            paths = [[f"{n}.{f.name}" for f in structs.get(n, ())] or [n] for n in whole.names]
             raise InvalidInputError(
                 f"the filter does not fit the columns: {_problem(expression, whole)};"
-                f" they are {', '.join(whole.names)}"
+                f" they are {', '.join(path for some in paths for path in some)}"
             )
         shown = rows.shown(arrow_schema(schema), names) if rows and plain else None
         shown = shown or Shown(read_schema(schema, names), names)
@@ -227,7 +229,7 @@ def _expression(given: object, schemas: Sequence[pa.Schema]) -> Any:
 
     try:
         if not isinstance(given, list) or not given:
-            raise TypeError("it is no such list")
+            raise TypeError(f"not {type(given).__name__}")
         either = [given] if isinstance(given[0], tuple) else given
         return pq.filters_to_expression([[named(*some) for some in all_of] for all_of in either])
     except (TypeError, ValueError) as e:

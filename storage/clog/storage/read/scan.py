@@ -790,6 +790,8 @@ def partitions_named(head: Head, partition: int | None, *, url: str) -> tuple[in
     count = head.log.partitions
     if partition is None:
         return tuple(range(count))
+    if isinstance(partition, Mapping):
+        raise InvalidInputError("partition is a number; offsets by partition are start=…")
     if type(partition) is not int or not 0 <= partition < count:
         raise InvalidInputError(
             f"partition {partition!r} does not exist in {url}; it has partitions 0 to {count - 1}"

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from disk import ActorStore, folder_and_name
 from marks import INTERRUPTED, REPLACED
+from records import PARTITIONS
 
 from clog.storage import Log
 from clog.storage.commit.handle import Handle
@@ -283,7 +284,7 @@ class PlainWriter(Actor):
         self._count = self.site.logs.standing.newest * 1000  # So that no name is given twice.
 
     def act(self) -> None:
-        log, batch = self.log, self.world.batch()
+        log, batch = self.log, self.batch()
         self._count += 1
         intent = self.oracle.intent(f"{self.name} {self._count}")
         intent.place = log.handle, self._count
@@ -295,11 +296,32 @@ class PlainWriter(Actor):
             return
         told(self, intent, result)
 
+    def batch(self):
+        """What it appends next."""
+        return self.world.batch()
+
 
 class Zombie(PlainWriter):
     """One that sleeps for days before it creates a version."""
 
     sleeps = True
+
+
+class Straggler(PlainWriter):
+    """One that takes its time, and whose values come late: their keys' tombstones may go now, or
+    are gone already.
+    """
+
+    def act(self) -> None:
+        if self.world.roll(3) == 0:
+            super().act()
+
+    def batch(self):
+        world, p = self.world, self.world.roll(PARTITIONS)
+        keys = (*self.oracle.ranked.left_behind(self.oracle, p), [], [])[world.roll(4)]
+        key = keys[-1 - world.roll(min(2, len(keys)))] if keys else b""
+        fitting = [b for b in world.batches if any(k == key and v for k, v in b.rows.get(p, ()))]
+        return fitting[world.roll(len(fitting))] if fitting else world.batch()
 
 
 class Producer(Actor):

@@ -19,6 +19,7 @@ from world import (
     World,
     is_of_authors,
     is_of_erasures,
+    is_of_orders,
     is_ordered,
     world_of,
 )
@@ -97,7 +98,8 @@ def is_of_deals(seed: int) -> bool:
 KINDS = {
     "transactions": is_of_deals,
     "authors": is_of_authors,
-    "orders": is_ordered,
+    "ordered": is_ordered,
+    "orders": is_of_orders,
     "erasures": is_of_erasures,
 }
 """Worlds that are made for something, by what that is."""

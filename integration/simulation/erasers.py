@@ -34,7 +34,9 @@ class Eraser(Actor):
         if self._count % 1000 and self.world.roll(NEXT):
             self._look()
             return
-        keys = keys_named(*{self.world.roll(6) for _ in range(1 + self.world.roll(2))})
+        keys = keys_named(
+            *{self.world.roll(self.world.keys + 1) for _ in range(1 + self.world.roll(2))}
+        )
         log, notify, before = self.log, self.world.roll(2) == 0, self.oracle.newest
         self._count += 1
         intent = self.oracle.intent(f"{self.name} {self._count}")

@@ -112,6 +112,15 @@ class Operator(Actor):
             log.alter({"delete.retention.ms": HOUR_MS // 2 * (1 + self.world.roll(3))})
 
 
+class Changer(Actor):
+    """An operator who changes how records are compared, again and again."""
+
+    def act(self) -> None:
+        log = self.log
+        if self.world.roll(3) == 0:
+            log.alter(self.world.order_config(log.handle.recent().head.config))
+
+
 class Recreator(Actor):
     """Deletes the log, all of it, and makes another in its place: at once, or while others act."""
 

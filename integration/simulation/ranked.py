@@ -18,6 +18,7 @@ from records import HEADER, TIME_MS
 
 from clog.storage.config.log_config import HEADER as BY_HEADER
 from clog.storage.config.log_config import OFFSET, LogConfig
+from clog.storage.format.documents import NONE
 
 _WITHOUT = (TIME_MS * 1000, -1)
 """Timestamp and header of a record from when nothing was compared."""
@@ -67,6 +68,13 @@ class Ranked:
                 self._forgotten[p] = set(range(len(oracle.records[p]))) - there
             if now and now.drops and not (was and was.drops):
                 self._drops_from[p] = before.head.partitions.end[p]
+
+    def left_behind(self, oracle, p: int) -> tuple[list[bytes], list[bytes]]:
+        """The keys of tombstones that may go now, and of those that have gone."""
+        records, now_ms = oracle.records[p], oracle.clock.now_ms()
+        rows = oracle.seen[oracle.newest].rows[p]
+        due = [records[o][0] for o, horizon in rows if NONE < horizon <= now_ms]
+        return due, [records[o][0] for o in self.gone[p]]
 
     def winners(self, oracle, version: int, p: int, rule: Rule) -> dict[bytes, int]:
         """The offset of the record of each key that wins at a version, tombstones too."""

@@ -1,7 +1,8 @@
 """What is appended: a few batches of records, made once, of few keys, so that they meet.
 
-Where orders are compared, each record has one, as its timestamp and in a header; two of a key have
-the same now and then.
+Where orders are compared, each record has one as its timestamp and another in a header; two of a
+key have the same now and then. Where there are more keys, batches have fewer records, so that a
+tombstone is the last of its key for a while.
 """
 
 from dataclasses import dataclass, replace
@@ -20,9 +21,9 @@ PARTITIONS = 2
 BATCHES = 48
 TIME_MS = 1_000_000_000_000
 """The timestamp of every record."""
-_KEYS = 5
+KEYS = 5
 HEADER = "v"
-"""That of a record's order."""
+"""That of a record's other order."""
 _ORDERS = 40
 
 
@@ -61,11 +62,12 @@ class _Kept:
 
 
 @cache
-def batches(*, parquet: bool, ordered: bool = False) -> list[Batch]:
+def batches(*, parquet: bool, ordered: bool = False, keys: int = KEYS) -> list[Batch]:
     """The batches; made anew for each way to write objects (`limits`)."""
     del parquet
     dice, orders = SeededIds(1), SeededIds(2) if ordered else None
-    return [_batch(dice, i, orders) for i in range(BATCHES)]
+    made = BATCHES * (1 + (keys > KEYS))
+    return [_batch(dice, i, orders, keys) for i in range(made)]
 
 
 def keys_named(*numbers: int) -> list[bytes]:
@@ -73,20 +75,21 @@ def keys_named(*numbers: int) -> list[bytes]:
     return [f"k{number}".encode() for number in numbers]
 
 
-def _batch(dice: SeededIds, number: int, orders: SeededIds | None) -> Batch:
-    count = 1 + int(dice.uniform() * 4)
+def _batch(dice: SeededIds, number: int, orders: SeededIds | None, keys: int) -> Batch:
+    rows_max, tombstones = (2, 0.45) if keys > KEYS else (4, 0.3)
+    count = 1 + int(dice.uniform() * rows_max)
     partition = np.array([int(dice.uniform() * PARTITIONS) for _ in range(count)], np.int32)
     rows: dict[int, list[tuple]] = {}
     given = []
     for i, p in enumerate(partition.tolist()):
-        key = f"k{int(dice.uniform() * _KEYS)}".encode()
-        value = None if dice.uniform() < 0.3 else f"{number}:{i}".encode()
+        key = f"k{int(dice.uniform() * keys)}".encode()
+        value = None if dice.uniform() < tombstones else f"{number}:{i}".encode()
         rows.setdefault(p, []).append((key, value))
         given.append({"key": key, "value": value, "timestamp": TIME_MS})
         if orders is not None:
-            order = 1 + int(orders.uniform() * _ORDERS)
+            later, order = (1 + int(orders.uniform() * _ORDERS) for _ in range(2))
             headers = [(HEADER, order.to_bytes(8, "big"))]
-            given[-1] |= {"timestamp": TIME_MS + order, "headers": headers}
+            given[-1] |= {"timestamp": TIME_MS + later, "headers": headers}
     table, _ = to_records(given, now_us=0)
     kept = _Kept()
     writer = ObjectWriter(kept, stamp=0, new_id=dice.new_id, partitions=PARTITIONS)

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from types import MappingProxyType
 
-from actors import PlainWriter, Producer, Sink, Zombie, ZombieProducer
+from actors import PlainWriter, Producer, Sink, Straggler, Zombie, ZombieProducer
 from authors import Author, Dozer, Limiter, Successor
 from chased import Chased
 from company import Company
@@ -30,6 +30,7 @@ from disk import Clock
 from erasers import Eraser, Holder, ZombieEraser
 from hosts import Host, ZombieHost
 from keepers import (
+    Changer,
     CleanerActor,
     Coalescer,
     Operator,
@@ -43,7 +44,7 @@ from marks import GHOST, MODES, points_of
 from mirrors import Mirror, Stranger, ZombieMirror
 from oracle import STRANGERS, Oracle
 from readers import Follower, Reader, expected_rows, expected_table, rows_of
-from records import HEADER, PARTITIONS, TIME_MS, batches
+from records import HEADER, KEYS, PARTITIONS, TIME_MS, batches
 from scheduler import Scheduler
 from settling import settle, settle_erasures
 from sites import Site
@@ -82,6 +83,7 @@ COMBINING_EVERY = 4
 """In one of so many, of each kind, writers may combine (FORMAT.md §21)."""
 ORDERED_EVERY = 5
 """In one of so many, of each kind, orders are compared (FORMAT.md §15)."""
+ORDERING_CALLS, ORDERING_KEYS = 2_000, 32
 ERASING_CALLS = 1_300
 PARQUET_EVERY = 64
 """One of so many seeds has real Parquet, and is verified as an operator would."""
@@ -90,6 +92,8 @@ BEGINNINGS = 8
 BEGINNING_CALLS = 600
 HOUR_MS = 3_600_000
 _DAYS_MS = 3 * 24 * HOUR_MS
+_MARKING = {"object.bytes": "400", "segment.ms": str(3 * HOUR_MS)}
+"""Segments are soon sealed, and none is so small that a pass writes it anew for one dead row."""
 _JUMPS_MS = (60_000, 15 * 60_000, 2 * HOUR_MS, 2 * HOUR_MS, 26 * HOUR_MS, 30 * HOUR_MS)
 _WRITE_FAULTS = (
     *(FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_AFTER) * 2,
@@ -187,10 +191,17 @@ _AROUND_ERASERS = (
     *(("sweeper-1", Sweeper, 50), ("reader", Reader, 60), ("follower", Follower, 60)),
     ("operator", Operator, 40),
 )
+_AROUND_ORDERS = (
+    *(("straggler", Straggler, 100), ("plain", PlainWriter, 20), ("producer", Producer, 20)),
+    *(("cleaner-1", CleanerActor, 100), ("cleaner-2", CleanerActor, 80), ("zombie", Zombie, 20)),
+    *(("cleaner/zombie", ZombieCleaner, 20), ("coalescer", Coalescer, 20)),
+    *(("sweeper-1", Sweeper, 20), ("reader", Reader, 30), ("follower", Follower, 30)),
+    ("changer", Changer, 30),
+)
 _REORDERED = {
     *("plain", "producer", "zombie", "zombie-producer", "cleaner-1", "cleaner-2", "cleaner/zombie"),
     *("coalescer", "sweeper-1", "sweeper-2", "reader", "follower", "operator"),
-    *("eraser", "eraser/zombie", "holder"),
+    *("eraser", "eraser/zombie", "holder", "straggler", "changer"),
 }
 """Who bears that the strategy changes while others write."""
 _KEEPERS = (
@@ -218,6 +229,7 @@ class World:
         is_calm: only the closing of blocks is disturbed.
         is_masked: its logs have masks, an older one from now on.
         is_ordered: its log compares orders, an older one from now on.
+        keys: its records have so many; where they are more, passes mark some rows as dead.
         is_erasing: keys are erased in its log.
         secrets: of its erasures, by id.
         is_mirror: its log takes offsets.
@@ -254,7 +266,7 @@ class World:
         self.is_fleeting = self.is_calm = self.is_mirror = self.hides_names = False
         self.is_ordered = begin is None or _can_be_ordered(begin)
         self.is_ordered &= is_ordered(seed)
-        self.is_erasing, self.secrets = False, {}
+        self.is_erasing, self.keys, self.secrets = False, KEYS, {}
         self.is_combining = seed // SPECIAL_EVERY % COMBINING_EVERY == 3
         self.is_masked = seed // SPECIAL_EVERY % MASKED_EVERY == 1
         self.pace, self.answers = (60, 8), 12
@@ -295,7 +307,8 @@ class World:
             AssertionError: a promise was broken.
         """
         with small_limits(parquet=self.parquet, answers=self.answers):
-            self.batches = batches(parquet=self.parquet, ordered=self.is_ordered)
+            how = {"ordered": self.is_ordered, "keys": self.keys}
+            self.batches = batches(parquet=self.parquet, **how)
             for site in self.sites:
                 self._begin(site)
             for name, role, _ in self.cast:
@@ -327,6 +340,8 @@ class World:
             log.upgrade(asked)
             if self.is_ordered:
                 log.alter(self.order_config())
+            if self.keys > KEYS:
+                log.alter(_MARKING)
         for name, sent in self.sequences.items() if self.is_ordered else ():
             del sent[site.logs.standing.last_sequence(name) + 1 :]  # They have no orders.
         if self.is_erasing:
@@ -343,12 +358,14 @@ class World:
             log.upgrade(self.features)
         if self.is_ordered:
             log.alter(self.order_config())
+        if self.keys > KEYS:
+            log.alter(_MARKING)
 
     @property
     def features(self) -> list[str]:
         """What its logs can do besides, older ones from now on."""
         asked = [SUPERSEDED_ROWS] * self.is_masked + [PROPOSALS] * self.is_combining
-        return asked + [DEAD_ROWS] * self.is_ordered
+        return asked + [DEAD_ROWS] * (self.is_ordered or self.keys > KEYS)
 
     def order_config(self, known: Mapping[str, str] = EMPTY) -> dict[str, str | None]:
         """How a log compares from now on; where some work by how it did, that changes for late
@@ -523,6 +540,7 @@ def world_of(seed: int) -> World:
         (kind in SEVERAL, _world_of_deals),
         (is_of_erasures(seed), _world_of_erasers),
         (is_of_authors(seed), _world_of_authors),
+        (is_of_orders(seed), _world_of_orders),
     )
     if made := next((made for is_one, made in made_for if is_one), None):
         return made(seed, begin=begin, parquet=parquet)
@@ -566,6 +584,11 @@ def is_ordered(seed: int) -> bool:
     return is_asked and seed % SPECIAL_EVERY != 6
 
 
+def is_of_orders(seed: int) -> bool:
+    """Whether its world is made for orders: tombstones go, and what they beat comes late."""
+    return seed % SPECIAL_EVERY in (1, 5) and is_ordered(seed)
+
+
 def is_of_erasures(seed: int) -> bool:
     """Whether its world is made for erasures: days go by in some, others have several logs."""
     kind, number = seed % SPECIAL_EVERY, seed // SPECIAL_EVERY
@@ -603,6 +626,16 @@ def _world_of_authors(seed: int, *, begin: World | None, parquet: bool) -> World
         world.pace, world.scheduler.stay, world.answers = (1000, 100), 92, 64
     elif world.roll(5) == 0:
         world.is_fleeting, world.pace = True, (100, 8)
+    return world
+
+
+def _world_of_orders(seed: int, *, begin: World | None, parquet: bool) -> World:
+    """A world of orders, in which hours go by, and tombstones are the last of their keys."""
+    world = World(seed, parquet=parquet, begin=begin)
+    world.cast = [given for given in _AROUND_ORDERS if world.roll(100) < given[2]]
+    world.pace, world.scheduler.stay = (150, 8), (60, 80, 95)[world.roll(3)]
+    world.fault_rate = (0, 0, 1, 2)[world.roll(4)]
+    world.keys, world.calls_left = ORDERING_KEYS, ORDERING_CALLS
     return world
 
 

@@ -4,7 +4,8 @@ E3. All rows of the keys of all erasures that wait are found in one go over the 
     lies in them, whatever refers to it, and killed by one commit (`_kill`).
 E4. All chunks of the objects that held one are rewritten, as `layout` does it: row groups with such
     rows are encoded anew. Later erasures of a round share that.
-E5. What was replaced goes with the round's sweep; then orphans are swept, once that may be.
+E5. What was replaced goes with the round's sweep; then orphans are swept, once that may be, and
+    documents are looked through for names that are keys.
 E6. Tombstones that told followers go as the other rows did.
 E7. What lies under the root is listed, the store forgets old versions, the request goes, and the
     receipt comes.
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +67,6 @@ from clog.storage.format.log_info import (
     lists_of,
 )
 from clog.storage.format.manifest import Manifest, apply
-from clog.storage.format.writers import find_writer
 from clog.storage.keys.hashing import key_bytes, partitions_for
 from clog.storage.keys.key_index import IndexHashes, index_hashes
 from clog.storage.numpy_arrays import Mask, Offsets, of_bytes, to_numpy
@@ -76,7 +77,20 @@ from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedEr
 from clog.storage.views import FORMATS
 
 TRIES_MAX = 5
-_WRITER_KINDS = ("producer", "stream", "txn", "transaction", "participant")
+_KINDS = {
+    documents.COMMITS: "commit",
+    documents.EDITS: "edit",
+    documents.SNAPSHOTS: "snapshot",
+    documents.PAGES: "page",
+    documents.READERS: "reader",
+    documents.PROPOSALS: "proposal",
+}
+"""Of documents with names, by folder."""
+_NAMES = {"id", "name", "writers", "query_id", "mark", "config"}
+_NAMING = {"cuts", "foreign"}
+"""Where names and settings stand in documents, and what has names itself; the verifier says the
+same (`diagnostics.verify_erasure`).
+"""
 _LOGGER = logging.getLogger(__name__)
 _SEARCHED = (
     "the rows of all data objects, dead ones and those that no version shows among them",
@@ -87,7 +101,8 @@ _SEARCHED = (
 )
 _NOT_SEARCHED = (
     "what lies outside of the root: state tables' files, mirrors, exports, checkpoints, back-ups",
-    "names of writers, readers, transactions and cuts; ids has the hashes of keys that are one",
+    "names of writers, queries, readers, transactions, sources and cuts, and settings; ids has the"
+    " hashes of keys that are one",
     "hashes of what an append brought, and of whole objects, in commits from before the request",
 )
 _AT_THE_ROOT = re.compile(
@@ -382,11 +397,12 @@ def _sweep(work: Work) -> None:
         return
     sweep_orphans(work)
     floor = work.handle.tip.head.orphan_floor
-    ids = {
-        name: _ids(work, name)
+    ended = [
+        name
         for name, one in manifest.erasures.items()
         if one.swept == NONE and one.rewritten in waiting and one.rewritten <= floor
-    }
+    ]
+    ids = _ids(work, ended) if ended else {}
 
     def change(name: str, one: ErasureEntry, _: int) -> ErasureEntry:
         return replace(one, swept=floor, ids=ids[name], reason="") if name in ids else one
@@ -395,29 +411,54 @@ def _sweep(work: Work) -> None:
         _commit_entries(work, change)
 
 
-def _ids(work: Work, name: str) -> tuple[str, ...]:
-    """Returns the keyed hashes of names of writers, readers and cuts that equal a key of the
-    erasure.
+def _ids(work: Work, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Returns by erasure the keyed hashes of those keys that stand in documents as what somebody
+    named or set.
     """
-    handle, head = work.handle, work.head
-    names = {*head.cuts, *(keep.name for keep in head.kept.values())}
-    names |= {entry.name.id for entry in head.unended}
-    readers = (documents.reader_name_of(found.path) for found in work.store.list(documents.READERS))
-    names |= {reader for reader in readers if reader is not None}
+    store, asked = work.store, {name: _keys_of(work.store, name) for name in names}
+    wanted = {key for keys in asked.values() for key in keys}
+    there: set[bytes] = set()
+    listed = [f for folder in _KINDS for f in store.list(folder) if documents.is_known(f.path)]
+    calls = ((partial(_document, store, f.path), f.size_bytes) for f in listed)
+    for found, value in zip(listed, ahead(store, calls), strict=True):
+        reader = documents.reader_name_of(found.path)
+        texts = {*_names_in(value), *([] if reader is None else [reader])}
+        there |= wanted & {key for text in texts for key in _as_keys(text)}
 
-    def is_writer(text: str, at: Commit) -> bool:
-        pages = handle.writer_pages
-        return any(find_writer(pages, at.head, kind, text) for kind in _WRITER_KINDS)
+    def hashes(name: str) -> Iterator[str]:
+        begun, _ = read_receipt(store, documents.begun_receipt_path(name))
+        keys = zip(begun.keys, asked[name], strict=True)
+        return (hashed for hashed, key in keys if key in there)
 
-    def is_name(key: bytes) -> bool:
-        with suppress(UnicodeDecodeError):
-            text = key.decode()
-            return text in names or handle.with_pages(handle.tip, partial(is_writer, text))
-        return False
+    return {name: tuple(hashes(name)) for name in names}
 
-    begun, _ = read_receipt(work.store, documents.begun_receipt_path(name))
-    keys = zip(begun.keys, _keys_of(work.store, name), strict=True)
-    return tuple(hashed for hashed, key in keys if is_name(key))
+
+def _document(store: Store, path: str) -> Any:
+    """Returns what a document says; nothing where it was swept meanwhile."""
+    with suppress(FileNotFoundError):
+        return documents.get(store, _KINDS[path[: path.index("/") + 1]], path)
+    return None
+
+
+def _names_in(value: Any, field: str = "") -> Iterator[str]:
+    """Yields the texts in a document that stand where names and settings do."""
+    if isinstance(value, str) and field in _NAMES:
+        yield value
+    elif isinstance(value, Mapping):
+        if field in _NAMING:
+            yield from value
+        for name, one in value.items():
+            yield from _names_in(one, field if field == "config" else name)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for one in value:
+            yield from _names_in(one, field)
+
+
+def _as_keys(text: str) -> Iterator[bytes]:
+    """Yields the keys that a text is, in itself or as hex."""
+    yield text.encode()
+    with suppress(ValueError):
+        yield bytes.fromhex(text)
 
 
 def _end(work: Work, name: str) -> bool:

@@ -1,12 +1,11 @@
 """Verifies the receipt of an erasure: verify_erasure.py RECEIPT ROOT [--keys FILE] [--secret HEX]
-
 ROOT is the log's folder, or a URL that pyarrow knows. Every file under it must be of a kind that the format
 names, and is decoded whole; no byte may be left unexplained. With the request's secret (or $CLOG_ERASURE_SECRET)
 the keys of all records, and all texts, are compared with the receipt's keyed hashes; with the keys, one in a line,
 likewise, and raw bytes, inflated and decoded ones are searched for them, as words. Exit code 1: something was found;
-2: neither secret nor keys were given, or wrong ones. It imports pyarrow, and fastavro for an Iceberg view.
-"""
+2: neither secret nor keys were given, or wrong ones. It imports pyarrow, and fastavro for an Iceberg view."""
 import argparse, contextlib, hashlib, hmac, io, json, os, pathlib, re, stat, sys, zlib
+from bisect import bisect
 from itertools import accumulate
 import pyarrow as pa, pyarrow.compute as pc, pyarrow.fs as fs, pyarrow.parquet as pq
 I, V = "[0-9a-f]{32}", "[0-9]{20}"
@@ -22,35 +21,34 @@ OUTSIDE = {
     "document": "_clog/log", "plain": rf"\.probe-{I}|metadata/version-hint\.text",
     "lines": rf"_delta_log/(?:{V}\.json|_last_checkpoint)|metadata/v[0-9]+\.metadata\.json",
     "table": rf"_delta_log/{V}\.checkpoint\.parquet"}
-FIELDS = frozenset("""
-aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed children chunks clog
-columns combined committed completed_ms config config_epoch content count covered create created_ms cuts dead dense
-drop earlier earlier_parent edit edit_at encoding end ends epoch erasure erasures expires_ms facts features fields
-first first_dirty first_ms footer forced foreign forget format from given gives_offsets gone head held hold_ms home
-home_url horizon horizon_max horizon_min horizons id ids index jitter_ms kept key key_type keys killed killed_ms kind
-last_field_id left level log log_id logs logs_at manifest mark marked markers mask masked masks max_ms members name
-next not_searched null_keys number object objects offset offsets older_writers oldest_readable operation order
-orders_removed orphan_floor outcome p pages parent participants partitioner partitions path pins positions positions_at
-previous query_id ranges reached reached_after read reason released replace requested_ms required reset_times rest
-rewritten rewritten_ms rolls row row_texts rows schema schema_id seal searched secret_sha256 seed segments sequence
-since since_ms snapshot sources stamp start started_ms state superseded swept time_ms time_zone timeout_ms told
-tombstones tombstones_removed transaction type uncleanable undecided unended unmarked until_ms up_to value version view
-write writer writers xxh3_128""".split())
+FIELDS = frozenset("""aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed
+children chunks clog columns combined committed completed_ms config config_epoch content count covered create
+created_ms cuts dead dense drop earlier earlier_parent edit edit_at encoding end ends epoch erasure erasures
+expires_ms facts features fields first first_dirty first_ms footer forced foreign forget format from given
+gives_offsets gone head held hold_ms home home_url horizon horizon_max horizon_min horizons id ids index jitter_ms
+kept key key_type keys killed killed_ms kind last_field_id left level log log_id logs logs_at manifest mark marked
+markers mask masked masks max_ms members name next not_searched null_keys number object objects offset offsets
+older_writers oldest_readable operation order orders_removed orphan_floor outcome p pages parent participants
+partitioner partitions path pins positions positions_at previous query_id ranges reached reached_after read reason
+released replace requested_ms required reset_times rest rewritten rewritten_ms rolls row row_texts rows schema
+schema_id seal searched secret_sha256 seed segments sequence since since_ms snapshot sources stamp start started_ms
+state superseded swept time_ms time_zone timeout_ms told tombstones tombstones_removed transaction type uncleanable
+undecided unended unmarked until_ms up_to value version view write writer writers xxh3_128""".split())
 NAMED = {"config", "cuts", "foreign", "pins"}  # Objects whose names are data, beside numbers and ids.
-IDS = {"id", "name", "writers"}  # Where names of writers, transactions, readers and cuts stand.
+WORDS = {field.encode() for field in FIELDS}  # They stand everywhere, whatever the keys are.
+IDS = {"id", "name", "writers", "query_id", "mark", "config"}  # Where names and settings stand; two others have names.
 MOST = 1 << 30  # No stream, and no column of a row group, may be larger, nor have more rows than 2^24.
 CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 META = {*range(1, 8), 9, 10, 11, 12, 13, 16}  # Of a column in a footer; 1 and 2 of statistics repeat 5 and 6.
 PLAIN = {"store_schema": False, "use_dictionary": False, "compression": "none", "data_page_size": MOST}
-COLUMNS = {"key", "value", "headers", "timestamp", "offset", "delete_horizon"}
+COLUMNS, LISTS = {"key", "value", "headers", "timestamp", "offset", "delete_horizon"}, {"list", "key_value"}
 SEARCHED_MIN = 6  # A shorter key is found by chance in raw bytes; it is compared where all is decoded.
 M, P32_2 = (1 << 64) - 1, 0x85EBCA77
 P64 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
-S = bytes.fromhex(
-    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221"
-    "b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8"
-    "a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb"
-    "170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e")
+S = bytes.fromhex("b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8"
+                  "084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa"
+                  "763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd"
+                  "51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e")
 class Unexplained(Exception): pass  # A byte that the format does not explain, or one of an erased key.
 def need(condition, what):
     if not condition: raise Unexplained(what)
@@ -95,13 +93,9 @@ def varint(d, at):
     end = next(i for i in range(at, at + 10) if d[i] < 128) + 1
     return sum((d[i] & 127) << 7 * (i - at) for i in range(at, end)), end
 def thrift(d, at, kind=12):  # A value in Thrift's compact form, a struct as a dict; and where it ends.
-    if kind in {4, 5, 6}:
-        number, at = varint(d, at)
-        return number >> 1 ^ -(number & 1), at
+    if kind in {4, 5, 6}: return (number := varint(d, at))[0] >> 1 ^ -(number[0] & 1), number[1]
     if kind in {1, 2, 3}: return d[at], at + 1
-    if kind == 8:
-        size, at = varint(d, at)
-        return d[at:at + size], at + size
+    if kind == 8: return d[(start := varint(d, at))[1]:sum(start)], sum(start)
     if kind in {9, 10}:
         size, kind, at, made = d[at] >> 4, d[at] & 15, at + 1, []
         size, at = varint(d, at) if size == 15 else (size, at)
@@ -120,6 +114,10 @@ def thrift(d, at, kind=12):  # A value in Thrift's compact form, a struct as a d
 def octets_in(tree):  # The texts in Thrift: names, statistics.
     inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
     return [tree] if isinstance(tree, bytes) else [octets for one in inner for octets in octets_in(one)]
+def levels(value, path):  # How many a row has in the column of a leaf.
+    if value is None or not path: return 1
+    if isinstance(value, dict): return levels(value[path[0]], path[1:])
+    return max(1, sum(levels(v[path[1] == "value"] if isinstance(v, tuple) else v, path[2:]) for v in value))
 def vector(d):  # Goes through a deletion vector, and returns where it ends: its length, a bitmap, its sum.
     end = 4 + int.from_bytes(d[:4], "big")
     need(w(d, 4, 4) == 1681511377, "no deletion vector")
@@ -157,13 +155,14 @@ def files_under(root):  # What reads each file of a folder, or of a URL that pya
 class Verifier:  # `problems` says what is wrong, `later` counts records of erased keys after the request.
     def __init__(self, files, receipt, secret="", keys=()):
         self.files, self.receipt, self.secret, self.keys = files, receipt, bytes.fromhex(secret), {*keys}
-        self.hashes = {bytes.fromhex(text) for text in receipt["keys"]}
+        self.hashes, self.names, self.is_there = {bytes.fromhex(text) for text in receipt["keys"]}, set(), False
         if secret and hashlib.sha256(self.secret).hexdigest() != receipt["secret_sha256"]:
             raise ValueError("this is not the secret of this receipt")
-        words = [word for key in keys if len(key) >= SEARCHED_MIN for word in (key, key.hex().encode())]
+        long = [key for key in keys if len(key) >= SEARCHED_MIN and key not in WORDS]
+        words = [word for key in long for word in (key, key.hex().encode())]
         form = rb"(?<![\w-])(?:%s)(?![\w-])" % b"|".join(map(re.escape, words))
         self.searched = re.compile(form).findall if words else lambda _: ()
-        self.problems, self.places, self.marked, self.names, self.seed, self.is_there = [], {}, {}, set(), 0, False
+        self.problems, self.places, self.marked, self.seed = [], {}, {}, 0
         self.seen = self.records = self.later = 0
     def run(self):  # Documents first: they say which offsets rows have.
         folder, kinds = f"_clog/{self.receipt['log_id']}/", []
@@ -209,6 +208,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         if value.get("erasure") == self.receipt["erasure"] and "number" in value:
             self.is_there = True
             need(value == self.receipt, "the log's receipt is another")
+        self.walk(name.removeprefix("readers/")[:-5], "name", known=True)
         self.note(value)
     def json(self, text, known=True):  # What JSON says that has no blanks, no name twice, and no unknown one.
         value = json.loads(text)
@@ -220,9 +220,10 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         if isinstance(value, (str, bytes)):
             is_hex = isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2})+", value)
             texts = [value.encode() if isinstance(value, str) else value, *([bytes.fromhex(value)] if is_hex else [])]
-            is_name = known and name in IDS and self.is_key(texts[0])
-            need(not is_name or self.is_name(texts[0]), "a name that is an erased key and came later: erase anew")
-            need(is_name or not any(map(self.is_key, texts)), "it holds an erased key")
+            keys = [text for text in texts if texts[0] not in WORDS and self.is_key(text)]
+            is_known = all(known and name in IDS and self.is_name(key) for key in keys)
+            need(is_known or name not in IDS, "a name that is an erased key and came later: erase anew")
+            need(is_known, "it holds an erased key")
             need(name != "bits" or self.inflated(texts[-1]), "no bitmap")
             with contextlib.suppress(ValueError):  # Statistics of Delta and schemas of Avro are JSON in a text.
                 self.walk(json.loads(texts[0]) if texts[0][:1] in {b"{", b"["} else ())
@@ -230,8 +231,8 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             for field, one in value.items():
                 is_named = field in FIELDS or name in NAMED or re.fullmatch("[0-9]+|[0-9a-f]{32}", str(field))
                 need(not known or is_named, f"an unknown field {field!r}")
-                self.walk(field, "name" if name == "cuts" else "", known)
-                self.walk(one, field, known)
+                self.walk(field, "name" if name in {"cuts", "foreign"} else "", known)
+                self.walk(one, name if name == "config" else field, known)
         elif isinstance(value, (list, tuple)): [self.walk(one, name, known) for one in value]
     def note(self, value):  # Notes which offsets the rows of objects have, and how many bits bitmaps have.
         for one in value.values() if isinstance(value, dict) else value:
@@ -255,9 +256,8 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         for path, *place in zip(paths, first, rows, chunks["base"], parts):
             self.places.setdefault(path, set()).add(tuple(place))
     def plain(self, data, _):
-        form = rb'\{"version": ?[0-9]{1,9}\}|[0-9]{1,9}\n?|clock|first|second'
-        reserve = hashlib.shake_256(b"clog").digest(len(data))
-        need(data == reserve or re.fullmatch(form, data), "another content than it may have")
+        form, reserve = rb'\{"version": ?[0-9]{1,9}\}|[0-9]{1,9}\n?|clock|first|second', hashlib.shake_256(b"clog")
+        need(data == reserve.digest(len(data)) or re.fullmatch(form, data), "another content than it may have")
     def lines(self, data, _):
         [self.json(line, known=False) for line in data.removesuffix(b"\n").split(b"\n")]
     def bitmap(self, data, name):
@@ -268,8 +268,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         while at < len(data): at += vector(data[at:])
     def puffin(self, data, _, at=4):
         start = len(data) - 16 - w(data, len(data) - 12, 4)
-        magic = {data[:4], data[-4:], data[start:start + 4]}
-        need(magic == {b"PFA1"} and not any(data[-8:-4]), "no Puffin file")
+        need({data[:4], data[-4:], data[start:start + 4]} == {b"PFA1"} and not any(data[-8:-4]), "no Puffin file")
         for blob in self.json(data[start + 4:-12], known=False)["blobs"]:
             need(blob["offset"] == at, "bytes between vectors")
             at += vector(data[at:])
@@ -295,7 +294,8 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         size, at, self.laid = w(data, len(data) - 8, 4), 4, []
         need(data[:4] == data[-4:] == b"PAR1", "no Parquet file")
         tree, end = thrift(data[-8 - size:-8], 0)
-        need(end == size and (not own or tree.keys() <= {1, 2, 3, 4, 6, 7}), "a footer with more than it may have")
+        is_ours = tree.keys() <= {1, 2, 3, 4, 6, 7} and re.fullmatch(rb"parquet-cpp-arrow version [\d.]+", tree[6])
+        need(end == size and (not own or is_ours), "a footer with more than it may have")
         self.walk(octets_in(tree))
         for group, meta in ((group, column[3]) for group in tree[4] for column in group[1]):
             need(at == min(meta.get(11) or meta[9], meta[9]), "bytes between pages")
@@ -307,17 +307,18 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
                 most, at, second = most - header[2], start + header[3], header.get(8, {})
                 need(header[2] >= 0 <= header[3] and most >= 0, "a page of no possible size")
                 self.walk(octets_in(header))
+                sums = {None, zlib.crc32(data[start:at]), zlib.crc32(data[start:at]) - (1 << 32)}
                 need(not own or header[1] != 2, "a dictionary, of which rows may have no part")
+                need(not own or header.get(4) in sums and header.keys() <= {*range(1, 6)}, "a page with another sum")
                 rows += header.get(5, second or {1: 0})[1]
                 begin = start + second.get(5, 0) + second.get(6, 0)
-                if meta[4] in CODECS and second.get(7, True) and begin < at and (own or self.keys):
-                    made = pa.decompress(data[begin:at], header[2] + start - begin, CODECS[meta[4]])
-                    self.search(made)
-                else: made = data[begin:at]
+                made = data[begin:at]
+                if meta[4] in CODECS and second.get(7, True) and made and (own or self.keys):
+                    self.search(made := pa.decompress(made, header[2] + start - begin, CODECS[meta[4]]))
                 laid.append((header.get(5, {1: 0, 2: 0}), made))
-            self.laid.append(laid)
+            self.laid.append((stats, laid))
             need(at == end, "bytes between pages")
-            is_flat = not {b"list", b"key_value"} & {*meta[3]}
+            is_flat = not LISTS & {name.decode() for name in meta[3]}
             need(rows == meta[5] and (not is_flat or rows == group[3] <= 1 << 24), "pages with other rows")
         return at
     def rows(self, data, name):
@@ -325,10 +326,9 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         file, keys = pq.ParquetFile(io.BytesIO(data)), []
         need(set(file.schema_arrow.names) <= COLUMNS, "a column that the format does not name")
         for number in range(file.num_row_groups):
-            group = file.read_row_group(number)
-            stated = file.metadata.row_group(number)
-            self.statistics(stated, group)
-            self.written_anew(stated, group, self.laid[number * stated.num_columns:])
+            group, stated = file.read_row_group(number), file.metadata.row_group(number)
+            for compare in (self.statistics, self.written_anew):
+                compare(stated, group, self.laid[number * stated.num_columns:])
             fresh = [key for chunk in group.column("key").chunks for key in canonical(chunk)]
             for i in (i for i, key in enumerate(fresh) if key is not None and self.is_key(key)):
                 given = group.column("offset")[i].as_py() if "offset" in group.column_names else None
@@ -343,28 +343,30 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             at = base + row - first if offset is None else offset
             need(at >= self.receipt["ends"].get(str(p), 0), f"offset {at} of partition {p} has an erased key")
         self.later += 1
-    def statistics(self, stated, group):
-        for column in map(stated.column, range(stated.num_columns)):
+    def statistics(self, stated, group, laid):
+        for column, (stats, _) in zip(map(stated.column, range(stated.num_columns)), laid):
             name, *path = column.path_in_schema.split(".")
-            stats, values = column.statistics, group.column(name).combine_chunks()
-            if stats is None or not stats.has_min_max or {"list", "key_value"} & {*path}: continue
-            for field in path: values = pc.struct_field(values, field)
-            ends = pc.min_max(values).as_py()
-            need([stats.min, stats.max] == [*ends.values()], "statistics of a value that no row has")
+            if not stats.keys() & {1, 2, 5, 6}: continue
+            values, is_flat = group.column(name).combine_chunks(), not LISTS & {*path}
+            for field in path if is_flat else (): values = pc.struct_field(values, field)
+            same = is_flat and [*pc.min_max(values).as_py().values()] == [column.statistics.min, column.statistics.max]
+            need(same and column.statistics.has_min_max, "statistics of a value that no row has")
     def written_anew(self, stated, group, laid):  # Each page is what its rows make, and nothing more.
         paths = [stated.column(i).path_in_schema.split(".") for i in range(stated.num_columns)]
-        for i, (path, pages) in enumerate(zip(paths, laid)):
-            leaf, row = sum(one[0] == path[0] for one in paths[:i]), 0
-            knows = len(pages) == 1 or not {"list", "key_value"} & {*path}  # Where the rows of a page end.
-            for header, made in pages if knows else ():
-                rows, sink = group.select(path[:1]).slice(row, header[1]), pa.BufferOutputStream()
+        for i, (path, (_, pages)) in enumerate(zip(paths, laid)):
+            leaf, row, seen, ends = sum(one[0] == path[0] for one in paths[:i]), 0, 0, range(1, len(group) + 1)
+            if pages[1:] and LISTS & {*path}:
+                ends = [*accumulate(levels(value, path[1:]) for value in group.column(path[0]).to_pylist())]
+            for header, made in pages:
+                seen, sink = seen + header[1], pa.BufferOutputStream()
+                end = bisect(ends, seen)  # Within a record no page may end: it would have other rows.
                 how = {".".join(path): "DELTA_BINARY_PACKED"} if header[2] == 5 else None
+                rows, row = group.select(path[:1]).slice(row, end - row), end
                 pq.write_table(rows, sink, column_encoding=how, write_statistics=1 in header[5], **PLAIN)
-                data = sink.getvalue().to_pybytes()
-                at = pq.read_metadata(pa.BufferReader(data)).row_group(0).column(leaf).data_page_offset
-                (fresh, start), row = thrift(data, at), row + header[1]
-                is_same = fresh[5] == header and data[start:start + fresh[3]] == made
-                need(is_same, "bytes in a page that its values do not need")
+                d = sink.getvalue().to_pybytes()
+                fresh, at = thrift(d, pq.read_metadata(pa.BufferReader(d)).row_group(0).column(leaf).data_page_offset)
+                same = fresh[5] == header and d[at:at + fresh[3]] == made
+                need(same, "bytes in a page that its values do not need")
     def index(self, data, keys, at=17, row=0):  # Each hash must be that of a key in its rows.
         need(not data or data[16] == 1, "an index of another version, or bytes behind the pages")
         while at < len(data):
@@ -379,7 +381,6 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             need(len(kept - short) <= long and len(buckets) == count, "a key index has a hash without a row")
             at, row = low + count, row + rows
         need(not data or (row == len(keys) and at == len(data)), "bytes behind a key index")
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     for name in ("receipt", "root", "--keys"): parser.add_argument(name)
@@ -389,10 +390,9 @@ def main():
         text = pathlib.Path(given.receipt).read_bytes()
         receipt = json.loads(text.partition(b"\n")[2] if text.startswith(b'{"clog":') else text)
         keys = pathlib.Path(given.keys).read_bytes().splitlines() if given.keys else []
-        found = Verifier(files_under(given.root), receipt, given.secret, keys)
+        found = Verifier(files_under(given.root), receipt, given.secret, keys).run()
     except Exception as e:
         parser.error(f"the receipt, the keys, the secret or the folder cannot be read: {e}")
-    found.run()
     sys.stdout.reconfigure(errors="backslashreplace")
     print(*found.problems, f"{found.seen} files and {found.records} records are sound; {found.later} records of"
           f" these keys came later; {len(found.names)} names that the receipt lists are such keys", sep="\n")

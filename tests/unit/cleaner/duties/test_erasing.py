@@ -11,6 +11,7 @@ from clog.cleaner.duties.erasing import carry_out
 from clog.cleaner.duties.layout import Run, relayout
 from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import CorruptionError, InvalidInputError, Log
+from clog.storage.commit.proposals import Writer
 from clog.storage.cuts import drop_cut, name_cut
 from clog.storage.format import documents
 from clog.storage.format.erasures import keyed_hashes
@@ -425,20 +426,24 @@ def test_receipts_are_a_chain(make_log, store, clock):
 
 
 def test_names_that_are_keys_are_in_the_receipt(make_log, store, clock):
-    """H-E10: producers, transactions, readers and cuts, by the hashes of the keys; they hold
-    nothing up.
+    """H-E10: producers, transactions, readers, cuts, queries, sources and their marks, and values
+    of configs, by the hashes of the keys; they hold nothing up.
     """
-    log = make_log(1, **PLAIN)
+    log = make_log(1, **PLAIN, **{"delete.retention.ms": DAY_MS})
     log.append(rows(0), producer=("k01", 1))
     log.transaction("k02").abort()
     log.reader("k03").commit({0: 1})
     name_cut(log.handle, "k05", DAY_MS)
-    secret = log.erase(["k01", "k02", "k03", "k04", "k05"], notify=False).secret
+    log.append_objects([], Writer("w", "stream", 1, "k06"))
+    job = log.transaction("job")
+    job.positions("queue:k07", {0: (1, "k08")})
+    job.commit()
+    named = ["k01", "k02", "k03", "k05", "k06", "queue:k07", "k08", str(DAY_MS)]
+    secret = log.erase([*named, "k04"], notify=False).secret
     rounds_until_done(log, clock)
-    names = keyed_hashes(secret, [b"k01", b"k02", b"k03"])
-    receipt = log.erasures()[0].receipt
-    assert set(receipt["ids"]) - set(keyed_hashes(secret, [b"k05"])) == set(names)
-    assert set(receipt["ids"]) <= set(receipt["keys"])
+    (done,) = log.erasures()
+    assert done.state == "done"
+    assert {*done.receipt["ids"]} == {*keyed_hashes(secret, [name.encode() for name in named])}
 
 
 def test_hashes_of_what_is_appended_are_kept_no_more(make_log, store, clock):

@@ -16,6 +16,8 @@ import xxhash
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
+from clog.storage.commit.proposals import Writer
+from clog.storage.cuts import drop_cut, name_cut
 from clog.storage.diagnostics import verify_erasure
 from clog.storage.diagnostics.verify_erasure import (
     Unexplained,
@@ -34,6 +36,8 @@ pytest.importorskip("fastavro")
 DAY_MS = 86_400_000
 KEY, NAME = b"alice-of-wonderland", b"walrus-and-carpenter"
 """The second names a producer and a reader, too."""
+NAMES = {NAME, b"queue:of-carpenters", b"a-query-of-alice", str(DAY_MS).encode()}
+"""Keys that are names, too: of a source and of a query; one is the value of a config."""
 SCRIPT = Path(sys.modules[Verifier.__module__].__file__)
 
 
@@ -55,7 +59,13 @@ def erased(tmp_path_factory):
         log.reader(name).commit({0: 3})
     for name in ("delta", "iceberg"):
         log.publish(name)
-    request = log.erase([KEY, NAME])
+    job = log.transaction("job")
+    job.positions("queue:of-carpenters", {0: (3, "walrus")})
+    job.commit()
+    log.append_objects([], Writer("w", "stream", 1, "a-query-of-alice"))
+    name_cut(log.handle, "billing", DAY_MS)
+    drop_cut(log.handle, "billing")
+    request = log.erase([KEY, *NAMES, b"value"])
     cleaner = Cleaner(log)
     for _ in range(7):
         cleaner.run_once()
@@ -82,10 +92,10 @@ def test_an_erased_log_is_sound(erased):
     """S60: every file is read, views, indexes and bitmaps among them, and nothing is found, with
     the secret or with the keys.
     """
-    for given in ({}, {"secret": "", "keys": [KEY, NAME]}, {"keys": [KEY, NAME]}):
+    for given in ({}, {"secret": "", "keys": [KEY, *NAMES]}, {"keys": [KEY, *NAMES]}):
         found = verified(erased[0], erased, **given)
         assert found.problems == []
-        assert found.names == {NAME}
+        assert found.names == NAMES
         assert found.records >= 3_002
         assert found.seen == sum(path.is_file() for path in erased[0].rglob("*"))
     assert any(".puffin" in path.name for path in erased[0].rglob("*"))
@@ -242,6 +252,17 @@ def in_a_commit(root):
     )
 
 
+def in_the_name_of_a_file(root):
+    path = newest(root, "readers")
+    path.rename(path.with_name(f"{KEY.decode()}.json"))
+
+
+def in_the_name_of_a_source(root):
+    """Of a transaction that is under way; a mark and a query are texts like it."""
+    path = next(iter(folder(root).glob("snapshots/*.json")))
+    rewritten(path, lambda body: body.update(foreign={KEY.decode(): {}}))
+
+
 def in_an_unknown_field(root):
     rewritten(newest(root, "snapshots"), lambda body: body["manifest"].update(memo="anything"))
 
@@ -388,6 +409,72 @@ def in_statistics_of_a_page(root):
     )
 
 
+LISTS = pa.table(
+    {
+        "key": pa.array([b"bob"] * 900, pa.binary()),
+        "value": pa.array([b"1"] * 900, pa.binary()),
+        "headers": pa.array(
+            [[("h", b"12345678")] * (i % 4) or None for i in range(900)],
+            pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        ),
+        "timestamp": pa.array([0] * 900, pa.timestamp("us", "UTC")),
+    }
+)
+"""Their headers are in several pages."""
+SMALL_PAGES = {"data_page_size": 4096, "write_batch_size": 64}
+
+
+def in_a_list_of_several_pages(root):
+    """The length of the last value of its second page says less than there is."""
+    path = an_orphan_of(root, LISTS, **SMALL_PAGES)
+    column = pq.read_metadata(path).row_group(0).column(3)
+    assert column.path_in_schema == "headers.list.element.value"
+    data = path.read_bytes()
+    first, at = thrift(data, column.data_page_offset)
+    second, at = thrift(data, at + first[3])
+    end = at + second[3]
+    assert end < column.data_page_offset + column.total_compressed_size
+    assert data[end - 12 : end] == b"\x08\0\0\x0012345678"
+    path.write_bytes(data[: end - 12] + b"\x03\0\0\x00123alice" + data[end:])
+
+
+def in_statistics_of_a_list(root):
+    path = an_orphan_of(root, LISTS)
+    sink = pa.BufferOutputStream()
+    options = {"use_dictionary": False, "store_schema": False, "compression": "none"}
+    pq.write_table(LISTS, sink, write_statistics=["headers.list.element.value"], **options)
+    data = sink.getvalue().to_pybytes()
+    size = TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
+    footer = data[-size:].replace(b"12345678", b"98-alice")
+    path.write_bytes(with_sum(data[:-size] + footer))
+
+
+def in_the_sum_of_a_page(root):
+    path = an_orphan_of(root, ROWS, write_page_checksum=True)
+    data = path.read_bytes()
+    page, _ = thrift(data, pq.read_metadata(path).row_group(0).column(1).data_page_offset)
+    sum_ = varint_of(page[4])
+    assert data.count(sum_) == 1
+    path.write_bytes(data.replace(sum_, varint_of(page[4] ^ 1)))
+
+
+def varint_of(number):
+    """As Thrift writes a number of 32 bits."""
+    left, made = number << 1 ^ number >> 31, []
+    while left > 127:
+        made.append(left & 127 | 128)
+        left >>= 7
+    return bytes([*made, left])
+
+
+def as_who_made_it(root):
+    path = an_orphan_of(root, ROWS)
+    data = path.read_bytes()
+    size = TAIL_BYTES + int.from_bytes(data[-TAIL_BYTES:-4], "little")
+    footer = data[-size:].replace(b"parquet-cpp-arrow", b"alice-of-wonderl.")
+    path.write_bytes(with_sum(data[: -size - 16] + footer))
+
+
 def in_a_page_of_no_row(root):
     """A second page, where the footer says that there is one row."""
     path = objects(root)["small"]
@@ -460,6 +547,8 @@ PLANTED = {
     in_a_dictionary: "a dictionary",
     in_another_column: "a column that",
     in_a_commit: "an erased key",
+    in_the_name_of_a_file: "a name that is an erased key and came later",
+    in_the_name_of_a_source: "a name that is an erased key and came later",
     in_an_unknown_field: "an unknown field 'memo'",
     behind_a_document: "no such document",
     behind_a_stream: "bytes behind a stream",
@@ -481,6 +570,10 @@ PLANTED = {
     behind_the_values_of_a_page: "bytes in a page that",
     in_the_padding_of_a_page: "bytes in a page that",
     in_statistics_of_a_page: "bytes in a page that",
+    in_a_list_of_several_pages: "bytes in a page that",
+    in_statistics_of_a_list: "statistics of a value that no row has",
+    in_the_sum_of_a_page: "a page with another sum",
+    as_who_made_it: "a footer with more",
     in_a_page_of_no_row: "pages with other rows",
     behind_the_rows_of_a_block: "bytes behind the records",
     in_a_page_of_negative_size: "a page of no possible size",
@@ -517,7 +610,7 @@ def test_names_that_the_receipt_does_not_list_make_it_fail(erased, copied):
     """
     log = Log.open(str(copied))
     log.append([{"key": "dave", "value": b"x"}], producer=(KEY.decode(), 1))
-    for given in ({}, {"secret": "", "keys": [KEY, NAME]}):
+    for given in ({}, {"secret": "", "keys": [KEY, *NAMES]}):
         found = verified(copied, erased, **given).problems
         assert found
         assert {text.partition(": ")[2] for text in found} == {
@@ -526,10 +619,8 @@ def test_names_that_the_receipt_does_not_list_make_it_fail(erased, copied):
 
 
 def test_a_key_that_is_a_name_is_a_problem_elsewhere(erased, copied):
-    """H-E10: such as a config."""
-    rewritten(
-        newest(copied, "commits"), lambda body: body["head"]["config"].update(note=NAME.decode())
-    )
+    """H-E10: such as an operation."""
+    rewritten(newest(copied, "commits"), lambda body: body.update(operation=NAME.decode()))
     for given in ({}, {"secret": "", "keys": [KEY, NAME]}):
         (found,) = verified(copied, erased, **given).problems
         assert "it holds an erased key" in found
@@ -566,6 +657,21 @@ def test_a_footer_has_no_field_twice():
     """S60: who reads it sees the last one alone."""
     with pytest.raises(Unexplained, match="twice"):
         thrift(b"\x18\x01A\x08\x02\x01B\x00", 0)
+
+
+def test_lists_of_several_pages_are_sound(erased, copied):
+    """S60: pages of headers and of lists in lists hold whole records, and are written anew."""
+    an_orphan_of(copied, LISTS, **SMALL_PAGES)
+    assert verified(copied, erased).problems == []
+    kind = pa.struct(
+        [("of", pa.list_(pa.list_(pa.int64()))), ("by", pa.map_(pa.string(), pa.int64()))]
+    )
+    values = [
+        {"of": [[i, None], None, []][: i % 4], "by": [("a", i)] * (i % 3)} for i in range(900)
+    ]
+    nested = LISTS.set_column(1, "value", pa.array([*values[1:], None], kind))
+    an_orphan_of(copied, nested, **SMALL_PAGES)
+    assert verified(copied, erased).problems == []
 
 
 def test_later_records_of_a_key_are_counted(erased, copied):

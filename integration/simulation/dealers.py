@@ -185,7 +185,7 @@ class Hanging(Dealer):
 
     def dwell(self) -> None:
         world = self.world
-        then = world.calls_left - 60 - world.roll(200)
+        then = world.calls_left - 60 - world.roll(world.calls_left // 2)
         world.scheduler.sleep(lambda: world.calls_left < then)
 
 

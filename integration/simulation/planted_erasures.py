@@ -169,4 +169,4 @@ ERASURE_BUGS = {
     "second receipt": second_receipt,
     "copy from before the kill": sleepers_copy,
 }
-"""By name; README.md says which are found by worlds made for erasures."""
+"""By name; each is found by worlds that are made for erasures."""

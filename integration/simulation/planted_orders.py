@@ -128,4 +128,4 @@ ORDER_BUGS = {
     "reader shows late records": reader_shows_late,
     "pass of the old strategy": pass_over_a_change,
 }
-"""By name; README.md says which are found by worlds in which orders are compared."""
+"""By name; each is found by worlds that are made for orders."""

@@ -84,7 +84,7 @@ COMBINING_EVERY = 4
 ORDERED_EVERY = 5
 """In one of so many, of each kind, orders are compared (FORMAT.md §15)."""
 ORDERING_CALLS, ORDERING_KEYS = 2_000, 32
-ERASING_CALLS = 1_300
+ERASING_CALLS, ERASING_KEYS = 1_300, 10
 PARQUET_EVERY = 64
 """One of so many seeds has real Parquet, and is verified as an operator would."""
 BEGINNINGS = 8
@@ -182,8 +182,7 @@ _AROUND_MIRRORS = (
 _AROUND_CLEANERS = ("plain", "cleaner-1", "cleaner-2")
 _AROUND_ERASERS = (
     *(("eraser", Eraser, 100), ("eraser/zombie", ZombieEraser, 30)),
-    ("holder", Holder, 40),
-    ("plain", PlainWriter, 60),
+    *(("holder", Holder, 40), ("hanging", Hanging, 40), ("plain", PlainWriter, 60)),
     *(("producer", Producer, 40), ("sink", Sink, 30), ("zombie", Zombie, 40)),
     *(("zombie-producer", ZombieProducer, 30), ("job/1", Transactor, 20)),
     *(("cleaner-1", CleanerActor, 100), ("cleaner-2", CleanerActor, 70)),
@@ -645,8 +644,10 @@ def _world_of_erasers(seed: int, *, begin: World | None, parquet: bool) -> World
     world.cast = [given for given in _AROUND_ERASERS if world.roll(100) < given[2]]
     world.hurry()
     world.pace, world.scheduler.stay = (150, 3), (85, 95, 98)[world.roll(3)]
+    if any(role is Hanging for _, role, _ in world.cast):
+        world.pace = 400, 12  # What is undecided ends in a day.
     world.fault_rate = (0, 1, 1, 2)[world.roll(4)]
-    world.is_erasing, world.calls_left = True, ERASING_CALLS
+    world.is_erasing, world.calls_left, world.keys = True, ERASING_CALLS, ERASING_KEYS
     return world
 
 

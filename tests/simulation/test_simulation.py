@@ -44,10 +44,12 @@ def test_worlds_keep_the_promises(first, seeds):
         assert (min(hits) if seeds == PART else sum(hits)) > 0, output
 
 
-@pytest.mark.parametrize("kind", ["orders", "erasures"])
+@pytest.mark.parametrize("kind", ["ordered", "erasures"])
 @pytest.mark.nightly
 def test_worlds_of_a_kind_keep_the_promises(kind):
-    """S56, S57, S59, E1 to E7: which record wins, and what is erased, after each commit."""
+    """S56, S57, S59, E1 to E7: which record wins, and what is erased, after each commit. Worlds
+    that are made for orders are among those that compare them.
+    """
     code, output = run("--seeds", 1000, "--only", kind)
     assert code == 0, output
     assert " 0 failed" in output
@@ -114,8 +116,16 @@ BUGS = {
     "table compares offsets": 0,
     "pass compares offsets": 0,
     "clean part is not asked": 0,
-    "tombstone goes before its losers": 294,
-    "reader shows late records": 94,
+    "tombstone goes before its losers": 0,
+    "reader shows late records": 0,
+    "tombstone is not asked for again": 400,
+    "removed order is not kept": 0,
+    "newest pair counts alone": 900,
+    "late record dropped under keep": 0,
+    "late records shield one another": 500,
+    "pass of the old strategy": 2200,
+    "erasure does not wait for transactions": 270,
+    "dead rows of erased keys are not found": 290,
     "erased while old objects are there": 134,
     "erased while orphans are there": 0,
     "erased rows stay in their objects": 0,

@@ -12,9 +12,10 @@ what is left of it is decoded one by one, which also says what is wrong. So both
 document: Arrow's parser is as strict, and where it rounds (large whole numbers as floats, −0) its
 result is not taken.
 
-Changes of Debezium are *envelopes*: before, after, what happened. Flattened, the value is the row
-after the change; a delete is a tombstone, whatever `before` says. A truncate concerns all keys,
-which no record can say.
+Changes of Debezium are *envelopes*: before, after, what happened. The value is the row after the
+change; a delete is a tombstone, whatever `before` says. A truncate concerns all keys, which no
+record can say. Debezium itself may have flattened them, and said by a field of the row whether it
+was deleted (`DELETED`); where it does not say so, rows are no changes, and nulls are deletes.
 """
 
 from collections import deque
@@ -67,6 +68,8 @@ VALUES: Final = (*FORMATS, *(f"{DEBEZIUM}{one}" for one in FORMATS[:3]))
 KEYS: Final = ("bytes", "string", *FORMATS)
 """Encodings of values, and of keys."""
 _REGISTERED: Final = MappingProxyType({"avro": AVRO, "protobuf": PROTOBUF})
+DELETED: Final = "__deleted"
+"""A field that ExtractNewRecordState adds (``delete.tombstone.handling.mode=rewrite``)."""
 _PLACEHOLDERS: Final = ("__debezium_unavailable_value", b"__debezium_unavailable_value")
 TIMEOUT_MS: Final = 3_600_000
 """Of transactions that take what was decoded: an hour for a batch."""
@@ -636,7 +639,9 @@ def _changes(read: Read, *, envelope: bool) -> Read:
 
 
 def _row_after(value: Any) -> Any:
-    """Returns the row after a change; None: it was deleted."""
+    """Returns the row after a change, which may be flattened; None: it was deleted."""
+    if isinstance(value, Mapping) and DELETED in value:
+        return None if value[DELETED] in ("true", True) else _checked(value)
     op = value.get("op") if isinstance(value, Mapping) else None
     if op == "d":
         return None
@@ -646,10 +651,18 @@ def _row_after(value: Any) -> Any:
             " or delete the keys that were there"
         )
     if op not in ("c", "u", "r"):
-        raise UndecodableError("is no change of a row by Debezium: its op is none of c, u, d, r")
+        raise UndecodableError(
+            "is no change of a row by Debezium: its op is none of c, u, d, r; flattened changes"
+            f" without {DELETED} are decoded as plain values"
+        )
     row = value.get("after")
     if not isinstance(row, Mapping):
         raise UndecodableError("is a change without the row after it")
+    return _checked(row)
+
+
+def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a row that has no placeholder."""
     if any(one in _PLACEHOLDERS for one in row.values() if isinstance(one, str | bytes)):
         raise UndecodableError(
             "has Debezium's placeholder for a value that did not change, and was not read; set"
@@ -659,8 +672,10 @@ def _row_after(value: Any) -> Any:
 
 
 def _after(column: Column) -> Column:
-    """Returns the column of the rows within changes."""
+    """Returns the column of the rows within changes, or of those that are flattened."""
     types, kind = pa.types, column.kind
+    if types.is_struct(kind) and kind.get_field_index(DELETED) >= 0:
+        return column
     if not types.is_struct(kind) or (at := kind.get_field_index("after")) < 0:
         raise UndecodableError("is no change of Debezium: its schema has no row after it")
     return Column(kind.field(at).type)

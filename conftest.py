@@ -17,13 +17,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")  # else a client asks for credentials
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
-# A test's JVM lives for seconds: the quick compiler alone, no collector with its own threads, and
-# classes that are not verified each time.
-os.environ.setdefault(
-    "SPARK_SUBMIT_OPTS",
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+IgnoreUnrecognizedVMOptions"
-    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+QUICK_JAVA = (
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+IgnoreUnrecognizedVMOptions"),
+    *("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),
 )
+"""A test's JVM lives for seconds: the quick compiler alone, no collector with its own threads, and
+classes that are not verified each time."""
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(QUICK_JAVA))
 
 # The collector would go through thousands of collected tests again and again.
 gc.set_threshold(50_000, 20, 100)
@@ -102,7 +102,8 @@ def kafka_broker(tmp_path_factory):
         jars("kafka")
     except UnavailableError as e:
         pytest.skip(str(e))
-    with Broker(tmp_path_factory.mktemp("kafka"), BROKER, heap="256m") as broker:
+    folder = tmp_path_factory.mktemp("kafka")
+    with Broker(folder, BROKER, heap="256m", java_options=QUICK_JAVA) as broker:
         yield broker
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -60,9 +60,15 @@ class Broker:
     """
 
     def __init__(
-        self, folder: Path, config: Mapping[str, object] | None = None, *, heap: str = HEAP
+        self,
+        folder: Path,
+        config: Mapping[str, object] | None = None,
+        *,
+        heap: str = HEAP,
+        java_options: Sequence[str] = ("-XX:+UseG1GC",),
     ) -> None:
         self.folder = folder
+        self._java_options = java_options
         self._config = dict(config or {})
         self._heap = heap
         self._process: subprocess.Popen[bytes] | None = None
@@ -154,7 +160,7 @@ class Broker:
         with self._log.open("ab") as out:
             return subprocess.Popen(
                 [
-                    *(java(), f"-Xmx{self._heap}", f"-Xms{self._heap}", "-XX:+UseG1GC"),
+                    *(java(), f"-Xmx{self._heap}", f"-Xms{self._heap}", *self._java_options),
                     *("-cp", f"{jars('kafka')}/*", main, *arguments),
                 ],
                 stdout=out,

@@ -209,10 +209,11 @@ def registry(tmp_path_factory):
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
     options = (f"-Dquarkus.http.port={port}", "-Dquarkus.http.host=127.0.0.1")
+    quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
     said = tmp_path_factory.mktemp("registry") / "said"
     with said.open("wb") as out:
         process = subprocess.Popen(
-            [str(jdk.JAVA), "-Xmx256m", *options, "-jar", "quarkus-run.jar"],
+            [str(jdk.JAVA), "-Xmx256m", *quick, *options, "-jar", "quarkus-run.jar"],
             cwd=folder,
             stdout=out,
             stderr=out,

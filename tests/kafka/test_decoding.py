@@ -15,6 +15,7 @@ import pytest
 from tests.kafka.test_command import run
 from tests.unit.bridge.test_decoding import change, envelope, key
 from tests.unit.bridge.test_registry import ROW, VALUE, Registered, avro, server
+from tests.unit.cli.conftest import Cli
 
 from clog.bridge import Decoding, mirror, replay, send, verify
 from clog.storage import InvalidInputError, Log, SourceError, SourceUndecodableError
@@ -257,9 +258,9 @@ def test_each_record_comes_once_whatever_is_killed(kafka, url):
     assert len(offsets) + len(bad) == sent
 
 
-def test_in_a_shell(kafka, url, tmp_path):
+def test_on_the_command_line(kafka, url, tmp_path):
     """Decoded, with dead letters told, and played again into another log."""
-    topic = kafka.topic()
+    run, topic = Cli(), kafka.topic()
     schema = tmp_path / "schema.json"
     schema.write_text(json.dumps({"key": "string", "value": {"n": "int64"}}))
     kafka.produce(topic, [b'{"n": 1}', b'{"n": "2"}'])

@@ -2,11 +2,10 @@
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
-from tests.kafka.test_command import run
+from tests.unit.cli.conftest import Cli
 
 from clog.storage import Log
 
@@ -28,6 +27,8 @@ def test_a_topic_becomes_a_log_and_a_topic_again(kafka, tmp_path, monkeypatch):
     for p in range(2):
         kafka.produce_all("orders", [(f"k{i % 5}-{p}", f"{i}") for i in range(40)], p)
     kafka.produce("orders", [{"key": "alice", "value": "tea"}], partition=1)
+
+    run = Cli()
 
     def here(text):
         return text.replace("broker:9092", address).replace("s3://bucket", str(tmp_path))
@@ -52,10 +53,7 @@ def test_a_topic_becomes_a_log_and_a_topic_again(kafka, tmp_path, monkeypatch):
     exec(here(reader).replace("{0: 23, 1: 57}", "{0: 23, 1: 30}"), {"Log": Log, "url": url})
     assert len(run("consume", url, "--reader", "billing").stdout.splitlines()) == 17 + 11
     assert "0 offsets behind" in follow("mirror", first, url, "--end")
-    written = subprocess.run(
-        ["clog", "produce", url], input="alice\tmate\n", capture_output=True, text=True, check=True
-    )
-    assert "1 [41, 42)" in written.stdout
+    assert "1 [41, 42)" in run("produce", url, stdin="alice\tmate\n").stdout
     back = here("kafka://broker:9092/orders-2")
     assert "sent 82 records" in follow("mirror", url, back, more=["--once"])
     found = [row for p in range(2) for row in kafka.records("orders-2", p)]

@@ -227,37 +227,30 @@ def gateway(folder):
 
 
 class Duck:
-    """Reads cuts with DuckDB; logs stay open."""
+    """Reads cuts without Spark; logs stay open."""
 
     def __init__(self, url):
         self.url, self.logs = url, {}
+
+    def read(self, cut, names):
+        """Returns tables, by their names."""
+        with ThreadPoolExecutor(4) as pool:
+            return dict(zip(names, pool.map(lambda name: self.rows(cut, name), names), strict=True))
 
     def rows(self, cut, name):
         if name not in self.logs:
             self.logs[name] = Log.open(f"{self.url}/public.{name}")
         return self.logs[name].table(at=cut).to_arrow()
 
-    def found(self, cut, wide):
-        """Returns what is wrong, and sums."""
-        ask = duckdb.connect()
-        for name in TABLES:
-            ask.register(name, self.rows(cut, name))
-        wrong = [name for name, query in CHECKS.items() if ask.execute(query).fetchone()[0]]
-        with ThreadPoolExecutor(4) as pool:
-            tables = list(pool.map(lambda name: self.rows(cut, name), wide))
-        if len({table["n"][0].as_py() for table in tables}) > 1:
-            wrong.append("wide")
-        return wrong, ask.execute(SUMS).fetchone()
-
 
 class Spark:
-    """Reads named cuts with Spark."""
+    """Reads named cuts with Spark, each table once."""
 
-    def __init__(self, url, dice):
+    def __init__(self, url):
         from pyspark.sql import SparkSession
 
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        self.url, self.dice = url, dice
+        self.url = url
         self.session = (
             SparkSession.builder.master("local[1]")
             .config("spark.ui.enabled", "false")
@@ -268,20 +261,22 @@ class Spark:
         )
         self.session.sparkContext.setLogLevel("OFF")
 
-    def rows(self, name, table):
+    def read(self, cut, names):
+        """Returns tables, by their names."""
         read = self.session.read.format("clog").option("view", "table")
-        return read.option("asOfCut", f"{self.url}#{name}").load(f"{self.url}/public.{table}")
+        read = read.option("asOfCut", f"{self.url}#{cut}")
+        return {name: read.load(f"{self.url}/public.{name}").toArrow() for name in names}
 
-    def found(self, name, wide):
-        """Returns what is wrong, and sums."""
-        for table in TABLES:
-            self.rows(name, table).createOrReplaceTempView(table)
-        ask = self.session.sql
-        wrong = [check for check, query in CHECKS.items() if ask(query).first()[0]]
-        some = self.dice.sample(wide, min(5, len(wide)))
-        if len({self.rows(name, table).first()["n"] for table in some}) > 1:
-            wrong.append("wide")
-        return wrong, tuple(ask(SUMS).first())
+
+def found(tables, wide):
+    """Returns what is wrong, and sums."""
+    ask = duckdb.connect()
+    for name in TABLES:
+        ask.register(name, tables[name])
+    wrong = [name for name, query in CHECKS.items() if ask.execute(query).fetchone()[0]]
+    if len({tables[name]["n"][0].as_py() for name in wide}) > 1:
+        wrong.append("wide")
+    return wrong, ask.execute(SUMS).fetchone()
 
 
 class Soak:
@@ -362,19 +357,20 @@ class Soak:
         """Kills each of them while the largest table is loaded, and waits for the first cut."""
         due = ["capture", "server", "capture", "cleaner", "capture", "store"]
         end, rows = time.monotonic() + PATIENCE_S, self.dice.randrange(HISTORY // 2)
-        looked = time.monotonic()
-        while time.monotonic() < end:
-            loaded = self.loaded()
-            if due and loaded > rows:
-                self.kill(due.pop(0), "load")
-                rows, end = self.dice.randrange(HISTORY // 2), time.monotonic() + PATIENCE_S
-            self.keep()
-            if not loaded and looked + 1 < time.monotonic():
-                looked = time.monotonic()
-                if self.newest():
-                    self.told["not killed in the load"] = len(due)
-                    return
-            time.sleep(0.02)
+        with ThreadPoolExecutor(1) as pool:
+            looking = pool.submit(self.newest)
+            while time.monotonic() < end:
+                loaded = self.loaded()
+                if due and loaded > rows:
+                    self.kill(due.pop(0), "load")
+                    rows, end = self.dice.randrange(HISTORY // 2), time.monotonic() + PATIENCE_S
+                self.keep()
+                if looking.done():
+                    if looking.result():
+                        self.told["not killed in the load"] = len(due)
+                        return
+                    looking = pool.submit(self.newest)
+                time.sleep(0.02)
         raise TimeoutError("there is no cut")
 
     def loaded(self):
@@ -424,19 +420,20 @@ class Soak:
             if every and self.told["cuts"] % every == every - 1:
                 self.check_named()
             else:
-                found, _ = self.duck.found(cut, self.wide)
-                self.wrong += [f"{found} at {cut.logs}"] if found else []
+                wrong, _ = found(self.duck.read(cut, (*TABLES, *self.wide)), self.wide)
+                self.wrong += [f"{wrong} at {cut.logs}"] if wrong else []
                 self.told["cuts"] += 1
         except VersionExpiredError:
             self.told["expired"] += 1
 
     def check_named(self):
-        self.spark = self.spark or Spark(self.url, self.dice)
+        self.spark = self.spark or Spark(self.url)
         with_name = snapshot(self.url, name="soak", keep_ms=3_600_000)
-        by_duck = self.duck.found(with_name, self.wide)
-        by_spark = self.spark.found("soak", self.wide)
-        for engine, (found, _) in (("duckdb", by_duck), ("spark", by_spark)):
-            self.wrong += [f"{engine}: {found} at {with_name.logs}"] if found else []
+        some = self.dice.sample(self.wide, min(5, len(self.wide)))
+        by_duck = found(self.duck.read(with_name, (*TABLES, *self.wide)), self.wide)
+        by_spark = found(self.spark.read("soak", (*TABLES, *some)), some)
+        for engine, (wrong, _) in (("duckdb", by_duck), ("spark", by_spark)):
+            self.wrong += [f"{engine}: {wrong} at {with_name.logs}"] if wrong else []
         if by_duck[1] != by_spark[1]:
             self.wrong.append(f"duckdb has {by_duck[1]}, spark {by_spark[1]}")
         drop_snapshot(self.url, "soak")
@@ -509,11 +506,11 @@ class Soak:
             if done.returncode:
                 self.wrong.append(f"{more}: {done.stdout[-2000:]} {done.stderr[-2000:]}")
         cut = snapshot(self.url)
-        found, sums = self.duck.found(cut, self.wide)
+        wrong, sums = found(self.duck.read(cut, (*TABLES, *self.wide)), self.wide)
         with psycopg2.connect(self.server.dsn) as connection, connection.cursor() as cursor:
             cursor.execute(SUMS)
             theirs = cursor.fetchone()
-        self.wrong += [f"{found} at the end"] if found else []
+        self.wrong += [f"{wrong} at the end"] if wrong else []
         self.wrong += [f"{sums} at the end, {theirs} in the database"] if sums != theirs else []
 
 

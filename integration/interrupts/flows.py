@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from clog.state import local_file
 from clog.storage import (
     ClogError,
     CommitStateUnknownError,
@@ -24,6 +25,7 @@ from clog.storage import (
     Log,
     ManualClock,
     StateStore,
+    StateTable,
 )
 from clog.storage.commit import committer
 from clog.storage.env import SeededIds
@@ -260,9 +262,9 @@ class Store(Flow):
         self.acknowledged["earlier"] = 1
         self.store.put("s", "act")
 
-    def _store(self) -> StateStore:
-        ids = SeededIds(next(_SEEDS))
-        return StateStore(self.root, Path(self.folder.name), "app", clock=self.clock, ids=ids)
+    def _store(self, **options: int) -> StateStore:
+        ids, folder = SeededIds(next(_SEEDS)), Path(self.folder.name)
+        return StateStore(self.root, folder, "app", clock=self.clock, ids=ids, **options)
 
     def act(self) -> None:
         self.store.commit()
@@ -301,6 +303,46 @@ class Store(Flow):
     def close(self) -> None:
         with suppress(ClogError):
             self.store.close()
+        self.folder.cleanup()
+        super().close()
+
+
+class StoreFile(Store):
+    """The same where nothing waits: the commit becomes a level of the file, or one with others, and
+    the file is built anew.
+    """
+
+    def _store(self, **options: int) -> StateStore:
+        local_file.SMALL_BYTES = 300
+        return super()._store(memory_bytes=1, **options)
+
+
+class Follow(Flow):
+    """A refresh of a state table, whose file becomes another one: what it shows is the log's."""
+
+    def prepare(self) -> None:
+        local_file.SMALL_BYTES = 300
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.table = StateTable(self.root, Path(self.folder.name), clock=self.clock)
+        for n in range(3):
+            self.append(f"while it follows {n}")
+            self.table.refresh()
+        self.append("s")
+
+    def act(self) -> None:
+        self.table.refresh()
+
+    def again(self) -> None:
+        found = dict(self.table.scan())
+        assert found.keys() <= {b"k", b"s"}
+        assert found[b"k"] == self.table.get("k")
+        self.table.refresh()
+        assert dict(self.table.scan()) == {b"k": b"from a thread", b"s": b"s"}
+        with StateTable(self.root, Path(self.folder.name), clock=self.clock) as other:
+            assert dict(other.scan()) == {b"k": b"from a thread", b"s": b"s"}
+
+    def close(self) -> None:
+        self.table.close()
         self.folder.cleanup()
         super().close()
 
@@ -422,6 +464,8 @@ FLOWS: dict[str, type[Flow]] = {
     "visible transaction": VisibleTransaction,
     "publish": Publish,
     "state store": Store,
+    "state file": StoreFile,
+    "state table": Follow,
     "propose": Propose,
     "taken along": TakenAlong,
     "combine": Combine,

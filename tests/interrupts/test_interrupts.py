@@ -36,17 +36,25 @@ def test_a_handle_lives_on_after_an_interrupt_at_any_line():
 
 
 def test_others_live_on_after_an_interrupt_at_any_line():
-    """A state store, a publication, an idempotent append, transactions that are visible or aborted,
-    a look that searches; what is proposed, taken along by others, combined and withdrawn (COMMIT.md
-    §14), where an interrupt makes no requests.
+    """A state store and its file, a state table, a publication, an idempotent append, transactions
+    that are visible or aborted, a look that searches; what is proposed, taken along by others,
+    combined and withdrawn (COMMIT.md §14), where an interrupt makes no requests.
     """
-    flows = ("state store", "publish", "producer", "visible transaction", "far poll")
-    begun = ("abandoned transaction", "aborted transaction")
+    flows = (
+        "state store",
+        "state file",
+        "state table",
+        "publish",
+        "producer",
+        "visible transaction",
+        "far poll",
+    )
+    begun = ("abandoned transaction", "aborted transaction", "visible transaction")
     combined = ("propose", "taken along", "combine", "withdraw")
     named = [option for flow in (*flows, *begun, *combined) for option in ("--flow", flow)]
     code, output = run(*named, "--sample", 2)
     assert code == 0, output
-    assert "88 interrupts at lines, 0 failed" in output
+    assert "104 interrupts at lines, 0 failed" in output
 
 
 def test_a_handle_lives_on_after_signals():

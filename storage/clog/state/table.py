@@ -268,22 +268,32 @@ class Follower(Shared):
         return all(self.position.offsets[p] >= end for p, end in ends.items())
 
     def asked(self, ask: Callable[[Cache], _T]) -> _T:
-        """Returns what is asked of the file; where it is damaged it is built anew first."""
-        try:
-            return ask(self._cache)
-        except (DamagedCacheError, OSError) as e:
-            self._mend(e)
-            return ask(self._cache)
+        """Returns what is asked of the file; where it is damaged it is built anew first. The one
+        that another process has built may be damaged, too.
+        """
+        for _ in range(_ATTEMPTS):
+            generation = self._cache.generation
+            try:
+                return ask(self._cache)
+            except (DamagedCacheError, OSError) as e:
+                self._mend(e, generation)
+                damage = e
+        raise CorruptionError(
+            f"the state table of {self.url} in {self.folder} was damaged again each time that it"
+            f" was built anew: {damage}; use a folder on another disk"
+        )
 
-    def _mend(self, damage: DamagedCacheError | OSError) -> None:
-        """Builds a damaged file anew, or goes on with the one that another process has built;
-        raises what says anything else.
+    def _mend(self, damage: DamagedCacheError | OSError, generation: int) -> None:
+        """Builds a damaged file anew, or goes on with the one that another process or thread has
+        built; raises what says anything else.
         """
         self.check_open()
         if not isinstance(damage, DamagedCacheError):
             raise damage
         with self._lock, self._telling(), self._locked():
             self.check_open()
+            if self._cache.generation != generation:
+                return
             if self._is_newest():
                 self._build(f"its file is damaged: {damage}")
             else:
@@ -315,10 +325,11 @@ class Follower(Shared):
             self.handle.clock.sleep_ms(poll_ms)
 
     def _unless_damaged(self, rows: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        generation = self._cache.generation
         try:
             yield from rows
         except (DamagedCacheError, OSError) as e:
-            self._mend(e)
+            self._mend(e, generation)
             raise CorruptionError(
                 f"the state table of {self.url} in {self.folder} was damaged: {e}; it was built"
                 " anew: scan again"

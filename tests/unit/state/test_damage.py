@@ -3,9 +3,12 @@
 import logging
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 
+from clog.state import table as tables
 from clog.storage import CorruptionError, StateTable
 
 
@@ -107,3 +110,59 @@ def test_damage_of_a_row_is_told(table_of, store, clock, tmp_path, caplog):
     told = f"rebuilding the state table of {store.url} in {path.parent}: its file is damaged: "
     assert f"{told}the xxh3_64 of a row is not the one written with it" in caplog.text
     assert key.decode() not in caplog.text
+
+
+def overwrite(path, row):
+    """Damages a file that somebody has open."""
+    at = path.read_bytes().rindex(row)  # Levels that became one are there, too.
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"?")
+
+
+def test_what_another_process_built_is_damaged_too(table_of, store, clock, tmp_path):
+    """The table goes on with it, and builds that anew as well."""
+    _, table, right = table_of
+    key = sorted(right)[50]
+    with StateTable(store, tmp_path / "cache", clock=clock) as other:
+        for _ in range(2):
+            overwrite(database(tmp_path / "cache"), right[key])
+            assert table.get(key) == right[key]
+        overwrite(database(tmp_path / "cache"), right[key])
+        assert other.get(key) == right[key]
+
+
+def test_a_disk_that_damages_each_file(table_of, tmp_path, monkeypatch):
+    """It is told as what it is, not as an error of ours."""
+    _, table, right = table_of
+    key = sorted(right)[50]
+    build = tables.build
+
+    def damaged(*args):
+        built = build(*args)
+        overwrite(database(tmp_path / "cache"), right[key])
+        return built
+
+    monkeypatch.setattr(tables, "build", damaged)
+    overwrite(database(tmp_path / "cache"), right[key])
+    with pytest.raises(CorruptionError, match="was damaged again each time"):
+        table.get(key)
+    assert table.get(sorted(right)[51]) == right[sorted(right)[51]]
+
+
+def test_threads_that_meet_the_same_damage(table_of, tmp_path, monkeypatch, caplog):
+    """The file is built anew once, whoever saw it."""
+    _, table, right = table_of
+    key = sorted(right)[50]
+    met = Barrier(4)
+    mend = tables.Follower._mend
+
+    def together(*args):
+        met.wait()
+        mend(*args)
+
+    monkeypatch.setattr(tables.Follower, "_mend", together)
+    overwrite(database(tmp_path / "cache"), right[key])
+    with ThreadPoolExecutor(4) as threads, caplog.at_level(logging.WARNING):
+        assert [*threads.map(table.get, [key] * 4)] == [right[key]] * 4
+    assert caplog.text.count("rebuilding the state table") == 1

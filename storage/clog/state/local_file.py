@@ -90,7 +90,8 @@ _MARK_ROWS = 256
 """The place of each so manieth row of a run is known."""
 PIECE_BYTES = 16 << 20
 """About so many bytes of rows are sorted, and become a run."""
-_SCAN_BYTES = 256 << 10
+_SCAN_BYTES = 64 << 10
+"""Of a run, which a scan holds; of a longer row the key alone, until it is its turn."""
 _SHARES = 8
 """Of a piece, which its bounds are made of."""
 _BASE_FACTOR = 2
@@ -105,6 +106,7 @@ _OF_FILE = frozenset({errno.EIO, errno.EINVAL})
 _ODD = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 """What is raised of a footer or a directory that another program wrote, checksums and all."""
 _DELETED = "it was deleted, or another one stands in its place"
+_NOT_IN_ORDER = "its rows are not in the order of their keys"
 
 
 class DamagedCacheError(Exception):
@@ -274,11 +276,11 @@ class LocalFile:
             for run in level.runs
         ]
         before = None
-        for key, partition, _, offset, timestamp, value in merge(*runs):
+        for key, partition, _, offset, timestamp, value, long in merge(*runs):
             if high is not None and key >= high:
                 return
             if (key, partition) != before and value is not None and offset >= starts[partition]:
-                yield key, timestamp, partition, value
+                yield key, timestamp, partition, self._row_at(*long)[4] if long else value
             before = key, partition
 
     def pieces(self) -> Iterator[Piece]:
@@ -390,20 +392,45 @@ class LocalFile:
 
     def _rows_from(
         self, run: Run, low: bytes, number: int
-    ) -> Iterator[tuple[bytes, int, int, int, int, bytes | None]]:
-        """Yields the rows of a run from a key on, each with the number of its level."""
-        at = run.marks[max(0, self._marks_below(run, low) - 1)]
-        behind, size = run.at + run.size, _SCAN_BYTES
+    ) -> Iterator[tuple[bytes, int, int, int, int, bytes | None, tuple[int, int] | None]]:
+        """Yields the rows of a run from a key on, each with the number of its level; of a long one
+        its place and no value.
+        """
+        at, behind = self._begin(run, low), run.at + run.size
         while at < behind:
-            data, begin = self._read(at, min(size, behind - at)), 0
+            data, begin = self._read(at, min(_SCAN_BYTES, behind - at)), 0
             while (end := begin + _length_of(data, begin)) <= len(data):
                 key, partition, offset, timestamp, value = _row_of(data[begin:end])
-                if key >= low:
-                    yield key, partition, number, offset, timestamp, value
+                if key < low:
+                    raise DamagedCacheError(_NOT_IN_ORDER)
+                yield key, partition, number, offset, timestamp, value, None
                 begin = end
-            if not begin and size >= behind - at:
-                raise DamagedCacheError("the length of a row is not what was written")
-            at, size = at + begin, _SCAN_BYTES if begin else 2 * size
+            if not begin:
+                if end > behind - at:
+                    raise DamagedCacheError("the length of a row is not what was written")
+                begin = end
+                key, partition, offset, timestamp, value = self._row_at(at, end)
+                if key < low:
+                    raise DamagedCacheError(_NOT_IN_ORDER)
+                value, long = (None, None) if value is None else (b"", (at, end))
+                yield key, partition, number, offset, timestamp, value, long
+            at += begin
+
+    def _begin(self, run: Run, low: bytes) -> int:
+        """Returns where the rows begin whose keys are ``low`` or above: the one before that place
+        is compared with its checksum, and the one there when it is read.
+        """
+        if not low:
+            return run.at
+        row, at = self._below(run, low)
+        if row:
+            length = int(self._ends(run, row - 1, row)[1])
+            if self._row_at(at - length, length)[0] >= low:
+                raise DamagedCacheError(_NOT_IN_ORDER)
+        return at
+
+    def _row_at(self, at: int, length: int) -> Row:
+        return _row_of(self._read(at, length))
 
     def _marks_below(self, run: Run, key: bytes) -> int:
         """Returns how many of the marked rows have a smaller key."""
@@ -412,7 +439,7 @@ class LocalFile:
 
     def _marked(self, run: Run, mark: int) -> Row:
         (length,) = _U32.unpack(self._read(run.lengths_at + 4 * mark * _MARK_ROWS, 4))
-        return _row_of(self._read(run.marks[mark], length))
+        return self._row_at(run.marks[mark], length)
 
     def _read(self, at: int, size: int) -> bytes:
         held = self._held  # Open for as long as this runs.

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import tracemalloc
 from array import array
 from contextlib import nullcontext
 
@@ -126,6 +127,23 @@ def test_keys_and_values_of_a_mebibyte(tmp_path):
     assert file.rows_of(rows[1][0]) == []
 
 
+@pytest.mark.usefixtures("small")
+def test_a_scan_holds_one_long_row_at_a_time(tmp_path):
+    """Each of many runs has one that comes next: of those the keys are held, and no values."""
+    value = bytes(50_000)
+    file = build(
+        tmp_path / "0.state", [(b"%02d" % (i * 7 % 60), 0, i, i, value) for i in range(60)]
+    )
+    shown = file.shown()
+    assert len(shown.levels[0].runs) >= 8
+    tracemalloc.start()
+    try:
+        assert sum(len(row[3]) for row in file.rows(shown)) == 60 * len(value)
+        assert tracemalloc.get_traced_memory()[1] < 6 * len(value)
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.fixture
 def levels(tmp_path):
     """A file with a base and two levels behind it, and what is in it."""
@@ -146,22 +164,25 @@ def test_each_changed_byte_is_told_or_of_no_matter(levels):
     good = path.read_bytes()
     rng = random.Random(1)
     told, asked = 0, [b"%05d" % i for i in range(300)]
+    part = {key: value for key, value in right.items() if b"00107" <= key < b"00140"}
+    asks = (
+        (lambda f: {r[0]: r[3] for r in f.rows(f.shown())}, right),
+        (lambda f: {key: rows[0][2] for key in asked if (rows := f.rows_of(key))}, right),
+        (lambda f: {r[0]: r[3] for r in f.rows(f.shown(), b"00107", b"00140")}, part),
+    )
     places = {*range(local_file.HEADER_BYTES), *rng.sample(range(len(good)), 150)}
     for place in sorted(places):
         path.write_bytes(
             good[:place] + bytes([good[place] ^ rng.randrange(1, 256)]) + good[place + 1 :]
         )
-        for ask in (
-            lambda f: {r[0]: r[3] for r in f.rows(f.shown())},
-            lambda f: {key: rows[0][2] for key in asked if (rows := f.rows_of(key))},
-        ):
+        for ask, expected in asks:
             try:
                 opened = LocalFile(path)
                 found = ask(opened)
             except DamagedCacheError:
                 told += 1
             else:
-                assert found == right or opened.shown().position.version < 2
+                assert found == expected or opened.shown().position.version < 2
     assert told > 150
 
 

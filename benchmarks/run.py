@@ -11,6 +11,7 @@ it is first needed. What cannot be had is skipped, with the reason.
 
 import argparse
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ SCENARIOS = (
     *("spark_micro_batch", "spark_table_view", "kafka_cleaning", "kafka_mirror"),
     *("table_libraries", "pypaimon_table", "paimon_table", "requests"),
     *("write_amplification", "growth", "spark_growth", "live_table", "many_writers"),
-    *("far_writers", "parts"),
+    *("far_writers", "state_stores", "spark_state", "parts"),
 )
 UNAVAILABLE = 3
 
@@ -38,8 +39,9 @@ def run_one(name: str, args: argparse.Namespace) -> str | None:
     command = [str(python), str(BENCHMARKS / "harness" / "one.py"), name, "--size", args.size]
     command += ["--out", str(out), *(f"--set={setting}" for setting in args.set)]
     log = args.out / f"{name}.log"
-    with log.open("w") as said:
-        code = subprocess.run(command, stdout=said, stderr=said, check=False).returncode
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    with log.open("w") as said:  # Clog is compiled once, not by each worker of Spark.
+        code = subprocess.run(command, stdout=said, stderr=said, env=kept, check=False).returncode
     if code == UNAVAILABLE:
         lines = log.read_text().splitlines()
         return next(x.partition(": ")[2] for x in lines if x.startswith("unavailable: "))

@@ -73,6 +73,20 @@ def test_a_ratio_is_taken_within_each_round(harness):
     assert ratios(row("peer", [10, 40], lower=True), quicker) == [10, 20]
 
 
+def test_a_call_of_ours_is_compared_by_name(harness):
+    """As the README's table does where a faster call than `format("clog")` is there; where that was
+    not measured there is no ratio, not another row's.
+    """
+    from harness.results import pair
+
+    rows = [row("clog", [1]), row("clog, read_log", [2]), row("Parquet (floor)", [4])]
+    found = {"spark_streams": result(rows)}
+    asked = ("spark_streams", "sink, 100 B", "Parquet (floor)")
+    ours = [pair(found, *asked)[0]["who"], pair(found, *asked, "clog, read_log")[0]["who"]]
+    assert ours == ["clog", "clog, read_log"]
+    assert pair(found, *asked, "clog, count_table") is None
+
+
 def test_what_fell_since_the_last_release(harness):
     """A ratio that is more than a tenth lower than it was; a row that is new, or gone, is none."""
     from harness.results import fallen

@@ -12,30 +12,47 @@ from harness.results import RATIO, median_ratio, pair, short
 
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 COMMIT_A_MINUTE = "write amplification, commits of 60 s"
+NATIVE = "clog, read_table"
 HEADLINES = (
     ("streaming source, 100 B", "spark_streams", "source, 100 B", "Apache Kafka"),
     ("streaming sink, 100 B", "spark_streams", "sink, 100 B", "Apache Kafka"),
     ("latest value of each key", "spark_streams", "full table, 100 B", "Apache Kafka"),
     ("micro-batch, log to log", "spark_latency", "copy, median", "Apache Kafka"),
+    (
+        "micro-batch into a log, `append_batches`",
+        *("spark_latency", "micro-batch, median", "noop (floor)", "clog, append_batches"),
+    ),
     ("upsert of 20 rows", "spark_tables", "upsert of 20 rows", "Delta Lake, deletion vectors"),
-    ("read of a table", "spark_tables", "table read", "Delta Lake"),
-    ("batch read", "spark_parquet", "read, stored columns", "Parquet files (floor)"),
+    ("read of a table, `read_table`", "spark_tables", "table read", "Delta Lake", NATIVE),
+    (
+        "read of a table, `read_table`",
+        *("spark_tables", "table read", "Delta Lake, deletion vectors", NATIVE),
+    ),
+    ("count, `count_table`", "spark_tables", "count()", "Delta Lake", "clog, count_table"),
+    ("one key, `read_table`", "spark_tables", "one key", "Delta Lake", NATIVE),
+    (
+        "batch read, `read_log`",
+        *("spark_parquet", "read, stored columns", "Parquet files (floor)", "clog, read_log"),
+    ),
     ("batch write", "spark_parquet", "write", "Parquet files (floor)"),
     ("first cleaning, 100 B", "kafka_cleaning", "cleaning, 100 B, never cleaned", "Apache Kafka"),
+    ("first cleaning, 1 KiB", "kafka_cleaning", "cleaning, 1024 B, never cleaned", "Apache Kafka"),
     ("later cleaning, 1 KiB", "kafka_cleaning", "cleaning, 1024 B, half clean", "Apache Kafka"),
     ("read of a table, published", "live_table", "table read, Python", "delta-rs, a Delta table"),
     ("read of a table, not cleaned", "table_libraries", "table read, Python", "delta-rs"),
+    ("CPU of that read", "table_libraries", "CPU of table read, Python", "delta-rs"),
     ("look-up of a key", "table_libraries", "one key, Python", "delta-rs"),
+    ("the same", "table_libraries", "one key, Python", "DuckDB, a Parquet file"),
     ("upsert of 20 rows", "pypaimon_table", "upsert of 20 rows, PyPaimon", "PyPaimon"),
     ("requests of such an upsert", "requests", "requests, upsert of 20 rows", "delta-rs"),
     (
         "write amplification, a commit a minute",
-        "write_amplification",
-        COMMIT_A_MINUTE,
-        "Apache Kafka",
+        *("write_amplification", COMMIT_A_MINUTE, "Apache Kafka"),
     ),
+    ("`get` of a state store", "state_stores", "get, 1,000,000 keys", "RocksDB"),
+    ("its restore", "state_stores", "restore, 1,000,000 keys", "RocksDB, replayed"),
 )
-"""(as the table calls it, scenario, what, peer)."""
+"""(as the table calls it, scenario, what, peer, and the call of clog's where it has several)."""
 
 
 def write_table(readme: Path, results: dict[str, dict[str, Any]]) -> None:
@@ -57,14 +74,14 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         f"| what | engine | clog | compared with | it has | {RATIO} |",
         "|---|---|--:|---|--:|--:|",
     ]
-    for title, scenario, what, peer in HEADLINES:
-        rows = pair(results, scenario, what, peer)
+    for title, scenario, what, *who in HEADLINES:
+        rows = pair(results, scenario, what, *who)
         if rows is None:
             continue
         ours, theirs = rows
         engine = importlib.import_module(f"scenarios.{scenario}").ENGINE
         figures = [short(statistics.median(row["values"])) for row in rows]
         ratio = short(median_ratio(theirs, ours))
-        cells = (f"{title}, {ours['unit']}", engine, figures[0], peer, figures[1], ratio)
+        cells = (f"{title}, {ours['unit']}", engine, figures[0], who[0], figures[1], ratio)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -24,11 +24,13 @@ def ratios(row: dict[str, Any], base: dict[str, Any]) -> list[float]:
     return [(theirs / ours if row["lower"] else ours / theirs) for ours, theirs in pairs]
 
 
-def base_of(result: dict[str, Any], what: str) -> dict[str, Any] | None:
-    """Returns the row that others are compared with: clog's, else the floor's."""
+def base_of(result: dict[str, Any], what: str, ours: str = CLOG) -> dict[str, Any] | None:
+    """Returns the row that others are compared with: clog's, else the floor's; or that of one of
+    clog's calls.
+    """
     rows = [row for row in result["rows"] if row["what"] == what]
-    named = [row for row in rows if row["who"] == CLOG]
-    floors = [row for row in rows if FLOOR in row["who"]]
+    named = [row for row in rows if row["who"] == ours]
+    floors = [row for row in rows if FLOOR in row["who"] and ours == CLOG]
     return next(iter(named + floors), None)
 
 
@@ -53,11 +55,13 @@ def fallen(
 
 
 def pair(
-    results: dict[str, dict[str, Any]], scenario: str, what: str, peer: str
+    results: dict[str, dict[str, Any]], scenario: str, what: str, peer: str, ours: str = CLOG
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Returns clog's row and the peer's, or None where one of them was not measured."""
+    """Returns clog's row, that of one of its calls, and the peer's; None where one of them was not
+    measured.
+    """
     result = results.get(scenario)
-    base = base_of(result, what) if result else None
+    base = base_of(result, what, ours) if result else None
     if result is None or base is None:
         return None
     theirs = [row for row in result["rows"] if (row["what"], row["who"]) == (what, peer)]

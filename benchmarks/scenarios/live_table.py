@@ -10,14 +10,12 @@ all keys are compared. The publication is that of 1,000 changed keys, masks and 
 the cleaner makes it.
 """
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from harness import data
-from harness.measure import Result, rate, timed
+from harness.measure import Result, cpu_ms, rate, timed
 
 from clog.cleaner import Cleaner
 from clog.storage import Log
@@ -44,7 +42,7 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
     delta = masked.as_delta(folder / "delta")
     parquet = masked.as_parquet(folder / "rows.parquet")
     columns = ["key", "value"]
-    readers: dict[str, Callable[[], pa.Table]] = {
+    readers = {
         "clog": lambda: masked.log.table().to_arrow(columns=columns),
         "clog, all columns": lambda: masked.log.table().to_arrow(),
         "clog, no masks": lambda: bare.log.table().to_arrow(columns=columns),
@@ -59,7 +57,7 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
     what, keys = "table read, Python", size["keys"] / 1e6
     found = {who: rate(keys, read) for who, read in readers.items()}
     result.compare(what, "million rows/s", found, rounds=size["rounds"])
-    cpu = {who: _cpu_ms(read) for who, read in readers.items()}
+    cpu = {who: cpu_ms(read) for who, read in readers.items()}
     result.compare(f"CPU of {what}", "ms", cpu, rounds=size["rounds"], lower=True)
     _upserts(bare, masked, result, size["rounds"])
     _publications(masked, result, size["rounds"])
@@ -138,15 +136,6 @@ def _arg_max(log: _Filled) -> pa.Table:
     return _duckdb(f"({latest} GROUP BY key) WHERE value IS NOT NULL")
 
 
-def _cpu_ms(act: Callable[[], object]) -> Callable[[], float]:
-    def measured() -> float:
-        start = time.process_time()
-        act()
-        return (time.process_time() - start) * 1e3
-
-    return measured
-
-
 def _upserts(bare: _Filled, masked: _Filled, result: Result, rounds: int) -> None:
     """An upsert is an append: its requests and CPU without and with masks and a published view."""
     logs = {"clog, published and masked": masked, "clog, neither": bare}
@@ -156,7 +145,7 @@ def _upserts(bare: _Filled, masked: _Filled, result: Result, rounds: int) -> Non
                 log.append()
         count = sum(requests.values()) / 4
         result.add("requests of an upsert", who, "requests", count, lower=True)
-    cpu = {who: _cpu_ms(log.append) for who, log in logs.items()}
+    cpu = {who: cpu_ms(log.append) for who, log in logs.items()}
     result.compare("CPU of an upsert", "ms", cpu, rounds=10 * rounds, lower=True)
 
 

@@ -1,20 +1,22 @@
-"""A table of keys from Python, without Spark: clog beside delta-rs and PyIceberg.
+"""A table of keys from Python, without Spark: clog beside delta-rs, PyIceberg and DuckDB.
 
 Each starts with the same rows, each key once, in a folder of the local disk. An upsert replaces 20
 keys at random: clog appends them, delta-rs runs its merge, PyIceberg its upsert (in a catalog of
 SQLite). clog syncs its files to the disk, the others do not; it is there without, too. The upserts
 stay in the tables, so a table read sees what they left behind; all read into one Arrow table and
-may use both cores. One key is asked of a table that is open, after it looked for news.
+may use both cores. One key is asked of a table that is open, after it looked for news. DuckDB
+reads one Parquet file of the rows as they were at the beginning, which nobody could have updated.
 """
 
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from harness import data
-from harness.measure import Result, rate, timed
+from harness.measure import Result, cpu_ms, rate, timed
 
 from clog.storage import Log
 
@@ -48,19 +50,19 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:
         rounds=size["rounds"],
         lower=True,
     )
-    result.compare(
-        "table read, Python",
-        "million rows/s",
-        {who: rate(rows / 1e6, reading(table, rows)) for who, table in tables.items()},
-        rounds=size["rounds"],
-    )
-    result.compare(
-        "one key, Python",
-        "ms",
-        {who: timed(looking_up(table, changes), 1e-3) for who, table in tables.items()},
-        rounds=size["rounds"],
-        lower=True,
-    )
+    readers = tables | {"DuckDB, a Parquet file": ParquetFile(folder / "rows.parquet", start)}
+    reads = {who: reading(table, rows) for who, table in readers.items()}
+    what, rounds = "table read, Python", size["rounds"]
+    found = {who: rate(rows / 1e6, read) for who, read in reads.items()}
+    result.compare(what, "million rows/s", found, rounds=rounds)
+    cpu = {who: cpu_ms(read) for who, read in reads.items()}
+    result.compare(f"CPU of {what}", "ms", cpu, rounds=rounds, lower=True)
+    for what, act in {
+        "count, Python": lambda table: counting(table, rows),
+        "one key, Python": lambda table: looking_up(table, changes),
+    }.items():
+        asked = {who: timed(act(table), 1e-3) for who, table in readers.items()}
+        result.compare(what, "ms", asked, rounds=rounds, lower=True)
     for who, table in tables.items():
         mb = data.size_mb(table.folder)
         result.add("on disk after the upserts", who, "MB", mb, lower=True)
@@ -70,14 +72,21 @@ def upserting(table: "ClogTable | DeltaTable | IcebergTable", changes: "Changes"
     return lambda: table.upsert(changes.next())
 
 
-def reading(table: "ClogTable | DeltaTable | IcebergTable", rows: int) -> Callable:
+def reading(table: Any, rows: int) -> Callable:
     def act() -> None:
         assert table.read().num_rows == rows
 
     return act
 
 
-def looking_up(table: "ClogTable | DeltaTable | IcebergTable", changes: "Changes") -> Callable:
+def counting(table: Any, rows: int) -> Callable:
+    def act() -> None:
+        assert table.count() == rows
+
+    return act
+
+
+def looking_up(table: Any, changes: "Changes") -> Callable:
     def act() -> None:
         assert table.get(changes.next().column("key")[0].as_py()) is not None
 
@@ -111,6 +120,9 @@ class ClogTable:
 
     def read(self) -> pa.Table:
         return self._log.table().to_arrow()
+
+    def count(self) -> int:
+        return len(self._log.table())
 
     def get(self, key: bytes) -> bytes | None:
         return self._log.table().get(key)
@@ -148,6 +160,10 @@ class DeltaTable:
     def read(self) -> pa.Table:
         self._table.update_incremental()
         return pa.table(self._table.to_pyarrow_table())
+
+    def count(self) -> int:
+        self._table.update_incremental()
+        return self._table.count()
 
     def get(self, key: bytes) -> bytes | None:
         from deltalake import QueryBuilder
@@ -190,8 +206,36 @@ class IcebergTable:
     def read(self) -> pa.Table:
         return self._table.scan().to_arrow()
 
+    def count(self) -> int:
+        return self._table.scan().count()
+
     def get(self, key: bytes) -> bytes | None:
         from pyiceberg.expressions import EqualTo
 
         found = self._table.scan(row_filter=EqualTo("key", key)).to_arrow()
         return found.column("value")[0].as_py()
+
+
+class ParquetFile:
+    """Rows that nobody updates, which DuckDB reads."""
+
+    def __init__(self, path: Path, rows: pa.Table) -> None:
+        import pyarrow.parquet as pq
+
+        pq.write_table(rows, path, compression="zstd")
+        self._source = f"read_parquet('{path}')"
+
+    def read(self) -> pa.Table:
+        return self._asked("key, value")
+
+    def count(self) -> int:
+        return self._asked("count(*) AS rows").column("rows")[0].as_py()
+
+    def get(self, key: bytes) -> bytes | None:
+        found = self._asked("value", f"WHERE key = unhex('{key.hex()}')")
+        return found.column("value")[0].as_py()
+
+    def _asked(self, what: str, where: str = "") -> pa.Table:
+        import duckdb
+
+        return pa.table(duckdb.sql(f"SELECT {what} FROM {self._source} {where}").arrow())

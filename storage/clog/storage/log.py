@@ -8,7 +8,7 @@ tables, of transactions and of published views.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 import pyarrow as pa
@@ -21,15 +21,6 @@ from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import Writer
 from clog.storage.commit.versions import version_asked
 from clog.storage.config.log_config import LogConfig
-from clog.storage.cuts import Cut, manifest_of, version_in
-from clog.storage.diagnostics.describe import (
-    CommitInfo,
-    LogDescription,
-    SegmentInfo,
-    describe,
-    history,
-    segment_infos,
-)
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds
 from clog.storage.erasures import Erasure, ErasureRequest, erase, erasures
 from clog.storage.errors import AlreadyExistsError, InvalidInputError
@@ -52,11 +43,14 @@ from clog.storage.store import store_at
 from clog.storage.store.contract import Store
 from clog.storage.store.failures import without_secret_ones
 from clog.storage.store.opening import Reach
-from clog.storage.transactions.ids import last_sequence
-from clog.storage.transactions.several import TransactionInfo
-from clog.storage.transactions.transaction import Holders, Transaction
 from clog.storage.types.columns import Records, arrow_schema, html, rows_of
 from clog.storage.types.rows import KEY_COLUMNS
+
+if TYPE_CHECKING:
+    from clog.storage.cuts import Cut
+    from clog.storage.diagnostics.describe import CommitInfo, LogDescription, SegmentInfo
+    from clog.storage.transactions.several import TransactionInfo
+    from clog.storage.transactions.transaction import Holders, Transaction
 
 _T = TypeVar("_T")
 _NOT_FOR_USERS = ("handle", "object_writer", "append_objects")
@@ -357,7 +351,7 @@ class Log:
     def table(
         self,
         partition: int | None = None,
-        at: int | Cut | None = None,
+        at: "int | Cut | None" = None,
         *,
         at_time_ms: int | None = None,
         filter: pc.Expression | list[Any] | None = None,  # noqa: A002
@@ -389,9 +383,15 @@ class Log:
         """
         handle = self._handle
         tip = handle.refresh()
-        asked = version_in(handle, at) if isinstance(at, Cut) else at
-        version = version_asked(handle.store, tip, asked, at_time_ms)
-        manifest = manifest_of(handle, at) if isinstance(at, Cut) else handle.manifest_at(version)
+        if hasattr(at, "logs"):
+            from clog.storage.cuts import manifest_of, version_in
+
+            cut = cast("Cut", at)
+            version_asked(handle.store, tip, version_in(handle, cut), at_time_ms)
+            again, manifest = at, manifest_of(handle, cut)
+        else:
+            again = version_asked(handle.store, tip, cast("int | None", at), at_time_ms)
+            manifest = handle.manifest_at(again)
         parts = scan.partitions_named(tip.head, partition, url=handle.store.url)
         head, rows = manifest.head, None
         if KEY_COLUMNS in head.config:
@@ -402,7 +402,7 @@ class Log:
             parts,
             tip.head.partitions.start,
             rows=rows,
-            origin=partial(self.table, partition, at if isinstance(at, Cut) else version),
+            origin=partial(self.table, partition, again),
         )
         whole = filter is None and columns is None
         return table if whole else table.narrowed(filter, columns)
@@ -542,7 +542,7 @@ class Log:
         *,
         visible: bool = False,
         sequence: int | None = None,
-    ) -> Transaction:
+    ) -> "Transaction":
         """Begins a transaction: its records and positions are committed together or not at all. A
         ``with`` statement commits it at its end, and aborts it if an exception ends the block. The
         first under an id takes over the id, by a commit that fences the previous holder; so does
@@ -567,9 +567,9 @@ class Log:
             InvalidInputError: an argument is out of range, or the sequence went back.
             TransactionFencedError: this handle was fenced; open the log again to take the id back.
         """
-        return self._part(Holders).begin(id, timeout_ms, visible=visible, sequence=sequence)
+        return self._part(_holders_of).begin(id, timeout_ms, visible=visible, sequence=sequence)
 
-    def transactions(self) -> list[TransactionInfo]:
+    def transactions(self) -> "list[TransactionInfo]":
         """Returns the transactions that this handle began and did not end, and those that the log
         knows of, because records are undecided here, or other logs wait for it; one request.
 
@@ -578,9 +578,9 @@ class Log:
         >>> log.transactions()
         []
         """
-        return self._part(Holders).infos()
+        return self._part(_holders_of).infos()
 
-    def abort_transaction(self, id: str, *, force: bool = False) -> list[TransactionInfo]:
+    def abort_transaction(self, id: str, *, force: bool = False) -> "list[TransactionInfo]":
         """Ends the undecided transactions of an id, without waiting for their timeout, and returns
         them: what their home has committed stays committed. A holder that is still alive fails when
         it commits.
@@ -602,7 +602,7 @@ class Log:
             NotFoundError: nothing is open under this id.
             InvalidInputError: it cannot be ended now; the message gives the reason.
         """
-        return self._part(Holders).abort(id, force=force)
+        return self._part(_holders_of).abort(id, force=force)
 
     def markers(self, partition: int) -> list[tuple[int, str, str, int | None]]:
         """Returns the markers of ended transactions whose records were undecided: (offset, id,
@@ -650,7 +650,7 @@ class Log:
             id: as of `transaction`.
             marks: (offset, mark) in place of each offset; the mark is None where none was given.
         """
-        holders = self._part(Holders)
+        holders = self._part(_holders_of)
         return holders.marked_positions(id) if marks else holders.positions(id)
 
     def sequence(
@@ -670,6 +670,8 @@ class Log:
             id: as in ``producer=(id, sequence)``, or as of `transaction`.
             kind: which of both; needed only where both have used the id.
         """
+        from clog.storage.transactions.ids import last_sequence
+
         return last_sequence(self._handle, id, kind)
 
     def delete_records(self, before: Mapping[int, int]) -> dict[int, int]:
@@ -843,7 +845,7 @@ class Log:
         """
         return self._part(Publications).withdraw(format, force=force)
 
-    def segments(self, partition: int) -> list[SegmentInfo]:
+    def segments(self, partition: int) -> "list[SegmentInfo]":
         """Returns the segments of a partition in offset order, the active one last.
 
         >>> log = Log.create("memory://help-of-segments", 1)
@@ -851,9 +853,11 @@ class Log:
         >>> print(*((part.base_offset, part.active) for part in log.segments(0)))
         (0, True)
         """
+        from clog.storage.diagnostics.describe import segment_infos
+
         return segment_infos(self._handle, partition)
 
-    def history(self, start: int = 0) -> Iterator[CommitInfo]:
+    def history(self, start: int = 0) -> "Iterator[CommitInfo]":
         """Yields what each commit from version ``start`` on did, oldest first; one request each.
         Old commits that were swept are left out.
 
@@ -862,9 +866,11 @@ class Log:
         >>> print(*(commit.operation for commit in log.history()))
         create append
         """
+        from clog.storage.diagnostics.describe import history
+
         return history(self._handle, self._handle.refresh(), start)
 
-    def describe(self) -> LogDescription:
+    def describe(self) -> "LogDescription":
         """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON.
 
         >>> log = Log.create("memory://help-of-describe", 1)
@@ -873,6 +879,8 @@ class Log:
         1
         """
         self._handle.standing.check()  # All may be known from before, for a log that is gone.
+        from clog.storage.diagnostics.describe import describe
+
         return describe(self._handle)
 
     def _part(self, make: Callable[[Handle], _T]) -> _T:
@@ -884,3 +892,9 @@ class Log:
 
 def _tables_of(handle: Handle) -> Tables:
     return Tables(handle.store, seed=handle.tip.head.log.key_seed)
+
+
+def _holders_of(handle: Handle) -> "Holders":
+    from clog.storage.transactions.transaction import Holders
+
+    return Holders(handle)

@@ -136,7 +136,7 @@ ABSENT = "fsspec asyncio multiprocessing sqlite3 ssl typer hashlib hmac secrets 
 @pytest.mark.parametrize(
     ("what", "modules_max", "absent"),
     [
-        ("from clog.storage import Log", 83, ABSENT),
+        ("from clog.storage import Log", 74, ABSENT),
         ("import clog.cli.app", 5, "pyarrow.parquet fsspec pyspark rich sqlite3"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGES = (
     *("pyspark", "pyarrow", "numpy", "fsspec", "s3fs"),
-    *("deltalake", "pyiceberg", "pypaimon", "confluent-kafka", "moto"),
+    *("deltalake", "pyiceberg", "pypaimon", "duckdb", "rocksdict", "confluent-kafka", "moto"),
 )
 
 

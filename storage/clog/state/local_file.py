@@ -280,7 +280,8 @@ class LocalFile:
             if high is not None and key >= high:
                 return
             if (key, partition) != before and value is not None and offset >= starts[partition]:
-                yield key, timestamp, partition, self._row_at(*long)[4] if long else value
+                whole = value if long is None else self._row_at(*long)[4] or b""
+                yield key, timestamp, partition, whole
             before = key, partition
 
     def pieces(self) -> Iterator[Piece]:

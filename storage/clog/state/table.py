@@ -271,6 +271,7 @@ class Follower(Shared):
         """Returns what is asked of the file; where it is damaged it is built anew first. The one
         that another process has built may be damaged, too.
         """
+        damage: Exception | None = None
         for _ in range(_ATTEMPTS):
             generation = self._cache.generation
             try:

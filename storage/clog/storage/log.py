@@ -390,7 +390,7 @@ class Log:
             version_asked(handle.store, tip, version_in(handle, cut), at_time_ms)
             again, manifest = at, manifest_of(handle, cut)
         else:
-            again = version_asked(handle.store, tip, cast("int | None", at), at_time_ms)
+            again = version_asked(handle.store, tip, at, at_time_ms)
             manifest = handle.manifest_at(again)
         parts = scan.partitions_named(tip.head, partition, url=handle.store.url)
         head, rows = manifest.head, None

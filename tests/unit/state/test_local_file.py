@@ -186,6 +186,22 @@ def test_each_changed_byte_is_told_or_of_no_matter(levels):
     assert told > 150
 
 
+def test_a_key_that_leads_a_scan_astray_is_told(tmp_path):
+    """Where a scan begins is found by keys that nobody has compared with their checksums yet: rows
+    between a wrong place and the right one are never left out.
+    """
+    file = build(tmp_path / "0.state", [(b"%03d" % i, 0, i, i, b"-" * 9) for i in range(250)])
+    right, good = list(file.rows(file.shown(), b"150", b"160")), file._path.read_bytes()
+    told = 0
+    for i in range(140, 250):
+        file._path.write_bytes(good.replace(b"%03d---" % i, b"0%02d---" % (i % 100)))
+        try:
+            assert list(file.rows(file.shown(), b"150", b"160")) == right
+        except DamagedCacheError:
+            told += 1
+    assert told > 10
+
+
 def test_each_end_that_is_gone_is_told(levels):
     """A file that was cut, also while it is open: no process dies of it."""
     file, path, _ = levels

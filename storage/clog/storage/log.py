@@ -567,7 +567,7 @@ class Log:
             InvalidInputError: an argument is out of range, or the sequence went back.
             TransactionFencedError: this handle was fenced; open the log again to take the id back.
         """
-        return self._part(_holders_of).begin(id, timeout_ms, visible=visible, sequence=sequence)
+        return self._holders().begin(id, timeout_ms, visible=visible, sequence=sequence)
 
     def transactions(self) -> "list[TransactionInfo]":
         """Returns the transactions that this handle began and did not end, and those that the log
@@ -578,7 +578,7 @@ class Log:
         >>> log.transactions()
         []
         """
-        return self._part(_holders_of).infos()
+        return self._holders().infos()
 
     def abort_transaction(self, id: str, *, force: bool = False) -> "list[TransactionInfo]":
         """Ends the undecided transactions of an id, without waiting for their timeout, and returns
@@ -602,7 +602,7 @@ class Log:
             NotFoundError: nothing is open under this id.
             InvalidInputError: it cannot be ended now; the message gives the reason.
         """
-        return self._part(_holders_of).abort(id, force=force)
+        return self._holders().abort(id, force=force)
 
     def markers(self, partition: int) -> list[tuple[int, str, str, int | None]]:
         """Returns the markers of ended transactions whose records were undecided: (offset, id,
@@ -650,7 +650,7 @@ class Log:
             id: as of `transaction`.
             marks: (offset, mark) in place of each offset; the mark is None where none was given.
         """
-        holders = self._part(_holders_of)
+        holders = self._holders()
         return holders.marked_positions(id) if marks else holders.positions(id)
 
     def sequence(
@@ -883,6 +883,11 @@ class Log:
 
         return describe(self._handle)
 
+    def _holders(self) -> "Holders":
+        from clog.storage.transactions.transaction import Holders
+
+        return self._part(Holders)
+
     def _part(self, make: Callable[[Handle], _T]) -> _T:
         """Returns what this makes of the handle: the same one each time, for all threads."""
         made: _T | None = self._parts.get(make)
@@ -892,9 +897,3 @@ class Log:
 
 def _tables_of(handle: Handle) -> Tables:
     return Tables(handle.store, seed=handle.tip.head.log.key_seed)
-
-
-def _holders_of(handle: Handle) -> "Holders":
-    from clog.storage.transactions.transaction import Holders
-
-    return Holders(handle)

@@ -689,7 +689,7 @@ def rows_of_file(s, partition):
     file = LocalFile(s._file._cache.path)
     (run,) = file.shown().levels[0].runs
     rows = file._rows_from(run, b"", 0)
-    return sorted(offset for _, p, _, offset, _, value in rows if p == partition and value)
+    return sorted(offset for _, p, _, offset, _, value, _ in rows if p == partition and value)
 
 
 def test_ranges_of_what_is_spilled(monkeypatch):

@@ -101,8 +101,7 @@ _SEARCHED = (
 )
 _NOT_SEARCHED = (
     "what lies outside of the root: state tables' files, mirrors, exports, checkpoints, back-ups",
-    "names of writers, queries, readers, transactions, sources and cuts, and settings; ids has the"
-    " hashes of keys that are one",
+    "names of writers, queries, readers, transactions, sources and cuts, and settings: ids has hashes",
     "hashes of what an append brought, and of whole objects, in commits from before the request",
 )
 _AT_THE_ROOT = re.compile(

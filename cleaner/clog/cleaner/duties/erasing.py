@@ -101,7 +101,7 @@ _SEARCHED = (
 )
 _NOT_SEARCHED = (
     "what lies outside of the root: state tables' files, mirrors, exports, checkpoints, back-ups",
-    "names of writers, queries, readers, transactions, sources and cuts, and settings: ids has hashes",
+    "names of writers, queries, readers, transactions, sources and cuts, and settings: see ids",
     "hashes of what an append brought, and of whole objects, in commits from before the request",
 )
 _AT_THE_ROOT = re.compile(

@@ -195,7 +195,7 @@ COMMITS_MAX = 200
 """Newest commits that are shown."""
 SPAN_MS = 300_000
 """Commits are drawn over time by spans of this length."""
-LAG_MS = 10_000
+LAG_MS = 60_000
 """How far readers are behind is kept so often, at most, while somebody looks."""
 SPANS_MAX = 288
 """A day of them: as far back as the newest commits reach, and as the page has seen since."""

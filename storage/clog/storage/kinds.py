@@ -171,9 +171,12 @@ def _times_of(
 
 
 def _in_unit(value: Any, unit: str) -> int:
-    found = value.astype(unit)
-    # None at all; finer than the unit, or too far for it.
-    if np.isnat(value) or found.astype(value.dtype) != value:
+    try:
+        found = value.astype(unit)
+        is_other = np.isnat(value) or found.astype(value.dtype) != value
+    except OverflowError:  # From NumPy 2.5 on; before, a wrong number.
+        raise _OtherError from None
+    if is_other:  # None at all; finer than the unit, or too far for it.
         raise _OtherError
     return int(found.astype(np.int64))
 

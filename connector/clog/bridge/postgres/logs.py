@@ -21,7 +21,7 @@ so.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,6 @@ import pyarrow as pa
 from clog.bridge.postgres.catalogue import HASH, Binding, SourceTable
 from clog.bridge.postgres.filling import Filler
 from clog.bridge.postgres.masking import masked
-from clog.bridge.postgres.source import Identity
 from clog.bridge.postgres.tables import Changes, sliced
 from clog.bridge.postgres.types import TablePlan
 from clog.storage import Log
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 ID: Final = "clog-capture"
 """Of the transactions of every capture, and so the name of its cut."""
 ABOUT: Final = b"capture"
-"""The key of the home's record of what all tables are captured by; others are oids."""
+"""The key of the home's record of what all tables are captured by; those of tables are oids."""
 PRESENT: Final = "present"
 """The value's only column, where all columns of a table are in its key."""
 FLUSH_BYTES: Final = 16 << 20
@@ -71,6 +70,16 @@ SEED: Final = 0x5EED
 _Ints = np.ndarray[Any, Any]
 _Flags = np.ndarray[Any, Any]
 _T = TypeVar("_T")
+
+
+class Origin(Protocol):
+    """What a source is: the name of its positions, and which history of its it has."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def timeline(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +160,7 @@ class TableLog:
         table: SourceTable,
         plan: TablePlan,
         url: str,
-        identity: Identity,
+        identity: Origin,
         settings: LogSettings,
     ) -> None:
         self.table = table
@@ -458,14 +467,15 @@ class Home:
         timeline: of the source then.
         bindings: what each table was like, by its oid.
         members: the ids of the logs that its cuts have.
+        kept: its records; what is no table's is the capture's own.
     """
 
-    def __init__(self, url: str, identity: Identity, settings: LogSettings) -> None:
+    def __init__(self, url: str, identity: Origin, settings: LogSettings) -> None:
         self.position = 0
         self.timeline: int | None = None
         self.bindings: dict[int, Binding] = {}
         self.members: frozenset[str] = frozenset()
-        self._kept: dict[bytes, bytes] = {}
+        self.kept: dict[bytes, bytes] = {}
         self.log = settings.made(url, partitions=1, config={"cleanup.policy": "compact"})
         self._identity = identity
         self._source = identity.name
@@ -478,7 +488,7 @@ class Home:
             InvalidInputError: it is no home of a capture.
         """
         head = self.log.handle.refresh().head
-        if not head.members and any(head.partitions.end):
+        if ID not in head.cuts and any(head.partitions.end):
             raise InvalidInputError(
                 f"{self.log.url} is a log with records of its own; capture into another URL"
             )
@@ -494,8 +504,8 @@ class Home:
             self.timeline = None if mark is None else int(mark)
         self.members = frozenset(head.members)
         rows = self.log.table().to_arrow().select(["key", "value"])
-        self._kept = {row["key"]: row["value"] for row in rows.to_pylist()}
-        bound = (Binding.read(text) for key, text in self._kept.items() if key != ABOUT)
+        self.kept = {row["key"]: row["value"] for row in rows.to_pylist()}
+        bound = (Binding.read(text) for key, text in self.kept.items() if key.isdigit())
         self.bindings = {binding.oid: binding for binding in bound}
 
     def begin(self) -> None:
@@ -516,12 +526,12 @@ class Home:
         }
         if about:
             records[ABOUT] = json.dumps(about, sort_keys=True).encode()
-        new = {key: text for key, text in records.items() if self._kept.get(key) != text}
+        new = {key: text for key, text in records.items() if self.kept.get(key) != text}
         if not new:
             return
         with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
             t.append([{"key": key, "value": text} for key, text in new.items()])
-        self._kept |= new
+        self.kept |= new
         self.bindings |= {int(key): Binding.read(text) for key, text in new.items() if key != ABOUT}
 
     def mark_loading(self, logs: Sequence[TableLog]) -> None:
@@ -530,10 +540,18 @@ class Home:
         t.name_cut([], logs)
         committed(t)
 
-    def cut(self, position: int, logs: Sequence[TableLog]) -> None:
-        """Names what the logs show at a position of the source (L3)."""
+    def cut(
+        self,
+        position: int,
+        logs: Sequence[TableLog],
+        records: Mapping[bytes, bytes | None] | None = None,
+    ) -> None:
+        """Names what the logs show at a position of the source (L3), and keeps records with it."""
         t = self.log.transaction(ID, TIMEOUT_MS_MAX, sequence=position)
         if t.is_open:
+            if records:
+                t.append([{"key": key, "value": text} for key, text in records.items()])
+                self.kept |= {key: text for key, text in records.items() if text is not None}
             t.name_cut(logs, logs)
             t.positions(self._source, {0: (position, str(self._identity.timeline))})
         committed(t)

@@ -1,0 +1,1 @@
+"""Databases of MySQL, captured into logs by Debezium's engine in this process."""

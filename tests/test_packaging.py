@@ -49,7 +49,11 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel):
         for folder in ("storage", "cleaner", "connector")
         for path in (ROOT / folder).rglob("*")
         if path.is_file()
-        and (path.suffix == ".py" or path.name == "py.typed" or path.parent.name == "static")
+        and (
+            path.suffix in (".py", ".properties")
+            or path.name == "py.typed"
+            or path.parent.name == "static"
+        )
         and "__pycache__" not in path.parts
         and "jvm" not in path.parts  # A wheel of its own.
     }

@@ -113,7 +113,7 @@ def test_extras_are_for_users():
     named = {
         name
         for row in section.splitlines()
-        for name in re.findall(r"`(\w+)`", row[: row.find("|", 2)])
+        for name in re.findall(r"`([\w-]+)`", row[: row.find("|", 2)])
     }
     assert set(project["optional-dependencies"]) == named
 

@@ -88,10 +88,19 @@ class Actor:
         """Begins a call of a store. Where there are several logs, what was begun is done when the
         first result of it is asked for, in an order that the dice say.
         """
+        putting = self.putting
+
+        def made():
+            now, self.putting = self.putting, putting
+            try:
+                return call()
+            finally:
+                self.putting = now
+
         if len(self.world.sites) == 1:
-            return call
+            return made
         done: list[Callable[[], object]] = []
-        self._begun.append(lambda: done.append(result_of(call)))
+        self._begun.append(lambda: done.append(result_of(made)))
 
         def result():
             while not done:

@@ -71,7 +71,10 @@ class Eraser(Actor):
     def _check_told(self, keys: list[bytes], before: int, version: int) -> None:
         """What it could know is deleted once it is asked for, where the key is at home."""
         oracle = self.oracle
+        stable, ends = oracle.seen[version].stable, oracle.seen[version].ends
         for key, p in zip(keys, self._homes(keys), strict=True):
+            if stable[p] < ends[p]:
+                continue  # Its tombstone is seen once what is undecided before it has ended.
             at = oracle.keys_at(version, p).get(key)
             lives = at is not None and oracle.records[p][at][1] is not None
             assert not lives or at >= oracle.seen[before].ends[p], f"{key} lives on at {at} of {p}"

@@ -19,7 +19,7 @@ was deleted (`DELETED`); where it does not say so, rows are no changes, and null
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from io import BytesIO
 from types import MappingProxyType
@@ -381,14 +381,38 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return whole
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a letter stood: in what, at which offset; ``headers`` say so."""
+
+    source: str
+    partition: int
+    offset: int
+    headers: Mapping[str, str]
+
+
+def place_of(headers: Iterable[Mapping[str, Any]] | None) -> Place | None:
+    """Returns where a record stood that was a letter; None: its headers, which anybody may have
+    written, do not say it.
+    """
+    told = {h["key"]: h["value"] for h in headers or () if h["key"] in OF_LETTERS}
+    told.pop(REASON, None)
+    try:
+        named = {name: value.decode() for name, value in told.items()}
+        partition, offset = int(named[PARTITION]), int(named[OFFSET])
+    except (AttributeError, KeyError, ValueError):
+        return None
+    if not (0 <= partition < 1 << 31 and 0 <= offset < 1 << 63):
+        return None
+    return Place(named.get(SOURCE) or named.get(LOG_ID, ""), partition, offset, named)
+
+
 def letter_offsets(letters: Log, source: str, partition: int) -> list[int]:
     """Returns which offsets of a partition of a source have letters."""
-    found = []
+    found: list[int] = []
     for batch in letters.read(columns=["headers"]):
-        for some in batch.column("headers").to_pylist():
-            told = {h["key"]: h["value"] for h in some or ()}
-            if told.get(SOURCE) == source.encode() and told[PARTITION] == b"%d" % partition:
-                found.append(int(told[OFFSET]))
+        places = map(place_of, batch.column("headers").to_pylist())
+        found += [p.offset for p in places if p and (p.source, p.partition) == (source, partition)]
     return found
 
 
@@ -493,7 +517,11 @@ class Decoder:
             if newest is not None:
                 column = newest.column
                 if str(encoding).startswith(DEBEZIUM) and not self._decoding.envelope:
-                    column = _after(column)
+                    try:
+                        column = _after(column)
+                    except UndecodableError as e:
+                        what = f"the newest schema of subject {subject}"
+                        raise InvalidInputError(f"{what} {e}") from None
                 return pa.field(name, column.kind)
         raise InvalidInputError(
             f"nothing says yet which columns the {name}s of topic {self._topic} have: there is no"

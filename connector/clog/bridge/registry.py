@@ -12,6 +12,7 @@ So it is with too many ids that are not known: these are no values of this regis
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from clog.bridge.values import (
     UndecodableError,
     Written,
     decimal_of,
+    fixed_of,
     headed,
     list_of,
     map_of,
@@ -281,7 +283,7 @@ def _avro_column(schema: Any, named: Mapping[str, Any], above: tuple[str, ...]) 
         if len(others) != 1:
             raise InvalidInputError("a union of several types has no column")
         found = _avro_column(others[0], named, above)
-        return Column(found.kind, found.fix, nullable=len(schema) > 1)
+        return replace(found, nullable=len(schema) > 1)
     if isinstance(schema, str):
         if schema in _AVRO:
             return Column(_AVRO[schema])
@@ -311,7 +313,7 @@ def _avro_leaf(schema: Mapping[str, Any]) -> Column | None:
     if logical in _LOGICAL:
         return Column(_LOGICAL[logical])
     if schema["type"] == "fixed":
-        return Column(pa.binary(schema["size"]))
+        return Column(fixed_of(schema["size"]))
     return meaning_of(schema.get("connect.name"))
 
 
@@ -365,14 +367,20 @@ def _message_column(message: Any, above: tuple[str, ...]) -> Column:
     if name == f"{_WRAPPED}Timestamp":
         return Column(_STAMP, _stamp)
     above = (*above, name)
-    fields = [(field, _field_column(field, above)) for field in message.fields]
-    found = struct_of(((f.name, column) for f, column in fields), f"the message {name:.80}")
+    fields = []
+
+    def columns() -> Iterator[tuple[str, Column]]:
+        for field in message.fields:
+            fields.append((field, _field_column(field, above)))
+            yield field.name, fields[-1][1]
+
+    found = struct_of(columns(), f"the message {name:.80}")
     if (
         name.startswith(_WRAPPED)
         and name.endswith("Value")
         and list(message.fields_by_name) == ["value"]
     ):
-        return Column(fields[0][1].kind, lambda m: m.value)
+        return replace(fields[0][1], fix=lambda m: m.value)
     readers = [(f.name, f.has_presence, column.fix or _as_it_is) for f, column in fields]
 
     def read(m: Any) -> dict[str, Any]:
@@ -381,7 +389,7 @@ def _message_column(message: Any, above: tuple[str, ...]) -> Column:
             for name, optional, fix in readers
         }
 
-    return Column(found.kind, read)
+    return replace(found, fix=read)
 
 
 def _field_column(field: Any, above: tuple[str, ...]) -> Column:
@@ -391,12 +399,12 @@ def _field_column(field: Any, above: tuple[str, ...]) -> Column:
         item = _lone_column(value, above)
         made = map_of(_lone_column(key, above), item)
         fix = item.fix or _as_it_is
-        return Column(made.kind, lambda some: [(k, fix(v)) for k, v in some.items()])
+        return replace(made, fix=lambda some: [(k, fix(v)) for k, v in some.items()])
     one = _lone_column(field, above)
     if _is_repeated(field):
         fix = one.fix or _as_it_is
-        return Column(list_of(one).kind, lambda some: [fix(x) for x in some])
-    return Column(one.kind, one.fix, nullable=field.has_presence)
+        return replace(list_of(one), fix=lambda some: [fix(x) for x in some])
+    return replace(one, nullable=field.has_presence)
 
 
 def _lone_column(field: Any, above: tuple[str, ...]) -> Column:

@@ -21,18 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.bridge.decoding import (
-    LOG_ID,
     OF_LETTERS,
-    OFFSET,
-    PARTITION,
-    REASON,
-    SOURCE,
     TIMEOUT_MS,
     Decoder,
     Decoding,
+    Place,
     batches_of,
     check_letters,
     letters_of,
+    place_of,
 )
 from clog.bridge.records import Columns
 from clog.bridge.target import ID, LogSettings, opened
@@ -62,25 +59,6 @@ class Replayed:
     records: int = 0
     superseded: int = 0
     dead_letters: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a letter stood: in what, and at which offset."""
-
-    headers: Mapping[str, str]
-
-    @property
-    def source(self) -> str:
-        return self.headers.get(SOURCE) or self.headers.get(LOG_ID, "")
-
-    @property
-    def partition(self) -> int:
-        return int(self.headers[PARTITION])
-
-    @property
-    def offset(self) -> int:
-        return int(self.headers[OFFSET])
 
 
 def replay(
@@ -186,28 +164,25 @@ class _Player:
             t.positions(self._letters, {p: position})
         return new.num_rows, int(old.sum()), len(found.reasons)
 
-    def _told(self, batch: pa.Table) -> tuple[list[_Place], pa.Table]:
+    def _told(self, batch: pa.Table) -> tuple[list[Place], pa.Table]:
         """Returns where letters stood, and the records that they were, which keep that."""
         places, headers = [], []
         for some, offset in zip(
             batch.column("headers").to_pylist(), batch.column("offset").to_pylist(), strict=True
         ):
-            told = {h["key"]: h["value"] for h in some or () if h["key"] in OF_LETTERS}
-            try:
-                place = _Place({n: v.decode() for n, v in told.items() if n != REASON})
-                _ = place.partition, place.offset
-            except (AttributeError, KeyError, ValueError):
+            place = place_of(some)
+            if place is None:
                 raise InvalidInputError(
                     f"offset {offset} of {self._letters.url} is no dead letter: its headers do not"
                     " say where it stood"
-                ) from None
+                )
             places.append(place)
-            own = [(h["key"].encode(), h["value"]) for h in some or () if h["key"] not in told]
+            own = [(h["key"].encode(), h["value"]) for h in some if h["key"] not in OF_LETTERS]
             headers.append([*own, *((n.encode(), v.encode()) for n, v in place.headers.items())])
         rows = batch.select(["key", "value", "timestamp"])
         return places, rows.append_column("headers", of_headers(headers))
 
-    def _superseded(self, keys: pa.Array, places: list[_Place]) -> np.ndarray[Any, Any]:
+    def _superseded(self, keys: pa.Array, places: list[Place]) -> np.ndarray[Any, Any]:
         """Tells which keys have later records in the log; only where it mirrored their source."""
         old = np.zeros(len(places), bool)
         if not LogConfig.from_overrides(self._log.config).compact:
@@ -242,7 +217,7 @@ class _Player:
         offsets = to_numpy(batch.column("offset")).copy()
         if batch.column("headers").null_count < batch.num_rows:
             for i, some in enumerate(batch.column("headers").to_pylist()):
-                told = {h["key"]: h["value"] for h in some or () if h["value"] is not None}
-                if told.get(SOURCE, b"").decode() in self._mirrored and OFFSET in told:
-                    offsets[i] = int(told[OFFSET])
+                place = place_of(some)
+                if place is not None and place.source in self._mirrored:
+                    offsets[i] = place.offset
         return offsets

@@ -14,6 +14,7 @@ hold more than their length, without end.
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from io import BytesIO
@@ -24,8 +25,11 @@ import pyarrow as pa
 
 from clog.storage.env import dataclass, install_extra
 from clog.storage.errors import InvalidInputError
+from clog.storage.format.log_info import DEPTH_MAX, FIELDS_MAX, FIXED_BYTES_MAX
 from clog.storage.types.conform import from_json, parsed_json
 
+_FIELDS_MAX: Final = 4 * FIELDS_MAX
+"""Within a schema: a change has a row twice, and says where it is from."""
 HEADER_BYTES: Final = 5
 """Of a registry's header: a zero byte, and four of the schema's id."""
 DIGITS_MAX: Final = 38
@@ -53,11 +57,14 @@ class Column:
         kind: the column's type.
         fix: what is still to be done to a value; None: nothing.
         nullable: whether it may be missing.
+        fields, depth: how many there are within, and within one another.
     """
 
     kind: pa.DataType
     fix: Fix | None = None
     nullable: bool = False
+    fields: int = 1
+    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,30 +229,52 @@ def _without_uuid(schema: Any) -> Any:
 
 def struct_of(fields: Iterable[tuple[str, Column]], what: str) -> Column:
     """Returns the column of records that have these fields; raises if they have none."""
-    columns = dict(fields)
+    columns: dict[str, Column] = {}
+    count = 1
+    for name, column in fields:
+        columns[name] = column
+        count += column.fields
+        if count > _FIELDS_MAX:  # Types that are named twice have twice as many within.
+            raise InvalidInputError(f"{what} has more than {_FIELDS_MAX} fields within")
     if not columns:
         raise InvalidInputError(f"{what} has no fields, and so no column")
     kind = pa.struct(
         [pa.field(name, one.kind, nullable=one.nullable) for name, one in columns.items()]
     )
     fixes = {name: one.fix for name, one in columns.items() if one.fix is not None}
-    return Column(kind, partial(_fixed_struct, fixes) if fixes else None)
+    return _around(kind, partial(_fixed_struct, fixes) if fixes else None, *columns.values())
+
+
+def _around(kind: pa.DataType, fix: Fix | None, *inner: Column) -> Column:
+    """Returns the column of what has others within; raises if no log can have it."""
+    depth = 1 + max(one.depth for one in inner)
+    if depth > DEPTH_MAX + 1:  # A row within a change is one deeper than in a log.
+        raise InvalidInputError(f"fields are nested more than {DEPTH_MAX} deep")
+    return Column(kind, fix, fields=1 + sum(one.fields for one in inner), depth=depth)
+
+
+def fixed_of(size: object) -> pa.DataType:
+    """Returns the type of so many bytes; raises if there is none."""
+    if type(size) is not int or not 0 < size <= FIXED_BYTES_MAX:
+        raise InvalidInputError(f"no column has values of a fixed size of {size!s:.20} bytes")
+    return pa.binary(size)
 
 
 def list_of(element: Column) -> Column:
     """Returns the column of lists."""
     kind = pa.list_(pa.field("element", element.kind, nullable=element.nullable))
     fix = element.fix
-    return Column(kind, None if fix is None else lambda v: [_fixed(fix, x) for x in v])
+    return _around(kind, None if fix is None else lambda v: [_fixed(fix, x) for x in v], element)
 
 
 def map_of(key: Column, item: Column) -> Column:
     """Returns the column of maps."""
     kind = pa.map_(key.kind, pa.field("value", item.kind, nullable=item.nullable))
     if key.fix is None and item.fix is None:
-        return Column(kind)
+        return _around(kind, None, key, item)
     key_fix, item_fix = key.fix or _same, item.fix or _same
-    return Column(kind, lambda v: [(key_fix(k), _fixed(item_fix, x)) for k, x in _pairs(v)])
+    fix = lambda v: [(key_fix(k), _fixed(item_fix, x)) for k, x in _pairs(v)]  # noqa: E731
+    return _around(kind, fix, key, item)
 
 
 def _pairs(value: Any) -> Iterable[Any]:
@@ -321,7 +350,7 @@ def connect_column(schema: Any) -> Column:
         return _connect(schema)
     except RecursionError:
         raise InvalidInputError("the schema is nested too deep") from None
-    except (AttributeError, KeyError, TypeError, ValueError, pa.ArrowException) as e:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
         if isinstance(e, InvalidInputError):
             raise
         raise InvalidInputError("the schema is none of Kafka Connect's") from None
@@ -347,7 +376,7 @@ def _connect(schema: Any) -> Column:
         found = Column(pa.binary(), lambda v: from_json(v, pa.binary()))
     else:
         found = meaning_of(name) or Column(_NUMBERS[kind])
-    return Column(found.kind, found.fix, nullable=bool(schema.get("optional")))
+    return replace(found, nullable=bool(schema.get("optional")))
 
 
 def _decimal(value: Any, *, scale: int) -> Any:

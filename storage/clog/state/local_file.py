@@ -259,7 +259,7 @@ class LocalFile:
                 other, partition, offset, timestamp, value = _row_of(self._read(place, length))
                 if other == key and partition not in newer:
                     newer.append(partition)
-                    if value is not None and offset >= starts[partition]:
+                    if value is not None and offset >= _start_of(partition, starts):
                         found.append((timestamp, partition, value))
         return found
 
@@ -279,10 +279,10 @@ class LocalFile:
         for key, partition, _, offset, timestamp, value, long in merge(*runs):
             if high is not None and key >= high:
                 return
-            if (key, partition) != before and value is not None and offset >= starts[partition]:
+            is_newest, before = (key, partition) != before, (key, partition)
+            if is_newest and value is not None and offset >= _start_of(partition, starts):
                 whole = value if long is None else self._row_at(*long)[4] or b""
                 yield key, timestamp, partition, whole
-            before = key, partition
 
     def pieces(self) -> Iterator[Piece]:
         """Yields all rows that count now, in the order of their keys, for a new file."""
@@ -724,6 +724,14 @@ def _row_of(data: bytes) -> Row:
     end = _ROW.size + key_bytes
     value = None if numbers[2] == _GONE else data[end:]
     return data[_ROW.size : end], partition, offset, timestamp, value
+
+
+def _start_of(partition: int, starts: Mapping[int, int]) -> int:
+    """Returns the log start of the partition of a row."""
+    try:
+        return starts[partition]
+    except KeyError:
+        raise DamagedCacheError("a row is of a partition that the log does not have") from None
 
 
 def _length_of(data: bytes, at: int) -> int:

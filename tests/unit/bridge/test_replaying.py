@@ -163,3 +163,33 @@ def test_each_letter_is_played_once_whatever_crashes():
         discard(run.store)
         runs += 1
     assert runs > 50
+
+
+ODD = {
+    SOURCE: [b"\xff", None],
+    PARTITION: [b"9" * 30, b"-1", None],
+    OFFSET: [b"9" * 30, b"x", b"", None],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, some in ODD.items() for v in some])
+def test_anybody_may_have_written_the_headers_of_letters(urls, name, value):
+    """A record that was mirrored is none for them, and counts as where it is; a letter that has
+    them is refused.
+    """
+    letters = Log.create(urls[0], 1, dict(LETTERS_CONFIG))
+    letters.append(letter(1, b"k", b'{"n": 1}'))
+    told = {SOURCE: TOPIC.encode(), PARTITION: b"0", OFFSET: b"0", name: value}
+    log = Log.create(urls[1], 1, schema=SCHEMA, features=["given-offsets"])
+    with log.transaction(ID) as t:
+        t.cover({0: 5})
+        record = {"key": "k", "value": {"n": 4}, "headers": list(told.items())}
+        t.append([record], partition=0, offsets=np.array([4]))
+        t.positions(TOPIC, {0: (5, "1")})
+    log.give_offsets()
+    assert played(letters, log, JSON).superseded == 1
+    letters.append([{"key": b"k", "value": b"{}", "headers": list(told.items())}])
+    is_one = name == SOURCE and value is None
+    if not is_one:
+        with pytest.raises(InvalidInputError, match="is no dead letter"):
+            played(letters, log, JSON)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from clog.bridge.postgres.types import Connection, TablePlan
+from clog.storage.errors import SourceError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -75,7 +76,14 @@ class _Rows(io.RawIOBase):
             read = _read(data, self._kinds)
         except pa.ArrowInvalid:
             self._kinds = [pa.binary()] * len(self._kinds)  # Texts, which nobody has checked.
-            read = _read(data, self._kinds)
+            try:
+                read = _read(data, self._kinds)
+            except pa.ArrowInvalid:  # Its text has values.
+                raise SourceError(
+                    f"what the server copied of {self._plan.what} is no CSV of its"
+                    f" {len(self._kinds)} columns; it was damaged on its way, or the table was"
+                    " altered: run the capture again"
+                ) from None
         columns = []
         for i, form in enumerate(self._plan.forms):
             column = read.column(i).combine_chunks()

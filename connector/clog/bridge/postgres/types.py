@@ -111,7 +111,7 @@ class TablePlan:
             return self.forms[index].made(texts)
         except UnfitError as e:
             why = str(e)
-        except pa.ArrowException:  # It repeats the value.
+        except (pa.ArrowException, UnicodeDecodeError):  # They repeat the value.
             why = f"a value that {self.forms[index].arrow} has no room for"
         raise self.unfit(self.schema.names[index], why)
 

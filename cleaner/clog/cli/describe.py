@@ -467,7 +467,7 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
         "writers": count(log["writers"]),
         **({"waited for": ", ".join(holds)} if holds else {}),
         **({"offsets": "taken from what it mirrors"} if log["takes_offsets"] else {}),
-        **{f"read by {name}": _sources(mine) for name, mine in log["sources"].items()},
+        **_sources(copied(log["sources"])),
         **{f"published as {view['format']}": _kept(view, now_ms) for view in log["views"]},
         **{f"kept for cut {keep['cut']}": _kept_for_cut(keep) for keep in log["kept"]},
         **{f"erasure {name[:8]}": f"pending: {why}" for name, why in log["erasures"].items()},
@@ -477,9 +477,32 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
     }
 
 
-def _sources(sources: Mapping[str, Mapping[str, int]]) -> str:
-    named = (f"{name} ({counted(len(mine), 'partition')})" for name, mine in sources.items())
-    return ", ".join(named)
+def copied(
+    sources: Mapping[str, Mapping[str, Mapping[str, int]]],
+) -> list[dict[str, Any]]:
+    """Returns how far writers are in what they copy, by the words of each source."""
+    from clog.bridge.mysql.engine import position_text
+    from clog.bridge.postgres.source import lsn_text
+
+    words = {"postgresql": lsn_text, "mysql": position_text}
+    return [
+        {
+            "writer": writer,
+            "name": name,
+            "positions": {p: words.get(name.partition(":")[0], str)(n) for p, n in at.items()},
+        }
+        for writer, mine in sources.items()
+        for name, at in mine.items()
+    ]
+
+
+def _sources(copies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    for one in copies:
+        at = one["positions"]
+        place = f"at {at['0']}" if at.keys() == {"0"} else f"({counted(len(at), 'partition')})"
+        found.setdefault(f"read by {one['writer']}", []).append(f"{one['name']} {place}")
+    return {by: ", ".join(named) for by, named in found.items()}
 
 
 def _kept_for_cut(keep: "KeptDescription") -> str:

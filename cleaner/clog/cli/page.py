@@ -46,6 +46,7 @@ from starlette.staticfiles import StaticFiles
 from clog.cli.clean import remaining_ms
 from clog.cli.consume import positions
 from clog.cli.cost import PRICES, bill
+from clog.cli.describe import copied
 from clog.cli.lines import keys_given, of_bytes, timestamps_of
 from clog.cli.options import integer, typed_schema
 from clog.cli.output import duration
@@ -421,8 +422,13 @@ class ShownLogs:
             commits = self._newest(log)
             spans = [span._asdict() for span in self._spans[log.handle.standing.log_id].values()]
         shown = {name: config_text(name, value) for name, value in found["config"].items()}
-        now_ms = log.handle.clock.now_ms()
-        return found | {"config": shown, "now_ms": now_ms, "commits": commits, "spans": spans}
+        sources = copied(found["sources"])
+        for one in sources:
+            mine = (c for c in commits if one["writer"] in c["writers"])
+            times = [c["time_ms"] for c in mine if c["operation"] != "transaction"]
+            one["committed_ms"] = max(times, default=None)
+        more = {"now_ms": log.handle.clock.now_ms(), "sources": sources}
+        return found | {"config": shown, "commits": commits, "spans": spans} | more
 
     def _newest(self, log: "Log") -> list[dict[str, Any]]:
         """Returns the newest commits; a request for each that was not seen before."""

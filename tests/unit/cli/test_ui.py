@@ -71,6 +71,37 @@ def test_the_page_loads_nothing_from_elsewhere(ask):
     assert "https://" not in page
 
 
+@pytest.mark.parametrize(
+    ("source", "position", "shown"),
+    [
+        ("postgresql:77/5", 0x1_0000_02A0, "1/2A0"),
+        ("mysql:ab/shop", (3 << 40) + 157, "000003:157"),
+        ("kafka:c/t", 42, "42"),
+    ],
+)
+def test_how_far_a_copy_is_in_what_it_copies(tmp_path, source, position, shown):
+    """The position by the source's words, and when it was committed: not when somebody else wrote,
+    nor when the writer was started again.
+    """
+    clock = ManualClock(1_700_000_000_000)
+    log = Log.create(str(tmp_path / "copy"), partitions=1, clock=clock)
+    page = ShownLogs([log.url], (), {}, clock=clock)
+    assert page.details(0)["sources"] == []
+    with log.transaction("clog-copy") as work:
+        work.positions(source, {0: (position, "1")})
+    clock.advance(5000)
+    log.append([{"key": "a", "value": "1"}])
+    with Log.open(log.url, clock=clock).transaction("clog-copy") as work:
+        work.abort()
+    (told,) = page.details(0)["sources"]
+    assert told == {
+        "writer": "clog-copy",
+        "name": source,
+        "positions": {"0": shown},
+        "committed_ms": 1_700_000_000_000,
+    }
+
+
 def test_only_this_machine_is_answered(ask):
     """A name that leads here by a trick of DNS is none of ours; nothing can be changed."""
     assert ask("/api/logs", host="evil.example")[0] == 400

@@ -219,6 +219,14 @@ def test_readers_writers_and_what_is_undecided(open_page, log):
     api.expect(page.locator("#transactions")).to_contain_text("none is open")
 
 
+def test_how_far_a_mirror_is(open_page, log):
+    """A fact of the log: the position in the source, and how long ago it was committed."""
+    with log.transaction("clog-mirror") as work:
+        work.positions("kafka:c/t", {0: (4711, "1"), 1: (12, "1")})
+    facts = open_page(log.url).locator("#facts div", has_text="clog-mirror from kafka:c/t")
+    api.expect(facts).to_contain_text("at 0: 4711, 1: 12, committed")
+
+
 def test_what_a_log_costs(open_page, log):
     """Asked when the tab is opened, and again for another number of readers."""
     page = open_page(log.url)

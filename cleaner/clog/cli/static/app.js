@@ -185,6 +185,12 @@ async function showLog(logs) {
     objects: count(log.objects) + ", " + size(log.object_bytes), "to be deleted": size(log.released_bytes),
     writers: count(log.writers), "last commit": ago(log.now_ms - log.committed_ms) + " ago",
   };
+  for (const s of log.sources) {
+    const places = Object.entries(s.positions);
+    const shown = places.slice(0, 4).map(([p, at]) => places.length > 1 ? p + ": " + at : at).join(", ") + (places.length > 4 ? ", …" : "");
+    const age = s.committed_ms === null ? "" : ", committed " + ago(log.now_ms - s.committed_ms) + " ago";
+    facts[s.writer + " from " + s.name] = "at " + shown + age;
+  }
   fill($("facts"), Object.entries(facts).map(([name, value]) => {
     const pair = el("div");
     pair.append(el("dt", name), el("dd", value));

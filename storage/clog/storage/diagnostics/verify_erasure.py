@@ -7,7 +7,7 @@ likewise, and raw bytes, inflated and decoded ones are searched for them, as wor
 import argparse, contextlib, hashlib, hmac, io, json, os, pathlib, re, stat, sys, zlib
 from bisect import bisect
 from itertools import accumulate
-import pyarrow as pa, pyarrow.compute as pc, pyarrow.fs as fs, pyarrow.parquet as pq
+import pyarrow as pa, pyarrow.fs as fs, pyarrow.parquet as pq
 I, V = "[0-9a-f]{32}", "[0-9]{20}"
 INSIDE = {
     "document": rf"commits/{V}\.json|snapshots/{V}\.json|blocks/{V}\.json|pages/{I}\.json|edits/{I}\.json"
@@ -37,9 +37,10 @@ undecided unended unmarked until_ms up_to value version view write writer writer
 NAMED = {"config", "cuts", "foreign", "pins"}  # Objects whose names are data, beside numbers and ids.
 WORDS = {field.encode() for field in FIELDS}  # They stand everywhere, whatever the keys are.
 IDS = {"id", "name", "writers", "query_id", "mark", "config"}  # Where names and settings stand; two others have names.
+NUMBERS = re.compile(r"version|first|[a-z]+[.-][a-z.-]+").fullmatch  # Fields of views that may be numbers in a text.
 MOST = 1 << 30  # No stream, and no column of a row group, may be larger, nor have more rows than 2^24.
 CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-META = {*range(1, 8), 9, 10, 11, 12, 13, 16}  # Of a column in a footer; 1 and 2 of statistics repeat 5 and 6.
+META = {*range(1, 8), 9, 10, 11, 13, 16}  # Of a column in a footer, beside its statistics.
 PLAIN = {"store_schema": False, "use_dictionary": False, "compression": "none", "data_page_size": MOST}
 COLUMNS, LISTS = {"key", "value", "headers", "timestamp", "offset", "delete_horizon"}, {"list", "key_value"}
 SEARCHED_MIN = 6  # A shorter key is found by chance in raw bytes; it is compared where all is decoded.
@@ -152,6 +153,12 @@ def files_under(root):  # What reads each file of a folder, or of a URL that pya
     found = disk.get_file_info(fs.FileSelector(top, recursive=True))
     read = lambda path: lambda: disk.open_input_stream(path, compression=None).read()
     return {f.path[len(top):].lstrip("/"): read(f.path) for f in found if f.type != fs.FileType.Directory}
+def written(rows, leaf, **how):  # As pyarrow writes one page: the column's statistics, its header, its bytes.
+    pq.write_table(rows, sink := pa.BufferOutputStream(), **how, **PLAIN)
+    d = sink.getvalue().to_pybytes()
+    meta = thrift(d, len(d) - 8 - w(d, len(d) - 8, 4))[0][4][0][1][leaf][3]
+    header, at = thrift(d, meta[9])
+    return meta.get(12, {}), header[5], d[at:at + header[3]]
 class Verifier:  # `problems` says what is wrong, `later` counts records of erased keys after the request.
     def __init__(self, files, receipt, secret="", keys=()):
         self.files, self.receipt, self.secret, self.keys = files, receipt, bytes.fromhex(secret), {*keys}
@@ -220,7 +227,8 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         if isinstance(value, (str, bytes)):
             is_hex = isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2})+", value)
             texts = [value.encode() if isinstance(value, str) else value, *([bytes.fromhex(value)] if is_hex else [])]
-            keys = [text for text in texts if texts[0] not in WORDS and self.is_key(text)]
+            is_number = not known and NUMBERS(name) and re.fullmatch(b"[0-9]{1,6}", texts[0])
+            keys = [text for text in texts if not is_number and texts[0] not in WORDS and self.is_key(text)]
             is_known = all(known and name in IDS and self.is_name(key) for key in keys)
             need(is_known or name not in IDS, "a name that is an erased key and came later: erase anew")
             need(is_known, "it holds an erased key")
@@ -231,7 +239,8 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             for field, one in value.items():
                 is_named = field in FIELDS or name in NAMED or re.fullmatch("[0-9]+|[0-9a-f]{32}", str(field))
                 need(not known or is_named, f"an unknown field {field!r}")
-                self.walk(field, "name" if name in {"cuts", "foreign"} else "", known)
+                is_number = known and name not in NAMED and re.fullmatch("[0-9]{1,6}", field)  # Of a partition.
+                is_number or self.walk(field, "name" if name in {"cuts", "foreign"} else "", known)
                 self.walk(one, name if name == "config" else field, known)
         elif isinstance(value, (list, tuple)): [self.walk(one, name, known) for one in value]
     def note(self, value):  # Notes which offsets the rows of objects have, and how many bits bitmaps have.
@@ -294,19 +303,20 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         size, at, self.laid = w(data, len(data) - 8, 4), 4, []
         need(data[:4] == data[-4:] == b"PAR1", "no Parquet file")
         tree, end = thrift(data[-8 - size:-8], 0)
-        is_ours = tree.keys() <= {1, 2, 3, 4, 6, 7} and re.fullmatch(rb"parquet-cpp-arrow version [\d.]+", tree[6])
-        need(end == size and (not own or is_ours), "a footer with more than it may have")
+        columns = [(group, column[3]) for group in tree[4] for column in group[1]]
+        stated = [(*one, one[1].pop(12, {}) if own else {}) for one in columns]  # Rows tell if they are true.
+        is_ours = tree.keys() <= {1, 2, 3, 4, 6, 7} and all(meta.keys() <= META for _, meta in columns)
+        is_ours = is_ours and re.fullmatch(rb"parquet-cpp-arrow version [\d.]+", tree[6])
+        need(end == size and (is_ours or not own), "a footer with more than it may have")
         self.walk(octets_in(tree))
-        for group, meta in ((group, column[3]) for group in tree[4] for column in group[1]):
+        for group, meta, stats in stated:
             need(at == min(meta.get(11) or meta[9], meta[9]), "bytes between pages")
-            stats, end, rows, most, laid = meta.get(12, {}), at + meta[7], 0, MOST, []
-            same = meta.keys() <= META and all(stats.get(i, stats.get(i + 4)) == stats.get(i + 4) for i in (1, 2))
-            need(not own or same, "a footer with more than it may have")
+            end, rows, most, laid = at + meta[7], 0, MOST, []
             while at < end:
                 header, start = thrift(data, at)
                 most, at, second = most - header[2], start + header[3], header.get(8, {})
                 need(header[2] >= 0 <= header[3] and most >= 0, "a page of no possible size")
-                self.walk(octets_in(header))
+                own or self.walk(octets_in(header))  # Else it is compared with what its rows make.
                 sums = {None, zlib.crc32(data[start:at]), zlib.crc32(data[start:at]) - (1 << 32)}
                 need(not own or header[1] != 2, "a dictionary, of which rows may have no part")
                 need(not own or header.get(4) in sums and header.keys() <= {*range(1, 6)}, "a page with another sum")
@@ -327,8 +337,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         need(set(file.schema_arrow.names) <= COLUMNS, "a column that the format does not name")
         for number in range(file.num_row_groups):
             group, stated = file.read_row_group(number), file.metadata.row_group(number)
-            for compare in (self.statistics, self.written_anew):
-                compare(stated, group, self.laid[number * stated.num_columns:])
+            self.written_anew(stated, group, self.laid[number * stated.num_columns:])
             fresh = [key for chunk in group.column("key").chunks for key in canonical(chunk)]
             for i in (i for i, key in enumerate(fresh) if key is not None and self.is_key(key)):
                 given = group.column("offset")[i].as_py() if "offset" in group.column_names else None
@@ -343,30 +352,21 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             at = base + row - first if offset is None else offset
             need(at >= self.receipt["ends"].get(str(p), 0), f"offset {at} of partition {p} has an erased key")
         self.later += 1
-    def statistics(self, stated, group, laid):
-        for column, (stats, _) in zip(map(stated.column, range(stated.num_columns)), laid):
-            name, *path = column.path_in_schema.split(".")
-            if not stats.keys() & {1, 2, 5, 6}: continue
-            values, is_flat = group.column(name).combine_chunks(), not LISTS & {*path}
-            for field in path if is_flat else (): values = pc.struct_field(values, field)
-            same = is_flat and [*pc.min_max(values).as_py().values()] == [column.statistics.min, column.statistics.max]
-            need(same and column.statistics.has_min_max, "statistics of a value that no row has")
-    def written_anew(self, stated, group, laid):  # Each page is what its rows make, and nothing more.
+    def written_anew(self, stated, group, laid):  # Statistics and each page are what its rows make, no more.
         paths = [stated.column(i).path_in_schema.split(".") for i in range(stated.num_columns)]
-        for i, (path, (_, pages)) in enumerate(zip(paths, laid)):
+        for i, (path, (stats, pages)) in enumerate(zip(paths, laid)):
             leaf, row, seen, ends = sum(one[0] == path[0] for one in paths[:i]), 0, 0, range(1, len(group) + 1)
+            fresh = written(group.select(path[:1]), leaf, write_statistics=True) if stats else [{}]
+            need(fresh[0] == stats, "statistics of a value that no row has")
             if pages[1:] and LISTS & {*path}:
                 ends = [*accumulate(levels(value, path[1:]) for value in group.column(path[0]).to_pylist())]
             for header, made in pages:
-                seen, sink = seen + header[1], pa.BufferOutputStream()
+                seen += header[1]
                 end = bisect(ends, seen)  # Within a record no page may end: it would have other rows.
                 how = {".".join(path): "DELTA_BINARY_PACKED"} if header[2] == 5 else None
                 rows, row = group.select(path[:1]).slice(row, end - row), end
-                pq.write_table(rows, sink, column_encoding=how, write_statistics=1 in header[5], **PLAIN)
-                d = sink.getvalue().to_pybytes()
-                fresh, at = thrift(d, pq.read_metadata(pa.BufferReader(d)).row_group(0).column(leaf).data_page_offset)
-                same = fresh[5] == header and d[at:at + fresh[3]] == made
-                need(same, "bytes in a page that its values do not need")
+                fresh = written(rows, leaf, column_encoding=how, write_statistics=bool(header[5]))
+                need(fresh[1:] == (header, made), "bytes in a page that its values do not need")
     def index(self, data, keys, at=17, row=0):  # Each hash must be that of a key in its rows.
         need(not data or data[16] == 1, "an index of another version, or bytes behind the pages")
         while at < len(data):

@@ -674,6 +674,41 @@ def test_lists_of_several_pages_are_sound(erased, copied):
     assert verified(copied, erased).problems == []
 
 
+TEXTS = {"key": pa.string(), "value": pa.struct([("name", pa.string()), ("n", pa.int64())])}
+
+
+@pytest.mark.parametrize("schema", [None, TEXTS], ids=["bytes", "texts"])
+@pytest.mark.parametrize("gone", [["alice"], ["0", "1", "2", "9", "17"]], ids=["a name", "numbers"])
+def test_an_ordinary_log_is_sound(tmp_path, schema, gone):
+    """S60: statistics of texts and of nulls are what rows make; that a value of another record, a
+    later one, a partition's number or a version equals a key is no trace.
+    """
+    clock = ManualClock(now_ms=1_700_000_000_000)
+    config = {"delete.retention.ms": 0}
+    log = Log.create(str(tmp_path), 3, config, clock=clock, ids=SeededIds(1), schema=schema)
+    formats = ("delta", "iceberg")
+
+    def put(keys, name):
+        values = [{"name": name, "n": None}, None] if schema else [name, None]
+        log.append([{"key": key, "value": value} for key in keys for value in values[::-1]])
+
+    for _ in range(12):
+        put([*gone, "bob"], gone[0])
+    [log.publish(one) for one in formats]
+    request = log.erase(gone)
+    cleaner = Cleaner(log)
+    for _ in range(7):
+        cleaner.run_once()
+        [log.publish(one) for one in formats]
+        clock.advance(DAY_MS + 1)
+    (done,) = log.erasures()
+    assert done.state == "done", done.reason
+    put(gone, "again")
+    [log.publish(one) for one in formats]
+    found = Verifier(files_under(str(tmp_path)), done.receipt, request.secret).run()
+    assert (found.problems, found.later) == ([], 2 * len(gone))
+
+
 def test_later_records_of_a_key_are_counted(erased, copied):
     """S59: they are not covered, and no problem."""
     Log.open(str(copied)).append([{"key": KEY, "value": "again"}])

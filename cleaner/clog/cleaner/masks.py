@@ -27,14 +27,16 @@ Keeping masks up with what is appended (FORMAT.md §13): a part of the cleaner's
 that have the feature.
 
 The chunks of a partition that have masks are those at its beginning. A step takes new ones, in
-their order, up to `STEP_ROWS`, and so many of each partition that has any:
+their order, up to `STEP_ROWS`, and so many of each partition that has any. Some of them may lie
+below the offset up to which it is covered: one that was made of covered and of new rows, and lost
+the last of them since. All of these are taken together, and the offset never goes back:
 
 M1. Find out which rows they supersede (`masks`). New chunks in the clean part supersede
     nothing, and nothing in it does them: a pass has seen to that. Write bitmaps that are not
     inline.
 M2. Commit the masks of the new chunks, those of older ones that got more bits, and how far the
-    partition is covered, if the chunks are there with the masks that they had. What somebody else
-    changed meanwhile is left for the next round.
+    partition is covered, if the chunks are there with the masks that they had, and the last record
+    of a key still wins. What somebody else changed meanwhile is left for the next round.
 
 Work is in proportion to new records: their keys, the key indexes of older objects, which stay in
 memory, and the keys of blocks in which one of them may be.
@@ -285,21 +287,28 @@ def _planned(manifest: Manifest, ends: Sequence[int], maker: "MaskMaker") -> _St
         if any(c.mask is not None for c in chunks[first:]):
             step.covered[p] = 0
             continue
-        fresh = list(_bounded(chunks[first:], STEP_ROWS - step.rows))
+        covered = _covered_offset(manifest, p)
+        fresh = list(_bounded(chunks[first:], covered, STEP_ROWS - step.rows))
         if fresh:
             step.rows += sum(c.rows for c in fresh)
             step.marks += maker.marks(p, chunks[:first], fresh)
-            step.covered[p] = fresh[-1].next
+            step.covered[p] = max(covered, fresh[-1].next)
     return step
 
 
-def _bounded(chunks: Sequence[Chunk], rows: int) -> Iterator[Chunk]:
-    """Yields as many of the chunks as have so many rows, and at least one."""
+def _covered_offset(manifest: Manifest, partition: int) -> int:
+    return manifest.covered[partition] if manifest.covered else 0
+
+
+def _bounded(chunks: Sequence[Chunk], covered: int, rows: int) -> Iterator[Chunk]:
+    """Yields those of the chunks that begin below ``covered``, whose rows count for all masks
+    below it, and after these as many as have so many rows, at least one.
+    """
     for chunk in chunks:
+        if rows <= 0 and chunk.base >= covered:
+            return
         yield chunk
         rows -= chunk.rows
-        if rows <= 0:
-            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,9 +392,13 @@ def _commit(handle: Handle, planned: Manifest, step: _Step) -> bool:
 
 
 def _as_planned(step: _Step, planned: Manifest, now: Manifest) -> set[int]:
-    """Returns the partitions whose chunks are there with the masks that they had."""
+    """Returns the partitions whose chunks are there with the masks that they had; none where
+    another record of a key wins than did.
+    """
     if now.version == planned.version:
         return set(step.covered)
+    if order_text(now.head.config) != order_text(planned.head.config):
+        return set()
     places: Mapping[int, set[tuple[str, int]]] = {p: set() for p in step.covered}
     for mark in step.marks:
         places[mark.partition].add(mark.place[1])
@@ -393,7 +406,7 @@ def _as_planned(step: _Step, planned: Manifest, now: Manifest) -> set[int]:
         p
         for p, named in places.items()
         if _masks(planned, p, named) == _masks(now, p, named)
-        and (planned.covered[p] if planned.covered else 0) == (now.covered[p] if now.covered else 0)
+        and _covered_offset(planned, p) == _covered_offset(now, p)
     }
 
 

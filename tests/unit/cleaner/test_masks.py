@@ -229,6 +229,65 @@ def test_masks_beyond_a_gap_are_made_anew(log):
     assert log.table().to_arrow().num_rows == 1
 
 
+def test_a_chunk_that_lost_its_last_rows_is_covered_as_far_as_before(log, store, clock):
+    """It was made of covered and of new rows, and ends below the offset up to which masks were: a
+    good log, of which coverage goes back by no step."""
+    put(log, a="1", b="1")
+    keep(log)
+    for i in range(9):
+        put(log, b=str(i))
+    coalesce(Work(log.handle, 0), force=True)
+    log.roll()
+    log.erase(["b"], notify=False)
+    Cleaner(Log.open(store, clock=clock, ids=SeededIds(2))).run_once()
+    log.handle.refresh()
+    manifest = log.handle.manifest()
+    assert [(c.base, c.next, c.mask) for _, c in manifest.chunks()] == [(0, 1, ChunkMask())]
+    assert manifest.covered == (2,)
+    put(log, a="2", c="1")
+    keep(log)
+    assert bits_of(log) == [(0, 0)]
+    assert log.table().get_many(["a", "b", "c"]) == {b"a": b"2", b"c": b"1"}
+    assert verify_log(store).findings == ()
+
+
+def test_a_step_takes_all_that_begins_below_where_masks_end(log, store, monkeypatch):
+    """However many rows these are: each of them supersedes, and masks say so at once (FORMAT.md
+    §13)."""
+    monkeypatch.setattr(masks, "STEP_ROWS", 1)
+    for i in range(4):
+        put(log, a=str(i))
+    log.handle.commit(lambda _tip, _ms: Edit(covered={0: 3}), operation="mask")
+    before = log.version
+    assert keep(log) == 4
+    assert log.version == before + 2
+    first = log.handle.manifest_at(before + 1)
+    assert first.covered == (3,)
+    bits = [c.mask and bool(c.mask.superseded) for _, c in first.chunks()]
+    assert bits == [True, True, False, None]
+    assert bits_of(log) == [(0, 0), (0, 1), (0, 2)]
+    assert verify_log(store).findings == ()
+
+
+def test_masks_planned_before_the_order_changed_are_not_committed(log, store, clock):
+    """FORMAT.md §15: they say that the last record wins, and would hide the one that does."""
+    log.append([{"key": "a", "value": str(9 - t), "timestamp": t} for t in (9, 4, 3)])
+    other = Log.open(store, clock=clock, ids=SeededIds(2))
+    handle = log.handle
+    commit, done = handle.commit, []
+
+    def late(prepare, *, operation):
+        done.append(other.alter({"compaction.strategy": "timestamp"}))
+        return commit(prepare, operation=operation)
+
+    handle.commit = late
+    keep(log)
+    assert len(done) == 1
+    assert log.handle.manifest().covered == ()
+    assert [r["value"] for r in log.table().to_pylist()] == [b"0"]
+    assert verify_log(store).findings == ()
+
+
 def test_a_wrong_mask_is_found(log):
     """`clog verify`: a record that is there and hidden, one that is not and shown."""
     put(log, a="1", b="2")

@@ -1,5 +1,7 @@
 """The way back: a log's records in a topic of a real broker, each once (H-B14 to H-B16)."""
 
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -130,6 +132,59 @@ def test_forgotten_offsets_that_no_tail_tells_are_a_stop(kafka, log, url):
     assert send(url, kafka.url(topic), once=True, from_bound=True).records == 50
 
 
+@pytest.mark.parametrize(
+    ("offset", "key"),
+    [(b"30", "k1"), (b"99999", "x"), (b"x", "x"), (None, "x"), (b"9" * 5000, "x")],
+)
+def test_headers_that_others_wrote_on_tell_nothing(kafka, log, url, offset, key):
+    """H-B15: only a record that the log has at that offset tells how far it was sent."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    log.append(records(0, 20), 0)
+    send(url, kafka.url(topic), once=True)
+    forget(kafka, log, topic)
+    headers = [("clog.log", log.id.encode()), ("clog.offset", offset)]
+    kafka.produce(topic, [{"key": key, "value": "other", "headers": headers}])
+    log.append(records(20, 20), 0)
+    with pytest.raises(NotFoundError, match="its last records do not tell"):
+        send(url, kafka.url(topic), once=True)
+    assert send(url, kafka.url(topic), once=True, from_bound=True).records == 20
+
+
+def test_a_partition_that_the_bound_does_not_know_yet_is_not_sent_twice(
+    kafka, log, url, monkeypatch
+):
+    """H-B15: ended at once behind its second transaction, and forgotten: a stop, too."""
+    monkeypatch.setattr("clog.bridge.sending.RECORDS_MAX", 5)
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    for p in range(2):
+        log.append(records(0, 5), p)
+
+    def end(done):
+        if done.records == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        send(url, kafka.url(topic), once=True, on_progress=end)
+    forget(kafka, log, topic)
+    kafka.produce(topic, [b"other"], partition=1)
+    with pytest.raises(NotFoundError, match="how far partition 1 of"):
+        send(url, kafka.url(topic), once=True)
+
+
+def test_a_log_that_is_older_than_what_was_sent_is_a_stop(kafka, url, tmp_path):
+    """A log that was restored from a copy goes on at offsets that the topic has already."""
+    log = Log.create(url, 1, {"cleanup.policy": "delete", "retention.ms": "unlimited"})
+    topic, copy = kafka.topic(retention_ms=-1), tmp_path / "copy"
+    log.append(records(0, 5))
+    shutil.copytree(url, copy)
+    log.append(records(5, 5))
+    send(url, kafka.url(topic), once=True)
+    shutil.rmtree(url)
+    shutil.copytree(copy, url)
+    with pytest.raises(OffsetOutOfRangeError, match="restored from a copy"):
+        send(url, kafka.url(topic), once=True)
+
+
 def test_a_topic_that_was_made_again_gets_everything(kafka, log, url):
     """Positions are in the topic that they name; the new one has nothing yet."""
     topic = kafka.topic(partitions=2, retention_ms=-1)
@@ -138,6 +193,16 @@ def test_a_topic_that_was_made_again_gets_everything(kafka, log, url):
     kafka.delete(topic)
     kafka.topic(name=topic, partitions=2, retention_ms=-1)
     assert send(url, kafka.url(topic), once=True).records == 10
+
+
+def test_a_record_that_the_topic_finds_too_large_is_told_as_that(kafka, log, url):
+    """Neither the brokers nor another try are what helps."""
+    topic = kafka.topic(partitions=2, retention_ms=-1, max_message_bytes=1000)
+    log.append([{"key": "k", "value": os.urandom(2000)}])
+    with pytest.raises(InvalidInputError, match=r"max\.message\.bytes"):
+        send(url, kafka.url(topic), once=True)
+    kafka.alter(topic, max_message_bytes=100_000)
+    assert send(url, kafka.url(topic), once=True).records == 1
 
 
 def test_what_was_removed_before_it_was_sent_is_a_stop(kafka, log, url):

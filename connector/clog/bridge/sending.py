@@ -55,6 +55,8 @@ POLL_MS: Final = 500
 BOUND_MS: Final = 60_000
 _TAIL: Final = 64
 """Offsets at the end of a partition, of which one is looked for that has a record."""
+_DIGITS: Final = 20
+"""More than an offset has."""
 _WAIT_S: Final = 30.0
 _Header = tuple[str, bytes | None]
 _PRODUCER: Final[Mapping[str, object]] = {"enable.idempotence": True, "linger.ms": 20}
@@ -195,8 +197,10 @@ class _Sender:
             if p in known and known[p].offset >= least:
                 self._at[p] = known[p]
                 continue
-            tail = self._tail(p) or 0
-            if max(tail, least) == least > tail and not from_bound:
+            tail, is_empty = self._tail(p)
+            is_forgotten = p in bound and not known and tail is None and not is_empty
+            tail = tail or 0
+            if (least > tail or is_forgotten) and not from_bound:
                 raise NotFoundError(
                     f"{self._address} has forgotten how far partition {p} of {self._log.url} was"
                     " sent (offsets.retention.minutes after the last time), and its last records"
@@ -211,9 +215,20 @@ class _Sender:
         first time begins at the log start.
         """
         starts = self._log.start_offsets()
+        ends = self._ends_now(max(at.offset for at in self._at.values()))
         now = {p: Position(at.offset, self._log.handle.planned[0]) for p, at in self._at.items()}
         for p, start in starts.items():
             at = self._at[p].offset
+            if at > ends[p]:
+                raise OffsetOutOfRangeError(
+                    f"partition {p} of {self._log.url} was sent to {self._address} up to {at}, but"
+                    f" ends at {ends[p]}: it is older than what was sent, as after it was restored"
+                    " from a copy; send it to a new topic",
+                    partition=p,
+                    offset=at,
+                    start=start,
+                    end=ends[p],
+                )
             if at and at < start and not skip_purged:
                 raise OffsetOutOfRangeError(
                     f"{start - at} offsets of partition {p} of {self._log.url} were removed before"
@@ -369,15 +384,15 @@ class _Sender:
                 found[tp.partition] = Position(tp.offset, int(version))
         return found
 
-    def _tail(self, partition: int) -> int | None:
+    def _tail(self, partition: int) -> tuple[int | None, bool]:
         """Returns the offset of the log behind the last record of a partition of the topic, if that
-        is one of the log's.
+        is one of the log's; and whether the topic never had one there.
         """
         extent = self._cluster.extent(self._topic.topic, [partition])
         end, place = extent.stable[partition], (self._topic.topic, partition)
         first = max(extent.start[partition], end - _TAIL)
         if first >= end:
-            return None
+            return None, extent.high[partition] == 0
         feed, last = Feed(self._cluster, group=f"{self._id}-tail"), None
         try:
             feed.add({place: At(first)})
@@ -389,10 +404,34 @@ class _Sender:
                     raise self._cluster.unavailable(f"the last records of topic {place[0]}")
         finally:
             feed.close()
-        headers = dict(last.headers() or ()) if last is not None else {}
-        if headers.get(LOG_HEADER) != self._log.id.encode():
+        return None if last is None else self._told_by(partition, last), False
+
+    def _told_by(self, partition: int, message: Any) -> int | None:
+        """Returns the offset of the log behind a record of the topic; None where it is not what the
+        log has there: who processes a topic may write its headers on.
+        """
+        headers = dict(message.headers() or ())
+        digits = headers.get(OFFSET_HEADER) or b""
+        is_offset = digits.isdigit() and len(digits) < _DIGITS
+        if headers.get(LOG_HEADER) != self._log.id.encode() or not is_offset:
             return None
-        return int(headers[OFFSET_HEADER]) + 1
+        offset = int(digits)
+        if offset >= self._ends_now(offset)[partition]:
+            return None
+        if offset >= self._log.start_offsets()[partition]:
+            for batch in self._log.read(partition=partition, start=offset, end=offset + 1):
+                for row in batch.select(["key", "value"]).to_pylist():
+                    if (row["key"], row["value"]) != (message.key(), message.value()):
+                        return None
+        return offset + 1
+
+    def _ends_now(self, at_least: int) -> Mapping[int, int]:
+        """Returns the log's end offsets; the newest ones, where those known are not so high."""
+        ends = self._log.end_offsets()
+        if min(ends.values()) <= at_least:
+            self._log.handle.refresh()
+            ends = self._log.end_offsets()
+        return ends
 
     def _ask(self, question: Callable[[], Any], what: str) -> Any:
         """Returns an answer of the producer's or the group's; its failures are told as ours."""
@@ -406,6 +445,12 @@ class _Sender:
             return TransactionFencedError(
                 f"another process sends {self._log.url} to {self._address}: it took over; leave it"
                 " to that one"
+            )
+        if self._cluster.is_too_large(error):
+            return InvalidInputError(
+                f"{self._address} refuses a record of {self._log.url} as too large: {error.str()};"
+                " nothing of the transaction was committed; give the topic a larger"
+                " max.message.bytes"
             )
         return SourceUnavailableError(
             f"{self._address} did not take what was asked ({what}): {error.str()}; nothing of the"

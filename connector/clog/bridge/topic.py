@@ -269,6 +269,11 @@ class Cluster:
         ours = (kinds.PRODUCER_FENCED, kinds.INVALID_PRODUCER_EPOCH)
         return error.code() in (kinds._FENCED, *ours)  # noqa: SLF001 - public there
 
+    def is_too_large(self, error: Any) -> bool:
+        """Tells whether a broker refused a record for its size."""
+        kinds = self._kafka.KafkaError
+        return error.code() in (kinds.MSG_SIZE_TOO_LARGE, kinds.RECORD_LIST_TOO_LARGE)
+
     def unavailable(self, what: str) -> SourceUnavailableError:
         """Returns the error of what was waited for in vain, with what the client said last."""
         return SourceUnavailableError(

@@ -138,9 +138,6 @@ def capture(  # noqa: PLR0913 - one for each option
     clog capture postgres://clog@db/shop s3://bucket/shop --verify
     """
     from clog.bridge import capture as run
-    from clog.bridge.postgres.catalogue import Choice
-    from clog.bridge.postgres.masking import hash_key
-    from clog.bridge.postgres.source import Source
 
     masks = pairs(mask, what="--mask")
     names = reload or []
@@ -154,14 +151,12 @@ def capture(  # noqa: PLR0913 - one for each option
         "storage_options": given.storage,
         "single_writer": given.single_writer,
     }
-    if source.startswith("mysql:"):
-        if events or publication or slot_max_mib or verify or set(names) - {"all"}:
-            raise BadParameter(_OF_POSTGRES)
+    is_mysql = source.startswith("mysql:")
+    if is_mysql and (events or publication or slot_max_mib or verify or set(names) - {"all"}):
+        raise BadParameter(_OF_POSTGRES)
+    _check(source, masks)
+    if is_mysql:
         return _of_mysql((source, url), both, given, listen, is_again=bool(names))
-    with usage_errors():
-        Source(source)
-        if "hash" in Choice(masks=masks).masks.values():
-            hash_key()
     if verify:
         return _verify(source, url, tables or (), exclude or (), given)
     with until_stopped() as should_stop, _told(given, listen, once=once) as on_progress:
@@ -178,6 +173,20 @@ def capture(  # noqa: PLR0913 - one for each option
         )
     given.tell(_as_json(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
+
+
+def _check(source: str, masks: dict[str, str]) -> None:
+    """Refuses an address that is none, and masks."""
+    from clog.bridge.mysql.engine import Server
+    from clog.bridge.postgres.catalogue import HASH, Choice
+    from clog.bridge.postgres.masking import hash_key
+    from clog.bridge.postgres.source import Source
+    from clog.storage.env import SystemIds
+
+    with usage_errors():
+        Server(source, SystemIds()) if source.startswith("mysql:") else Source(source)
+        if HASH in Choice(masks=masks).masks.values():
+            hash_key()
 
 
 class _Both(TypedDict):
@@ -387,16 +396,21 @@ def _pace(done: "Captured") -> str:
     if loading:
         largest = sorted(loading, key=lambda name: -loading[name].expected)[:_SHOWN]
         parts = [
-            f"{name} {count(loading[name].loaded)} of about {count(loading[name].expected)} rows"
+            f"{name} {count(loading[name].loaded)}{_of_about(loading[name].expected)} rows"
             for name in largest
         ]
         if more := len(loading) - len(parts):
             parts.append(f"and {counted(more, 'more table')}")
         return f"loading {', '.join(parts)}"
+    slot = f"; the slot keeps {size(done.slot_bytes)}" if done.slot_bytes else ""
     return (
         f"{counted(done.transactions, 'transaction')} taken; {size(done.lag_bytes)} and"
-        f" {duration(done.lag_ms)} behind; the slot keeps {size(done.slot_bytes)}"
+        f" {duration(done.lag_ms)} behind{slot}"
     )
+
+
+def _of_about(expected: int) -> str:
+    return f" of about {count(expected)}" if expected else ""
 
 
 def _say(done: "Captured") -> None:

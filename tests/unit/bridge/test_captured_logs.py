@@ -199,6 +199,16 @@ def test_what_a_crash_left_ahead_is_skipped(disk):
     assert [rows_of(one, at=cut) for one in again] == [{1: "y"}, {1: "y"}]
 
 
+def test_who_was_taken_over_finds_it_out_in_the_home(disk):
+    """Before it takes up one more log, and so stops the capture that runs now."""
+    home = disk.home()
+    home.check()
+    newer = disk.home()
+    with pytest.raises(TransactionFencedError):
+        home.check()
+    newer.check()
+
+
 def test_another_database_is_refused_before_it_takes_the_id_up(disk):
     """Whoever captures the one that these logs have goes on."""
     home, a = disk.home(), disk.table("a")

@@ -1,7 +1,9 @@
-"""What `clog capture --listen` tells of a capture."""
+"""What `clog capture` tells of a capture, over HTTP and in lines, and what it refuses."""
+
+import pytest
 
 from clog.bridge import Captured, CapturedTable
-from clog.cli.capture import Watched
+from clog.cli.capture import Watched, _pace
 
 
 class Clock:
@@ -52,3 +54,36 @@ def test_it_is_ready_with_a_cut_and_well_while_something_moves():
     clock.now = 901_000
     assert "901 s" in watched.ailments()[0]
     assert watched.neglects() == watched.ailments()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--verify"],
+        ["--events"],
+        ["--publication", "p"],
+        ["--slot-max-mib", "9"],
+        ["--reload", "shop.a"],
+    ],
+)
+def test_what_is_of_postgresql_alone_is_refused_for_mysql(cli, tmp_path, more):
+    """In words, before anything is asked or written."""
+    refused = cli("capture", "mysql://clog@db/shop", tmp_path / "shop", *more, code=2)
+    assert "of PostgreSQL alone" in " ".join(refused.stderr.replace("│", " ").split())
+    assert not (tmp_path / "shop").exists()
+
+
+def test_what_a_source_does_not_know_is_not_told():
+    """MySQL has no slot, and does not say how many rows a table has."""
+    table = CapturedTable("s3://b/shop.t", 3, loaded=10, is_loading=True)
+    assert _pace(Captured("s3://b", {"shop.t": table}, None)) == "loading shop.t 10 rows"
+    assert "slot" not in _pace(Captured("s3://b", {}, "000001:4"))
+    assert "the slot keeps 4.0 KiB" in _pace(Captured("s3://b", {}, "0/1", slot_bytes=4096))
+
+
+def test_a_password_in_an_address_of_mysql_is_not_shown(cli, tmp_path):
+    """Wherever it stands."""
+    for source in ("mysql://clog:hunter2@db/shop", "mysql://clog@db:hunter2/shop"):
+        refused = cli("capture", source, tmp_path / "shop", code=2)
+        assert "MYSQL_PWD" in refused.stderr
+        assert "hunter2" not in refused.stderr + refused.stdout

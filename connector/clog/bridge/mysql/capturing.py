@@ -192,6 +192,7 @@ class _Run:
         self._readers: dict[str, _Reader] = {}
         self._waiting: dict[str, list[tuple[Mapping[str, Any], bool, int]]] = {}
         self._loaded: dict[str, list[Fingerprints]] = {}
+        self._counts: dict[str, int] = {}
         self._shapes: dict[str, Any] = {}
         self._is_loading = self._is_open = self._is_written = False
         self._began = self._position = self._reached = 0
@@ -391,6 +392,7 @@ class _Run:
         times_us = np.fromiter((time for _, _, time in rows), np.int64, count)
         if self._is_loading:
             keys = one.take_rows(batch, int(times_us[-1]))
+            self._counts[what] = self._counts.get(what, 0) + count
             if what in self._loaded:
                 self._loaded[what].append(fingerprints_of(key_bytes(keys), seed=SEED))
             return
@@ -538,6 +540,7 @@ class _Run:
                 " the database into a new URL, or leave the table out (--exclude)"
             )
         url = f"{self._url}/{table.folder}"
+        self._home.check()
         one = TableLog(table, TablePlan(what, schema, ()), url, self._origin, self._settings)
         one.begin()
         one.evolve()
@@ -556,7 +559,7 @@ class _Run:
             url=self._home.log.url,
             tables={
                 what: CapturedTable(
-                    *(one.log.url, one.handle.tip.version),
+                    *(one.log.url, one.handle.tip.version, self._counts.get(what, 0)),
                     is_loading=self._is_loading,
                     rows=one.rows,
                 )

@@ -48,6 +48,13 @@ _AWAY: Final = (
     "reset",
 )
 _PURGED: Final = ("no longer available on the server", "purged", "Could not find first log")
+_NO_ADDRESS: Final = (
+    "this is not the address of a database (its text is not shown, as it may hold a password); give"
+    " mysql://USER@HOST:PORT/DATABASE?ssl-mode=…, and the password in MYSQL_PWD"
+)
+_SSL_MODES: Final = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
+_JAVA_MIN: Final = 17
+_JAVA: Final = f"Java {_JAVA_MIN} or newer, which JAVA_HOME may name"
 RELOAD: Final = "--reload all loads all tables anew, into the same logs"
 
 
@@ -82,7 +89,13 @@ def start_java() -> None:
     if jpype.isJVMStarted():
         return
     silent = Path(__file__).with_name("log4j2.properties")
-    ensure_jvm_started(["-Xmx512m", "-Xrs", f"-Dlog4j2.configurationFile={silent}"])
+    try:
+        ensure_jvm_started(["-Xmx512m", "-Xrs", f"-Dlog4j2.configurationFile={silent}"])
+    except (OSError, ValueError) as e:  # None is there, or not one for this processor.
+        why = "; ".join(str(e).splitlines()[:1])
+        raise InvalidInputError(f"MySQL needs {_JAVA}: {why}") from e
+    if (found := jpype.getJVMVersion()[0]) < _JAVA_MIN:
+        raise InvalidInputError(f"MySQL needs {_JAVA}, and Java {found} was found")
     jpype.JClass("java.util.logging.LogManager").getLogManager().reset()
 
 
@@ -131,23 +144,25 @@ class Server:
     """
 
     def __init__(self, dsn: str, ids: Ids) -> None:
-        parts = urlsplit(dsn)
+        try:
+            parts = urlsplit(dsn)
+            user, host, port = parts.username, parts.hostname, parts.port or 3306
+        except ValueError:  # Its text has parts of the address.
+            raise InvalidInputError(_NO_ADDRESS) from None
         options = dict(parse_qsl(parts.query))
         self.database = unquote(parts.path.removeprefix("/"))
         if (
-            not (dsn.startswith(SCHEME) and parts.username and parts.hostname and self.database)
+            not (dsn.startswith(SCHEME) and user and host and self.database)
             or (options.keys() - {"ssl-mode"})
-            or "/" in self.database
+            or {"/", "?"} & set(self.database)
             or parts.password is not None
         ):
-            raise InvalidInputError(
-                "this is not the address of a database (its text is not shown, as it may hold a"
-                " password); give mysql://USER@HOST:PORT/DATABASE?ssl-mode=…, and the password in"
-                " MYSQL_PWD"
-            )
-        self._host, self._port = parts.hostname, parts.port or 3306
-        self._user = unquote(parts.username)
+            raise InvalidInputError(_NO_ADDRESS)
+        self._host, self._port = host, port
+        self._user = unquote(user)
         self._ssl = options.get("ssl-mode", "preferred").lower()
+        if self._ssl not in _SSL_MODES:
+            raise InvalidInputError(f"ssl-mode is one of {', '.join(_SSL_MODES)}")
         self.address = f"mysql://{self._host}:{self._port}/{self.database}"
         _check_library()
         self._events: queue.Queue[list[Event]] = queue.Queue(1)
@@ -167,10 +182,10 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
-        if self._engine is not None and self._thread is not None and self._thread.is_alive():
-            self._engine.close()
-            self._thread.join()
-        self._folder.cleanup()
+        with self._folder:
+            if self._engine is not None and self._thread is not None and self._thread.is_alive():
+                self._engine.close()
+                self._thread.join()
 
     @property
     def _password(self) -> str:
@@ -197,10 +212,12 @@ class Server:
             ) as connection:
                 return [_rows(connection, one) for one in statements]
         except jpype.JException as e:
-            raise self._error(_root(e)) from e
+            raise self._error(_root(e)) from None  # Its text is not shown as it is.
 
     def _error(self, why: str) -> SourceError | SourceUnavailableError:
-        """Returns what to raise, by the words of who failed."""
+        """Returns what to raise, by the words of who failed, but for the password."""
+        if self._password:
+            why = why.replace(self._password, "***")
         if any(word in why for word in _AWAY):
             return SourceUnavailableError(f"{self.address} does not answer: {why}")
         if any(word in why for word in _PURGED):

@@ -438,6 +438,9 @@ class _Run:
                     " the new table into that log"
                 )
 
+        if before:
+            home.check()
+
         def opened(table: SourceTable, plan: TablePlan) -> TableLog:
             known = before.get(table.oid)
             if known is not None and known.take_on(table, plan):

@@ -45,6 +45,7 @@ from clog.storage.errors import (
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
 from clog.storage.numpy_arrays import to_arrow
 from clog.storage.store.contract import together
+from clog.storage.transactions.ids import state_of, taken_by_another
 from clog.storage.transactions.transaction import TIMEOUT_MS_MAX, Transaction
 from clog.storage.types.columns import arrow_schema
 
@@ -516,6 +517,17 @@ class Home:
         if is_new:
             self.mark_loading([])
         self.read()
+
+    def check(self) -> None:
+        """Raises if another capture has taken the id up, before that is done to one more log, which
+        would stop that capture, too; one GET.
+        """
+        handle = self.log.handle
+        with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
+            t.abort()
+        state = state_of(handle.writer_pages, handle.refresh().head, ID)
+        if state is None or state.epoch != t.epoch:
+            raise taken_by_another(handle, ID, t.epoch)
 
     def keep(self, tables: Sequence[SourceTable], **about: object) -> None:
         """Keeps what tables are like, and how they are captured; one commit, where it is new."""

@@ -430,7 +430,8 @@ class Cleaner:
         return Room()
 
     def _watch(self, log_round: LogRound) -> None:
-        manifest = log_round.log.handle.manifest()
-        now_ms = log_round.clock.now_ms()
-        config, beside = log_round.config(manifest), (log_round.lags_ms, log_round.readers())
+        handle, now_ms = log_round.log.handle, log_round.clock.now_ms()
+        manifest = handle.manifest()
+        config, readers = log_round.config(manifest), log_round.readers()
+        beside = log_round.lags_ms, readers, handle.committers(), log_round.waits
         self.monitor.saw(log_round.log.url, manifest, config, beside, now_ms=now_ms)

@@ -100,6 +100,7 @@ from clog.cleaner.threads import CleanerThreads, MeteredStore, NotedStore, Stopp
 from clog.storage import Log, Reader
 from clog.storage.commit.committer import keep_reserve
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.proposals import Waits
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig, fitting_defaults, with_defaults
 from clog.storage.env import Clock, dataclass
 from clog.storage.errors import (
@@ -231,7 +232,8 @@ class LogRound:
     def _duties(self) -> tuple[Sequence[Duty], Sequence[Duty]]:
         """Returns what a round does before its passes (R1, R2), and after them (R4, R5)."""
         # Chunks become one within a segment only, and small ones few enough to merge once more.
-        merges, proposals = Duty("merge", due_merges, merge_segments), ProposalSweep()
+        merges = Duty("merge", due_merges, merge_segments)
+        proposals = self._proposals = ProposalSweep()
         before = (
             Duty("finish", lambda work: work.head.unended, self._finish_transactions, asked=True),
             Duty(
@@ -376,6 +378,15 @@ class LogRound:
     def lags_ms(self) -> Mapping[str, int]:
         """By format, for how long a published view has not shown what the log has."""
         return {} if self._publishing is None else dict(self._publishing.lags_ms)
+
+    @property
+    def waits(self) -> Waits:
+        """How long appends wait that others may commit, as of the last sweep of proposals; nobody
+        does where there is nothing to sweep since.
+        """
+        proposals, work = self._proposals, self._work(self.clock.now_ms())
+        is_over = self._is_time("proposals", _PROPOSALS_MS) and not proposals.is_due(work)
+        return Waits() if is_over else proposals.waits
 
     def candidates(self, *, force: bool) -> list[Candidate]:
         """Returns what may be cleaned now; without ``force`` not what failed lately."""

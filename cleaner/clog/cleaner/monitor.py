@@ -10,6 +10,7 @@ from dataclasses import asdict, field, replace
 
 from clog.cleaner.passes.run_pass import PassProgress
 from clog.cleaner.selection import Candidate, PassResult, overdue_ms
+from clog.storage.commit.proposals import Waits
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock, Shared, dataclass
 from clog.storage.format.manifest import Manifest
@@ -36,6 +37,7 @@ class LogState:
     the log is not ``opened``. ``lags_ms``: by format, how far a published view is behind;
     ``kept``: what is kept for it, and ``stuck`` the formats for which that does not move on.
     ``cut_bytes``: what is kept for named cuts.
+    ``committers``, ``waits``: how many commit, and how long they wait for each other.
     ``readers``: the named readers, where they are watched. ``undecided`` transactions hold readers
     back, the first of them since ``undecided_since_ms``.
     """
@@ -54,6 +56,8 @@ class LogState:
     stuck: Sequence[str] = ()
     cut_bytes: int = 0
     readers: Sequence[Reader] = ()
+    committers: int = 0
+    waits: Waits = Waits()
 
 
 _UNOPENED = LogState(opened=False)
@@ -127,11 +131,11 @@ class Monitor(Shared):
         url: str,
         manifest: Manifest,
         config: LogConfig,
-        beside: tuple[Mapping[str, int], Sequence[Reader]] = ({}, ()),
+        beside: tuple[Mapping[str, int], Sequence[Reader], int, Waits] = ({}, (), 0, Waits()),
         *,
         now_ms: int,
     ) -> None:
-        """Notes the state of a log; ``beside``: its `LogState.lags_ms` and `LogState.readers`."""
+        """Notes the state of a log; ``beside``: its lags, readers, committers and waits."""
         compacted = range(manifest.head.log.partitions if config.compact else 0)
         partitions = [_state(manifest, p, config, now_ms) for p in compacted]
         delay_ms = config.file_delete_delay_ms
@@ -149,6 +153,8 @@ class Monitor(Shared):
                 stuck=[name for name, view in kept.items() if view.is_stuck(delay_ms)],
                 cut_bytes=sum(r.size_bytes for r in held if r.version > (oldest or 0)),
                 readers=beside[1],
+                committers=beside[2],
+                waits=beside[3],
                 undecided=len(began),
                 undecided_since_ms=min(began, default=None),
             )

@@ -59,7 +59,7 @@ def describe(url: str = URL, *, partition: int | None = PARTITION, given: Given)
     from clog.storage.config.log_config import LogConfig
 
     log = given.open(url)
-    found = log.describe()
+    found = log.describe(waits=True)
     wanted = _partitions(log, partition)
     details = [d for d in found["partition_details"] if d["partition"] in wanted]
     now_ms = log.handle.clock.now_ms()
@@ -464,6 +464,7 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
         "objects": f"{count(log['objects'])}, {size(log['object_bytes'])} stored",
         "replaced, not yet deleted": size(log["released_bytes"]),
         "recent committers": count(log["committers"]),
+        **({"waiting to commit": _waits(log["waits"])} if log["waits"] else {}),
         "writers": count(log["writers"]),
         **({"waited for": ", ".join(holds)} if holds else {}),
         **({"offsets": "taken from what it mirrors"} if log["takes_offsets"] else {}),
@@ -475,6 +476,17 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
         "newest snapshot": "none" if snapshot is None else f"version {snapshot}",
         "last commit": f"{duration(age_ms)} ago",
     }
+
+
+def _waits(waits: Mapping[str, int]) -> str:
+    """Returns how long appends wait that others may commit."""
+    waiting = count(waits["waiting"])
+    if waits["waiting"]:
+        waiting += f", the first for {duration(waits['oldest_ms'])}"
+    if not waits["answered"]:
+        return waiting
+    half, longest = duration(waits["median_ms"]), duration(waits["longest_ms"])
+    return f"{waiting}; half of the last {count(waits['answered'])} waited {half}, one {longest}"
 
 
 def copied(

@@ -417,7 +417,7 @@ class ShownLogs:
         from clog.storage.config.definitions import config_text
         from clog.storage.diagnostics.describe import describe
 
-        found: dict[str, Any] = dict(describe(log.handle))
+        found: dict[str, Any] = dict(describe(log.handle, waits=True))
         with self._locks.setdefault(log.handle.standing.log_id, threading.Lock()):
             commits = self._newest(log)
             spans = [span._asdict() for span in self._spans[log.handle.standing.log_id].values()]

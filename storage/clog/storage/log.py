@@ -870,8 +870,12 @@ class Log:
 
         return history(self._handle, self._handle.refresh(), start)
 
-    def describe(self) -> "LogDescription":
+    def describe(self, *, waits: bool = False) -> "LogDescription":
         """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON.
+
+        Args:
+            waits: tell, too, how long appends wait that others may commit; one LIST, or two, in a
+                log with the feature ``proposals``.
 
         >>> log = Log.create("memory://help-of-describe", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -881,7 +885,7 @@ class Log:
         self._handle.standing.check()  # All may be known from before, for a log that is gone.
         from clog.storage.diagnostics.describe import describe
 
-        return describe(self._handle)
+        return describe(self._handle, waits=waits)
 
     def _holders(self) -> "Holders":
         from clog.storage.transactions.transaction import Holders

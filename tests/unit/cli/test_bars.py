@@ -71,6 +71,7 @@ def log(**changes):
         "released_bytes": 0,
         "writers": 1,
         "committers": 1,
+        "waits": None,
         "takes_offsets": False,
         "partition_details": [detail()],
     } | changes

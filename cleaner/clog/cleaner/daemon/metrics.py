@@ -348,6 +348,26 @@ _METRICS: Sequence[_Row] = (
         *("cut_kept_bytes", "objects that are kept for named cuts, past their time"),
         lambda state: state.cut_bytes,
     ),
+    _of_opened(
+        *("committers_count", "who committed in the 10 s before the newest commit"),
+        lambda state: state.committers,
+    ),
+    _of_opened(
+        *("waiting_proposals_count", "appends that wait for whoever commits next"),
+        lambda state: state.waits.waiting,
+    ),
+    _of_opened(
+        *("waiting_proposals_seconds", "for how long the first of these"),
+        lambda state: state.waits.oldest_ms / 1000,
+    ),
+    _of_opened(
+        *("proposal_wait_seconds", "so long half of the proposals waited that were answered"),
+        lambda state: state.waits.median_ms / 1000,
+    ),
+    _of_opened(
+        *("max_proposal_wait_seconds", "so long the last of them"),
+        lambda state: state.waits.longest_ms / 1000,
+    ),
     _Row("time_since_last_run_seconds", "since a round began or ended", _since_run),
     _Row("passes_running", "passes under way", lambda s: len(s.cleaner.monitor.activities())),
     _Row("healthy", "1 when /healthz says so", lambda seen: int(not ailments(seen.cleaner))),

@@ -68,6 +68,7 @@ from clog.storage.commit.committer import (
     store_now_ms,
 )
 from clog.storage.commit.handle import Handle
+from clog.storage.commit.proposals import Waits, waits_of
 from clog.storage.commit.tip import first_open_version, try_read
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock, dataclass
@@ -459,9 +460,13 @@ def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[S
 class ProposalSweep:
     """Deletes proposals that nobody will take along (FORMAT.md §21). Remembers after which answers
     none was left, so that a log in which nobody proposes costs nothing.
+
+    Attributes:
+        waits: how long authors waited, as the last LIST told.
     """
 
     def __init__(self) -> None:
+        self.waits = Waits()
         self._left_none: Combined | None = None
 
     def is_due(self, work: Work) -> bool:
@@ -477,6 +482,7 @@ class ProposalSweep:
         if combined is None:
             return Swept((), 0)
         listed = [f for f in store.list(documents.PROPOSALS) if documents.proposal_of(f.path)]
+        self.waits = waits_of(listed, combined, now_ms=work.now_ms)
         over = [f for f in listed if _is_over(f, combined, work.now_ms - PROPOSAL_MS)]
         _delete(store, [found.path for found in over])
         self._left_none = combined if len(over) == len(listed) else None

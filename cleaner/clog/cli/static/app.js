@@ -158,6 +158,12 @@ async function choose(number, url) {
   if (!$("cost").hidden && chosen === drawn) await showCost();
 }
 
+function waiting(waits) {
+  const first = waits.waiting ? ", the first for " + ago(waits.oldest_ms) : "";
+  const half = waits.answered ? "; half of the last " + count(waits.answered) + " waited " + ago(waits.median_ms) : "";
+  return count(waits.waiting) + first + half;
+}
+
 async function showLog(logs) {
   const number = chosen;
   const line = logs.find((each) => each.number === number);
@@ -183,6 +189,8 @@ async function showLog(logs) {
     version: log.version + ", readable from " + log.oldest_readable_version,
     records: count(sum("records")), tombstones: count(sum("tombstones")), "dead rows": count(sum("dead_rows")),
     objects: count(log.objects) + ", " + size(log.object_bytes), "to be deleted": size(log.released_bytes),
+    committers: count(log.committers),
+    ...(log.waits ? {"waiting to commit": waiting(log.waits)} : {}),
     writers: count(log.writers), "last commit": ago(log.now_ms - log.committed_ms) + " ago",
   };
   for (const s of log.sources) {

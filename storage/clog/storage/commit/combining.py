@@ -52,15 +52,18 @@ from clog.storage.commit.committer import (
 )
 from clog.storage.commit.proposals import (
     APPEND,
+    ELIGIBLE_MS,
     TURN,
     AppendRequest,
     Proposal,
     Proposed,
+    Waits,
     encode_proposal,
     is_small,
     joined,
     paths_of,
     read_proposal,
+    waits_of,
 )
 from clog.storage.commit.tip import Tip, try_read
 from clog.storage.env import Clock, Ids, dataclass, register
@@ -83,8 +86,6 @@ from clog.storage.store.contract import (
     ahead,
 )
 
-ELIGIBLE_MS = 60_000
-"""So long after it was posted a proposal is taken along at most: none wakes days later."""
 CLOCKS_MS = 900_000
 """So far may clocks differ (COMMIT.md, K2)."""
 ANSWERS_MAX = 1000
@@ -376,6 +377,12 @@ class Combiner:
     def is_crowded(self, tip: Commit) -> bool:
         """Tells whether writers combine at this moment."""
         return is_crowded(tip, self._time_ms(tip))
+
+    def waits(self) -> Waits:
+        """Returns how long those wait who proposed something near the tip; one LIST, or two."""
+        tip = self._tip.commit
+        files = self._files(tip, looks=False, whole=True) or ()
+        return waits_of(files, tip.head.combined, now_ms=self._clock.now_ms())
 
     def end(self, keys: Collection[tuple[str, str]]) -> None:
         """Withdraws what is pending of writers, given as kind and id, as far as a LIST shows any,

@@ -44,7 +44,7 @@ from clog.storage.commit.committer import (
     Prepare,
     committers_of,
 )
-from clog.storage.commit.proposals import APPEND, Proposed, joined, paths_of
+from clog.storage.commit.proposals import APPEND, Proposed, Waits, joined, paths_of
 from clog.storage.commit.tip import Tip, check_open, standing_log
 from clog.storage.commit.versions import (
     expiring,
@@ -207,6 +207,15 @@ class Handle(Shared):
         """Returns how many committed in the 10 s before the newest commit, as far as is known."""
         with self._lock:
             return committers_of(self.tip, self._tip.recent.known)
+
+    def waits(self) -> Waits | None:
+        """Returns how long appends wait that others may commit; None in a log where none do, and
+        for who may not list. One LIST, or two.
+        """
+        with self._lock, suppress(StoreRefusedError):
+            if PROPOSALS in self.tip.head.log.features:
+                return self._committing[1].waits()
+        return None
 
     def with_pages(self, tip: Commit, read: Callable[[Commit], _T]) -> _T:
         """Returns what is read of a tip and its pages of older writers; of a newer version, where a

@@ -24,6 +24,7 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.env import dataclass
 from clog.storage.errors import CommitConflictError, InvalidInputError
 from clog.storage.format import documents
+from clog.storage.format.answers import Combined
 from clog.storage.format.chunks import Append, Chunk
 from clog.storage.format.columns import rolls_for
 from clog.storage.format.commits import Commit, Edit, Head
@@ -59,7 +60,7 @@ from clog.storage.format.transactions import (
 )
 from clog.storage.format.writers import WriterPages, find_writer
 from clog.storage.objects.writer import DataObject
-from clog.storage.store.contract import Store
+from clog.storage.store.contract import Store, StoredObject
 
 BEFORE_THE_FIRST = -1
 """The sequence of a stream that is known, but has no records in the log yet."""
@@ -194,6 +195,8 @@ _NAMES_BYTES_MAX = 512
 TURN = "turn"
 """The kind of a proposal that asks for a version to itself."""
 APPEND = "append"
+ELIGIBLE_MS = 60_000
+"""So long after it was posted a proposal is taken along at most: none wakes days later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +258,50 @@ def read_proposal(store: Store, path: str, partitions: int) -> Proposal:
         if found.path != path:
             raise ValueError("it is another's")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long authors wait for an answer, as names of proposals and the newest head tell.
+
+    Attributes:
+        waiting: operations that are not answered, and were posted anew within the last minute.
+        oldest_ms: for how long the first of them has waited; 0 where none does.
+        answered: operations with an answer that is remembered, and a proposal that is still there.
+        median_ms, longest_ms: how long these had waited for it.
+    """
+
+    waiting: int = 0
+    oldest_ms: int = 0
+    answered: int = 0
+    median_ms: int = 0
+    longest_ms: int = 0
+
+
+def waits_of(files: Iterable[StoredObject], combined: Combined | None, *, now_ms: int) -> Waits:
+    """Returns how long those wait whose proposals these files are; whose store and committers have
+    other clocks appear to wait so much longer, or shorter.
+    """
+    answers = {} if combined is None else {a.author: a for a in combined.authors}
+    posted: dict[tuple[str, int], list[int]] = {}
+    for found in files:
+        if (parts := documents.proposal_of(found.path)) is not None:
+            posted.setdefault((parts[1], parts[2]), []).append(found.modified_ms)
+    waiting: list[int] = []
+    waited: list[int] = []
+    for (author, number), times in posted.items():
+        answer = answers.get(author)
+        if answer is not None and answer.number == number:
+            waited.append(max(0, answer.time_ms - min(times)))
+        elif (answer is None or answer.number < number) and now_ms - max(times) <= ELIGIBLE_MS:
+            waiting.append(max(0, now_ms - min(times)))
+    return Waits(
+        waiting=len(waiting),
+        oldest_ms=max(waiting, default=0),
+        answered=len(waited),
+        median_ms=sorted(waited)[len(waited) // 2] if waited else 0,
+        longest_ms=max(waited, default=0),
+    )
 
 
 @dataclass(frozen=True, slots=True)

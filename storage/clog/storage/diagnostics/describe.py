@@ -8,6 +8,7 @@ commit, then each edit in turn.
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TypedDict
 
 from clog.storage.commit.handle import Handle
@@ -208,6 +209,8 @@ class LogDescription(TypedDict):
         released_bytes: size of the files that the version no longer needs, and the cleaner deletes.
         committers: how many handles committed in the 10 s before the newest commit, or had others
             commit what they proposed.
+        waits: how long appends wait that others may commit: the fields of `Waits`; None where that
+            was not asked, none may, or the folder may not be listed.
         writers: number of producers, streams and transactional writers that are remembered.
         holds: by reader for which the cleaner waits, until when; empty in a log that allows none.
         takes_offsets: whether records come with their offsets, as those of a mirror do: nothing
@@ -240,6 +243,7 @@ class LogDescription(TypedDict):
     object_bytes: int
     released_bytes: int
     committers: int
+    waits: dict[str, int] | None
     writers: int
     holds: dict[str, int]
     takes_offsets: bool
@@ -280,10 +284,10 @@ def earliest_horizon_ms(segment: Segment) -> int | None:
     return min(horizons, default=None)
 
 
-def describe(handle: Handle) -> LogDescription:
+def describe(handle: Handle, *, waits: bool = False) -> LogDescription:
     """Returns the log at its newest version, in values that JSON has; beside the requests for its
     manifest those of `count_writers` and `read_holds`, and a GET for each document of positions in
-    what is no log.
+    what is no log. ``waits``: with those of `Handle.waits`.
     """
     tip = handle.refresh()
     manifest, now_ms = handle.manifest(), handle.clock.now_ms()
@@ -311,6 +315,7 @@ def describe(handle: Handle) -> LogDescription:
         "object_bytes": sum(objects.values()),
         "released_bytes": sum({r.path: r.size_bytes for r in manifest.released}.values()),
         "committers": handle.committers(),
+        "waits": _waits(handle) if waits else None,
         "writers": handle.with_pages(tip, lambda at: count_writers(handle.writer_pages, at.head)),
         "holds": {h.name: h.until_ms for h in holds.holds},
         "takes_offsets": head.takes_offsets,
@@ -352,6 +357,11 @@ def describe(handle: Handle) -> LogDescription:
             for p in range(head.log.partitions)
         ],
     }
+
+
+def _waits(handle: Handle) -> dict[str, int] | None:
+    found = handle.waits()
+    return None if found is None else asdict(found)
 
 
 def _sources(store: Store, head: Head) -> dict[str, dict[str, dict[str, int]]]:

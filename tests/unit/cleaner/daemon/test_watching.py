@@ -30,6 +30,7 @@ from clog.cleaner.daemon.metrics import (
 )
 from clog.cleaner.log_round import CleanerSettings
 from clog.storage import CorruptionError, InvalidInputError, StoreUnavailableError
+from clog.storage.commit.proposals import Proposal, encode_proposal
 from clog.storage.cuts import drop_cut, name_cut
 from clog.storage.publications.delta import DeltaView
 from clog.storage.store.contract import WrappingStore
@@ -364,6 +365,28 @@ def test_what_named_cuts_keep_is_told(make_log, put, clock):
     drop_cut(log.handle, "month-end")
     cleaner.run_once(force=True)
     assert values(cleaner)["clog_cleaner_cut_kept_bytes",] == 0
+
+
+def test_who_waits_beside_many_writers_is_told(make_log, open_log, put):
+    """Who committed of late, what waits and how long it takes, as of the last sweep of proposals;
+    a log that lacks them has zeroes.
+    """
+    log = make_log()
+    cleaner = Cleaner(log)
+    log.upgrade(["proposals"])
+    late = open_log()
+    put(log, "a=1")
+    put(late, "a=2")
+    waiting = Proposal(
+        author="f" * 16, number=1, stamp=log.version, since=log.version, until_ms=1 << 40
+    )
+    log.handle.store.create(waiting.path, encode_proposal(waiting))
+    cleaner.run_once()
+    found = {name[0].removeprefix("clog_cleaner_"): n for name, n in values(cleaner).items()}
+    assert found["committers_count"] == 2
+    assert found["waiting_proposals_count"] == 1
+    assert found["waiting_proposals_seconds"] == found["max_proposal_wait_seconds"] == 0
+    assert found["proposal_wait_seconds"] == 0
 
 
 def missing_package(_view):

@@ -27,12 +27,12 @@ from clog.storage.commit.combining import (
     first_after,
     is_crowded,
 )
-from clog.storage.commit.proposals import Proposal, encode_proposal
+from clog.storage.commit.proposals import Proposal, Waits, encode_proposal, waits_of
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.answers import Answer, Answered, Combined
 from clog.storage.format.commits import Edit, head_to_json
-from clog.storage.store.contract import StoreRefusedError, WrappingStore
+from clog.storage.store.contract import StoredObject, StoreRefusedError, WrappingStore
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 from clog_testing.delaying import Sleeper
@@ -1107,6 +1107,63 @@ def test_what_is_answered_is_swept_within_a_round(crowd):
     for _ in range(3):
         cleaner.run_once()
     assert counting.counts["list"] == 0
+
+
+def test_how_long_appends_wait_is_told_where_it_is_asked(crowd):
+    """`Log.describe`: what waits and what was answered, by two LISTs at most; none where nobody
+    asks, or nobody proposes.
+    """
+    left_waiting(crowd)
+    counting = CountingStore(crowd.store)
+    log = crowd.author(counting)
+    assert log.describe()["waits"] is None
+    assert counting.counts["list"] == 0
+    waits = log.describe(waits=True)["waits"]
+    assert (waits["waiting"], waits["answered"]) == (1, 0)
+    assert counting.counts["list"] <= 2
+    combining(crowd)
+    waits = log.describe(waits=True)["waits"]
+    assert (waits["waiting"], waits["answered"]) == (0, 2)
+    plain = Log.create("memory://no-proposals-here")
+    assert plain.describe(waits=True)["waits"] is None
+
+
+def test_who_may_not_list_is_not_told_how_long_appends_wait(crowd):
+    """All else is."""
+
+    class Unlisted(WrappingStore):
+        def list(self, prefix):
+            raise StoreRefusedError(f"may not list {prefix}")
+
+    log = crowd.author(Unlisted(crowd.store))
+    assert log.describe(waits=True) == crowd.author().describe()
+
+
+def test_waits_are_those_of_the_first_name_of_each_operation():
+    """What is posted anew waits since it was posted first; what nobody has posted anew for a minute
+    does not wait, nor what was answered before, or is forgotten.
+    """
+    a, b, c, d, e = (letter * 16 for letter in "abcde")
+
+    def posted(author, number, attempt, at_ms):
+        path = documents.proposal_path(3, author, number, attempt)
+        return StoredObject(path, 1, at_ms)
+
+    files = [
+        *(posted(a, 2, 0, 100_000), posted(a, 2, 1, 130_000), posted(a, 1, 0, 1_000)),
+        *(posted(b, 7, 0, 139_000), posted(c, 1, 0, 20_000), posted(d, 4, 0, 139_500)),
+        posted(e, 3, 0, 138_000),
+        StoredObject(f"{documents.PROPOSALS}another", 1, 0),
+    ]
+    answers = (
+        Answer(a, 1, 2, is_applied=True, time_ms=90_000),
+        Answer(d, 4, 5, is_applied=True, time_ms=140_000),
+        Answer(e, 3, 5, is_applied=False, time_ms=140_000),
+    )
+    found = waits_of(files, Combined(0, answers), now_ms=140_000)
+    assert (found.waiting, found.oldest_ms) == (2, 40_000)
+    assert (found.answered, found.median_ms, found.longest_ms) == (3, 2_000, 89_000)
+    assert waits_of([], None, now_ms=0) == Waits()
 
 
 def test_who_cannot_propose_is_let_in(crowd):

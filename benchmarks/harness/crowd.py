@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 from clog.cleaner import Cleaner
@@ -27,7 +28,8 @@ SLOW_MS = 1000.0
 @dataclass(frozen=True, slots=True)
 class Crowd:
     """Who writes, and how: ``producers`` name themselves; ``combine``: the log has the feature;
-    ``busy``: one more takes a second for each request, and a cleaner works beside them.
+    ``busy``: one more takes a second for each request, and a cleaner works beside them, which
+    begins with a pass, half-way to what is counted from ``warm_ms`` on.
     """
 
     writers: int
@@ -37,12 +39,16 @@ class Crowd:
     combine: bool = True
     busy: bool = False
     seed: int = 0
+    warm_ms: float = WARM_MS
+    cleaner_ms: Callable[[random.Random], float] = usual_ms
 
 
 @dataclass(slots=True)
 class Found:
     """What appends took, in ms; ``slow``: those of the slow author; requests by kind; what
-    each round of the cleaner took; the log's versions and objects at the end.
+    each round of the cleaner took; of each of its commits the operation, the time from when it
+    was to be made, and how many versions others made meanwhile; the log's versions and objects at
+    the end.
     """
 
     seconds: int
@@ -50,6 +56,7 @@ class Found:
     slow: list[float] = field(default_factory=list)
     requests: Counter[str] = field(default_factory=Counter)
     rounds: list[float] = field(default_factory=list)
+    commits: list[tuple[str, float, int]] = field(default_factory=list)
     versions: int = 0
     objects: int = 0
 
@@ -73,11 +80,13 @@ class Found:
 def measure(crowd: Crowd) -> Found:
     """Runs a crowd for its time, and until those have ended that began in it."""
     world, disk, found = World(), Disk(), Found(crowd.seconds)
-    end = WARM_MS + crowd.seconds * 1000
+    end = crowd.warm_ms + crowd.seconds * 1000
     ids = partial(SeededIds, crowd.seed)
     log = Log.create(FarStore(world, disk, seed=0), crowd.partitions, clock=world, ids=ids())
     if crowd.combine:
         log.upgrade([combining.FEATURE])
+    if crowd.busy:
+        leave_dirty(log)
 
     def counting(name: int, takes_ms: Callable[[random.Random], float], counts: Counter) -> Log:
         store = FarStore(world, disk, seed=crowd.seed + name, takes_ms=takes_ms, counts=counts)
@@ -96,13 +105,14 @@ def measure(crowd: Crowd) -> Found:
             producer = (f"writer-{name}", number) if crowd.producers else None
             log.append(rows, partition=place, producer=producer)
             number += 1
-            if began >= WARM_MS:
+            if began >= crowd.warm_ms:
                 took.append(world.now - began)
 
     def clean() -> None:
-        log = counting(crowd.writers + 1, usual_ms, Counter())
+        log = counting(crowd.writers + 1, crowd.cleaner_ms, Counter())
+        log.handle.commit = noted(log.handle.commit, world, disk, found)
         while world.now < end:
-            world.wait(5_000)
+            world.wait(crowd.warm_ms / 2)
             began = world.now
             Cleaner(log).run_once(force=True)
             found.rounds.append(world.now - began)
@@ -114,7 +124,7 @@ def measure(crowd: Crowd) -> Found:
     if crowd.busy:
         world.add(partial(write, crowd.writers, found.slow, lambda _: SLOW_MS))
         world.add(clean)
-    world.at(WARM_MS, requests.clear)
+    world.at(crowd.warm_ms, requests.clear)
     world.at(end, lambda: found.requests.update(requests))
     with parsed_once():
         world.run()
@@ -122,6 +132,26 @@ def measure(crowd: Crowd) -> Found:
     found.versions = newest.version
     found.objects = len({chunk.object.path for _, chunk in newest.handle.manifest().chunks()})
     return found
+
+
+def leave_dirty(log: Log) -> None:
+    """Leaves something to a pass."""
+    for number in range(2):
+        log.append([{"key": f"old-{k}", "value": str(number)} for k in range(ROWS)])
+    log.roll()
+
+
+def noted(commit: Callable[..., Any], world: World, disk: Disk, found: Found) -> Callable[..., Any]:
+    """Returns the same, which notes what each commit took."""
+
+    def commits(*given: Any, operation: str) -> Any:
+        began, before = world.now, disk.commits
+        made = commit(*given, operation=operation)
+        if isinstance(made, Commit):
+            found.commits.append((operation, world.now - began, made.version - before))
+        return made
+
+    return commits
 
 
 @contextmanager

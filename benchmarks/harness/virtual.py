@@ -185,6 +185,11 @@ class Disk:
         if self.objects.pop(path, None) is not None:
             del self._folders[path.rpartition("/")[0]][path]
 
+    @property
+    def commits(self) -> int:
+        """How many there are."""
+        return sum(len(paths) for name, paths in self._folders.items() if name.endswith("/commits"))
+
     def list(self, prefix: str) -> list[StoredObject]:
         folder = prefix.rpartition("/")[0]
         places = [paths for name, paths in self._folders.items() if name.startswith(folder)]

@@ -56,6 +56,9 @@ def run(size: dict[str, int], folder: Path, result: Result) -> None:  # noqa: AR
             result.add(f"{MANY} writers, {name}: the slow one", "clog", "s, longest", worst)
             longest = max(one.rounds, default=0) / 1000
             result.add(f"{MANY} writers, {name}: a round", "clog", "s, longest", longest)
+            let_in = max((took for _, took, _ in one.commits), default=0) / 1000
+            what = f"{MANY} writers, {name}: a commit of the cleaner"
+            result.add(what, "clog", "s, longest", let_in)
 
 
 LINES = (

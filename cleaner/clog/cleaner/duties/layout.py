@@ -90,6 +90,8 @@ from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, piece_of
 from clog.storage.store.contract import Store, WrappingStore, ahead
 
 ROUND_BYTES_MAX = 256 << 20
+_READS_MAX = 64
+"""Objects that are read at once: small ones, and all are wanted."""
 
 _Part: TypeAlias = pa.RecordBatch | CopiedGroup
 _Found = tuple[int, int, _Part]
@@ -287,7 +289,7 @@ def _read(
         calls.append((partial(_parts_or_error, read, wanted), pairs[0][1].object.size_bytes))
     batches: list[_Found] = []
     broken: dict[str, Exception] = {}
-    for path, found in zip(by_object, ahead(store, calls), strict=True):
+    for path, found in zip(by_object, ahead(store, calls, calls_max=_READS_MAX), strict=True):
         if isinstance(found, list):
             batches += map(_located, found)
         else:

@@ -126,6 +126,8 @@ _INSTEAD = 0.75
 _LATE_MAX = 4.0
 """After so many times as long as combining takes all look: then most of those who were expected do
 not wait."""
+_BEHIND = 0.5
+"""Who is likely behind by so many versions looks for them before he looks who else waits."""
 _CYCLE_MS_MAX = 4_000
 _TURN_VERSIONS = 8
 """Who asked for a turn asks again after so many versions."""
@@ -555,11 +557,13 @@ class Combiner:
         """Waits until the operation is answered, or it is for this author to combine (F2); returns
         when it began with that.
         """
-        due_ms, looked, is_near = self._due_ms(op), False, False
+        pause_ms, self._pause_ms = self._pause_ms, 0.0
+        due_ms = max(self._due_ms(op), self._clock.monotonic_ms() + pause_ms)
+        looked, is_near = False, pause_ms > 0
         while op.answer(tip := self._tip.commit) is None:
             began_ms = self._clock.monotonic_ms()
-            pause_ms, self._pause_ms = self._pause_ms, 0.0
-            if due_ms <= began_ms and not lost:
+            is_behind = not is_near and self._may_post and _BEHIND <= self._tip.behind() < math.inf
+            if due_ms <= began_ms and not (lost or is_behind):
                 place = 0 if looked else self._place(op, tip)
                 if place == 0:
                     return began_ms
@@ -569,11 +573,11 @@ class Combiner:
             if posts and self._is_due(op):
                 newer = self._tip.step(partial(self._post, op, tip))
             else:
-                if pause_ms or looked or is_near:
+                if looked or is_near:
                     is_likely = self._turn(op, tip.version + 1) <= 1
                     often_ms = self._cycle_ms / (_OFTEN if is_likely else _SELDOM)
                     left_ms = due_ms - self._clock.monotonic_ms()
-                    self._clock.sleep_ms(int(max(1, pause_ms, min(left_ms, often_ms))))
+                    self._clock.sleep_ms(int(max(1, min(left_ms, often_ms))))
                 newer = self._tip.step()
             lost, is_near = False, is_near or newer.version == tip.version
             if op.answer(newer) is not None:

@@ -255,7 +255,9 @@ class Committer:
         yields: bool,
     ) -> Commit | _Nothing:
         tip, turns = self._tip, self._turns
-        newest = (yields and turns.yield_turn()) or tip.is_stale()
+        # Many commit, and not for this: upon an older tip it would read their proposals in vain.
+        many = yields and operation != "append" and tip.commit.head.combined is not None
+        newest = (yields and turns.yield_turn()) or many or tip.is_stale()
         if newest:
             tip.refresh()
         else:

@@ -1171,7 +1171,9 @@ def test_who_cannot_propose_is_let_in(crowd):
     for who in ("x", "y"):
         combining(crowd, who)  # Two authors were answered of late.
     a = crowd.author()
-    waits = []
+    waits, slept = [], []
+    sleep_ms = a.handle.clock.sleep_ms
+    a.handle.clock.sleep_ms = lambda ms: (slept.append(ms), sleep_ms(ms))
 
     class Asking(WrappingStore):
         """When the turn is asked for, somebody is about to combine."""
@@ -1186,9 +1188,31 @@ def test_who_cannot_propose_is_let_in(crowd):
                 waits.append(a.append(one("a")).version)
 
     cleaner = crowd.author(Asking(crowd.store))
-    combining(crowd, "z")  # The race that the cleaner loses.
-    cleaner.handle.commit(lambda _tip, _ms: Edit(), operation="clean")
+    races = iter(["z"])
+
+    def prepare(_tip, _ms):
+        for who in races:
+            combining(crowd, who)  # The race that the cleaner loses.
+        return Edit()
+
+    cleaner.handle.commit(prepare, operation="clean")
     assert waits[0] == "waited"
+    assert max(slept) < sum(slept) / 2, "it looks on while it waits"
     kinds = [record.operation for record in cleaner.handle._tip.recent.known]
     assert "clean" in kinds
     assert crowd.values().count(b"a") == 1
+
+
+def test_who_commits_beside_many_begins_with_the_newest_version(crowd):
+    """What waits is read once, and no race is lost upon a version that is known to be old."""
+    counting = CountingStore(crowd.store)
+    cleaner = crowd.author(counting)
+    for who in ("x", "y"):
+        combining(crowd, who)  # Two authors were answered of late.
+    cleaner.handle.refresh()
+    for who in ("u", "v", "w"):
+        combining(crowd, who)
+    counting.reset()
+    cleaner.handle.commit(lambda _tip, _ms: Edit(), operation="clean")
+    assert counting.counts["create"] == 1
+    assert counting.counts["list"] <= 2

@@ -871,11 +871,8 @@ class Log:
         return history(self._handle, self._handle.refresh(), start)
 
     def describe(self, *, waits: bool = False) -> "LogDescription":
-        """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON.
-
-        Args:
-            waits: tell, too, how long appends wait that others may commit; one LIST, or two, in a
-                log with the feature ``proposals``.
+        """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON;
+        ``waits``: with how long appends wait that others may commit, by one LIST or two.
 
         >>> log = Log.create("memory://help-of-describe", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])

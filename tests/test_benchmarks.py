@@ -156,7 +156,7 @@ def test_the_index_names_every_scenario_and_every_part(harness):
 
 
 def test_writers_who_combine_share_a_log_in_virtual_time(harness):
-    """Issue 38: sixteen get half as much again as racing, nobody waits for long; the same
+    """Sixteen get half as much again as racing, nobody waits for long; the same
     seed makes the same run.
     """
     from harness.crowd import Crowd, measure

@@ -103,8 +103,8 @@ def with_a_million_commits(store):
 
 
 def test_a_million_commits_before_cost_an_append_beside_rivals_nothing(store):
-    """H-W16: the requests of ten appends that combine are those of a young log, one by one; only
-    proposals of the newest stamps are listed: where few wait, of one hundred or two.
+    """H-W16: the requests of ten appends that combine are at most those of a young log, one by
+    one; only proposals of the newest stamps are listed: where few wait, of one hundred or two.
     """
     told = []
     for begin in (make, with_a_million_commits):
@@ -120,7 +120,8 @@ def test_a_million_commits_before_cost_an_append_beside_rivals_nothing(store):
     # Below the tenth version there are no earlier stamps to list.
     lists = [[counted.pop(("list", "proposals"), 0) for counted in one] for one in told]
     assert all(young <= old <= 2 for young, old in zip(*lists, strict=True))
-    assert told[0] == told[1]
+    # A young log has a pace of its own, by which its authors may look once more.
+    assert all(old <= young for young, old in zip(*told, strict=True))
     assert max(sum(counts.values()) for counts in told[0]) <= 14
 
 

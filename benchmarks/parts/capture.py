@@ -1,7 +1,7 @@
 """How fast is a capture of PostgreSQL, in how much memory, and how soon is a COMMIT readable?
 
     python benchmarks/parts/capture.py [--rows 200000] [--big 2000000]
-    python benchmarks/parts/capture.py --far [--commits 500]
+    python benchmarks/parts/capture.py --far [--commits 500] [--tables 3 50]
 
 Each line is a run of ``capture(once=True)`` in a process of its own, with the CPU seconds (user and
 system) and the peak of its memory; nothing but the process that captures is counted, and of its
@@ -52,7 +52,7 @@ import json, sys
 from clog.bridge import capture
 capture(*sys.argv[1:3], storage_options=json.loads(sys.argv[3]), tables=sys.argv[4:])
 """
-EACH_WAY_MS, PAUSE_MAX_S, LOOK_S, START_S, WARM = 50, 0.4, 0.005, 300, 5
+EACH_WAY_MS, PAUSE_MAX_S, LOOK_S, START_S, WARM = 50, 0.4, 0.02, 300, 5
 TABLE = """create table t (id bigint primary key, a int, b timestamptz, c text, big text);
 alter table t alter big set storage external"""
 INSERT = """insert into t select i, mod(i, 1000), now() + i * interval '1 second', repeat('x', 150),
@@ -183,12 +183,32 @@ def far(dsn: str, folder: Path, count: int, commits: int) -> None:
     print(f"| {count} | {commits} | {len(cuts.times) - first} | {times} | {made:.0f} |", flush=True)
 
 
+def throughput(dsn: str, folder: Path, rows: int, big: int) -> None:
+    """Prints what each step took."""
+    connection = psycopg2.connect(dsn)
+    connection.autocommit = True
+    ask_it = connection.cursor()
+    ask_it.execute(TABLE)
+    url = str(folder / "shop")
+    print("| what | changes | CPU s | changes a CPU s | peak MiB |\n|---|--:|--:|--:|--:|")
+    for name, changes, statements in steps(rows, big):
+        for statement in statements:
+            ask_it.execute(statement)
+        took = captured(dsn, url)
+        idle = captured(dsn, url)["cpu"]
+        cpu = max(took["cpu"] - idle, 0.01)
+        rate = changes / cpu
+        line = f"{changes:,} | {cpu:.2f} | {rate:,.0f} | {took['mib']:.0f}"
+        print(f"| {name} | {line} |", flush=True)
+
+
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--rows", type=int, default=200_000)
     ask.add_argument("--big", type=int, default=2_000_000)
     ask.add_argument("--folder", type=Path)
     ask.add_argument("--far", action="store_true")
+    ask.add_argument("--tables", type=int, nargs="+", default=[3, 50])
     ask.add_argument("--commits", type=int, default=500)
     given = ask.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="clog-capture-"))
@@ -196,24 +216,10 @@ def main() -> None:
         if given.far:
             print("| tables | commits | cuts | s, p50 | p99 | longest | requests a cut |")
             print("|--:|--:|--:|--:|--:|--:|--:|")
-            for count in (3, 50):
+            for count in given.tables:
                 far(server.dsn, folder / f"far{count}", count, given.commits)
-            return
-        connection = psycopg2.connect(server.dsn)
-        connection.autocommit = True
-        ask_it = connection.cursor()
-        ask_it.execute(TABLE)
-        url = str(folder / "shop")
-        print("| what | changes | CPU s | changes a CPU s | peak MiB |\n|---|--:|--:|--:|--:|")
-        for name, changes, statements in steps(given.rows, given.big):
-            for statement in statements:
-                ask_it.execute(statement)
-            took = captured(server.dsn, url)
-            idle = captured(server.dsn, url)["cpu"]
-            cpu = max(took["cpu"] - idle, 0.01)
-            rate = changes / cpu
-            line = f"{changes:,} | {cpu:.2f} | {rate:,.0f} | {took['mib']:.0f}"
-            print(f"| {name} | {line} |", flush=True)
+        else:
+            throughput(server.dsn, folder, given.rows, given.big)
     shutil.rmtree(folder)
 
 

@@ -153,7 +153,7 @@ def far(dsn: str, folder: Path, count: int, commits: int) -> None:
         connection.commit()
         asked.append((int(before), time.monotonic()))
 
-    with far_s3(folder, EACH_WAY_MS) as (address, requests):
+    with far_s3(folder, EACH_WAY_MS, keep_alive=True) as (address, requests):
         options = {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": address}}
         options["client_kwargs"]["region_name"] = "us-east-1"
         url, home = f"s3://{BUCKET}/shop", folder / "s3" / BUCKET / "shop"

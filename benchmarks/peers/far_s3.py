@@ -109,9 +109,12 @@ async def serve(port: int, upstream: int, each_way_ms: float) -> None:
 
 
 @contextmanager
-def far_s3(folder: Path, each_way_ms: int) -> Iterator[tuple[str, Callable[[], dict[str, int]]]]:
+def far_s3(
+    folder: Path, each_way_ms: int, *, keep_alive: bool = False
+) -> Iterator[tuple[str, Callable[[], dict[str, int]]]]:
     """Yields the address of the far server, which has a bucket, and what it counted since one last
-    asked.
+    asked. ``keep_alive``: connections stay open, as those of S3 do; else each request begins one,
+    and takes two round trips.
     """
     from peers.environments import versitygw
     from peers.kafka import free_ports
@@ -121,7 +124,8 @@ def far_s3(folder: Path, each_way_ms: int) -> Iterator[tuple[str, Callable[[], d
     (folder / "s3").mkdir(parents=True)
     login = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    gateway = [str(versitygw()), "--port", f"127.0.0.1:{near}", "posix", str(folder / "s3")]
+    gateway = [str(versitygw()), "--port", f"127.0.0.1:{near}"]
+    gateway += ["--keep-alive"] * keep_alive + ["posix", str(folder / "s3")]
     (folder / "s3" / BUCKET).mkdir()
     with ExitStack() as stack:
         for command in (gateway, [sys.executable, __file__, str(far), str(near), str(each_way_ms)]):

@@ -136,14 +136,17 @@ def refusal(action):
 
 
 def test_a_catalog_table_says_what_to_do_instead(spark, queries, url):
-    """Spark drops the options of a table in its catalog; the error names the way out."""
+    """Spark drops the options of a table in its catalog: it is refused when it is created, in one
+    sentence that names the ways out, and is not there then.
+    """
     queries.append(Log.create(url), "a")
     spark.sql("DROP TABLE IF EXISTS lost")
-    spark.sql(f"CREATE TABLE lost USING clog OPTIONS (path '{url}')")
-    try:
-        assert "CREATE TEMPORARY VIEW" in refusal(lambda: spark.table("lost").collect())
-    finally:
-        spark.sql("DROP TABLE lost")
+    for place in (f"OPTIONS (path '{url}')", f"LOCATION '{url}'"):
+        told = refusal(lambda place=place: spark.sql(f"CREATE TABLE lost USING clog {place}"))
+        assert "USING delta LOCATION" in told
+        assert "pyspark-clog-jvm" in told
+        assert "WITH (path='…')" in told
+        assert not spark.catalog.tableExists("lost")
 
 
 def test_errors_of_users_are_readable(spark, queries, url):

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from clog.connector.schema import shallow
-from clog.storage.errors import ClogError, InvalidInputError
+from clog.storage.errors import ClogError, InvalidInputError, OptionError
 
 if TYPE_CHECKING:
     from clog.connector.read.batch_reader import ClogReader
@@ -43,12 +43,15 @@ class ClogDataSource(DataSource):
     @shallow
     def schema(self) -> StructType:
         """Returns the columns of a read without ``.schema(…)``: those of the log's schema. Opens
-        the log.
+        the log. Spark asks for them, too, for a CREATE TABLE without columns, and then names the
+        provider: no query could read that table.
         """
         from clog.connector.opened_logs import try_open, types_of
-        from clog.connector.options import read_options
+        from clog.connector.options import CATALOG_FORGETS, read_options
         from clog.connector.schema import asked_schema
 
+        if "provider" in self.options:
+            raise OptionError(f"this table could not be read: {CATALOG_FORGETS}")
         options = read_options(self.options)
         return asked_schema(
             types_of(try_open(options.location)),

@@ -44,10 +44,6 @@ _FOREIGN = {
     "versionasof": (_DELTA, "give asOfVersion with view=table"),
     "timestampasof": (_DELTA, "give asOfTimestamp with view=table: ISO 8601, or ms since 1970"),
     "maxfilespertrigger": (_DELTA, "give maxOffsetsPerTrigger or maxBytesPerTrigger"),
-    "external": (
-        "Spark's catalog.createTable",
-        "run CREATE TABLE orders (key BINARY, value BINARY) USING clog, give path by WITH",
-    ),
     "readchangefeed": (_DELTA, "a log is its change feed: leave it out"),
     **dict.fromkeys(
         ("ignoredeletes", "ignorechanges", "skipchangecommits", "mergeschema"),
@@ -60,6 +56,15 @@ _FOREIGN_PREFIXES = {
     "kafkaconsumer.": (_KAFKA, "the store's client retries: leave it out"),
     "fetchoffset.": (_KAFKA, "the store's client retries: leave it out"),
 }
+
+CATALOG_FORGETS = (
+    "Spark's catalog keeps neither LOCATION nor OPTIONS of a table USING clog. For a name that"
+    " lasts, install pyspark-clog-jvm and CREATE TABLE clog.default.orders USING clog LOCATION '…',"
+    " or publish the log, \"clog publish URL\", and CREATE TABLE orders USING delta LOCATION '…'."
+    " Without either, name columns in CREATE TABLE orders (key BINARY, value BINARY) USING clog,"
+    " and give options where it is used, SELECT … FROM orders WITH (path='…'), INSERT INTO orders"
+    " WITH (path='…'), CREATE TEMPORARY VIEW latest AS SELECT … FROM orders WITH (path='…')"
+)
 
 
 class Unset(str):
@@ -630,12 +635,9 @@ class _Given:
             raise OptionError("several paths were given; a source reads one log: load(path)")
         if not url:
             raise OptionError(
-                'option "path" is missing: give the URL of the log, .load("s3://bucket/orders").'
-                " Spark's catalog keeps no options of a table USING clog: name its columns in"
-                " CREATE TABLE orders (key BINARY, value BINARY) USING clog, and give options where"
-                " it is used, SELECT … FROM orders WITH (path='…'), INSERT INTO orders WITH"
-                " (path='…'), CREATE TEMPORARY VIEW latest AS SELECT … FROM orders WITH (path='…');"
-                ' to write a DataFrame, .save("s3://bucket/orders") instead of saveAsTable'
+                'option "path" is missing: give the URL of the log, .load("s3://bucket/orders");'
+                ' to write a DataFrame, .save("s3://bucket/orders") instead of saveAsTable. '
+                + CATALOG_FORGETS
             )
         storage: dict[str, Any] = self.value("storage_options")
         storage |= {name: _loose(v) for name, v in self.below("storage.").items()}

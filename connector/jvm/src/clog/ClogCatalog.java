@@ -123,9 +123,11 @@ public final class ClogCatalog extends DelegatingCatalogExtension {
     Map<String, String> given = new HashMap<>(properties);
     given.put(TableCatalog.PROP_PROVIDER, PROVIDER);
     StructType asked = CatalogV2Util.v2ColumnsToStructType(columns);
-    ClogTable.check(ident.toString(), optionsOf(location, given), asked);
+    StructType found = ClogTable.check(ident.toString(), optionsOf(location, given), asked);
     given = withoutCreation(given);
-    return super.createTable(ident, new Column[0], partitions, given);
+    // With columns, as the Python source refuses a table that Spark's own catalog would forget.
+    Column[] kept = CatalogV2Util.structTypeToV2Columns(found, false);
+    return super.createTable(ident, kept, partitions, given);
   }
 
   @Override

@@ -49,8 +49,8 @@ final class ClogTable implements SupportsRead, SupportsWrite {
     this.schema = reader.inferSchema(new CaseInsensitiveStringMap(readOptions));
   }
 
-  /** Raises if there is no log, or one of other columns; makes it where columns are given. */
-  static void check(String name, Map<String, String> options, StructType asked) {
+  /** The log's columns; raises if there is none, or one of others; makes it where they are given. */
+  static StructType check(String name, Map<String, String> options, StructType asked) {
     Map<String, String> kept = ClogCatalog.withoutCreation(options);
     try {
       new ClogTable(name, kept, Map.of()).plan();
@@ -67,6 +67,7 @@ final class ClogTable implements SupportsRead, SupportsWrite {
           "the log at " + options.get("path") + " has other columns: " + found.toDDL()
               + "; leave out the columns in CREATE TABLE " + name);
     }
+    return found;
   }
 
   private void plan() {

@@ -1,0 +1,255 @@
+"""An upgrade from release 0.1.0, in any order, with kills: its wheel runs beside this release on
+the same logs, in processes of their own (docs/upgrading.md).
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from itertools import permutations
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from clog.cleaner import Cleaner
+from clog.storage import Log, StateTable
+from clog.storage.diagnostics.verify import verify_log
+from clog.storage.format.log_info import NAMED_CUTS
+from clog.storage.store import open_store
+
+(WHEEL,) = (Path(__file__).parent / "releases/0.1.0").glob("*.whl")
+KEYS = 7
+ROLES = {
+    "writer": """
+    for i in range(int(sys.argv[4]), 10**9):
+        orders.append([{"key": f"k{i % KEYS}", "value": str(i)}], producer=("w", i))
+        told(i)
+""",
+    "job": """
+    for i in range(10**9):
+        with home.transaction("job") as t:
+            n = home.end_offsets()[0]
+            t.append([{"key": "n", "value": str(n)}])
+            t.append([{"key": "n", "value": str(n)}], log=other)
+        told(n)
+""",
+    "cleaner": """
+    cleaners = [Cleaner(log) for log in (orders, home, other)]
+    for i in range(10**9):
+        for cleaner in cleaners:
+            cleaner.run_once(force=True)
+        told(i)
+""",
+    "reader": """
+    with StateTable(orders.url, f"{root}/table", reader="shop", reader_hold_ms=60_000) as table:
+        for i in range(10**9):
+            table.refresh()
+            rows = orders.table(at=table.version).to_arrow().to_pylist()
+            assert dict(table.scan()) == {row["key"]: row["value"] for row in rows}
+            told(i)
+""",
+    "state": """
+    with StateStore(f"{root}/counts", f"{root}/state", "counting") as store:
+        for i in range(10**9):
+            n = int(store.get(b"n") or b"0")
+            store.put(b"n", str(n + 1).encode())
+            store.commit()
+            told(n)
+""",
+}
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import clog.storage
+from clog.cleaner import Cleaner
+from clog.storage import ClogError, Log, StateStore, StateTable, VersionExpiredError
+
+root, is_old, KEYS = sys.argv[1], sys.argv[2] == "old", %d
+assert Path(clog.storage.__file__).is_relative_to(sys.argv[3]) is is_old, clog.storage.__file__
+
+def told(what):
+    print(json.dumps(what), flush=True)
+    sys.stdin.readline()
+
+try:
+    orders, home, other = (Log.open(f"{root}/{name}") for name in ("orders", "home", "other"))
+%s
+except ClogError as e:
+    told(f"{type(e).__name__}: {e}")
+"""
+CREATE = """
+import sys
+from clog.storage import Log
+config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.ms": 1}
+published = {"table.publish": "delta", "reader.hold.max.ms": 60_000}
+for name in ("orders", "home", "other", "counts"):
+    Log.create(f"{sys.argv[1]}/{name}", 1, {**config, **(published if name == "orders" else {})})
+"""
+
+
+class Site:
+    """Processes of both releases on the same logs, one step of each at a time."""
+
+    def __init__(self, root, release):
+        self.root, self.release = root, release
+        self.is_old = dict.fromkeys(ROLES, True)
+        self.acked = -1
+        self.told = []
+        self.processes = {}
+        self.run(CREATE, "old")
+        (Path(root) / "table").mkdir()
+
+    def environment(self, is_old):
+        return {**os.environ, "PYTHONPATH": str(self.release)} if is_old else dict(os.environ)
+
+    def run(self, program, how):
+        command = [sys.executable, "-c", program, str(self.root)]
+        subprocess.run(command, env=self.environment(how == "old"), check=True)
+
+    def start(self, role):
+        is_old = self.is_old[role]
+        program = PROGRAM % (KEYS, ROLES[role])
+        arguments = [str(self.root), "old" if is_old else "new", str(self.release)]
+        self.processes[role] = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments, str(self.acked + 1)],
+            env=self.environment(is_old),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def step(self, role):
+        """Lets a role do one thing, beside whatever the others do; returns what it tells."""
+        if role not in self.processes:
+            self.start(role)
+        process = self.processes[role]
+        line = process.stdout.readline()
+        assert line, f"{role} of {'0.1.0' if self.is_old[role] else 'this release'} ended"
+        found = json.loads(line)
+        if role == "writer" and isinstance(found, int):
+            self.acked = found
+        process.stdin.write("\n")
+        process.stdin.flush()
+        return found
+
+    def kill(self, role):
+        """Kills a role in the middle of what it does next."""
+        process = self.processes.pop(role, None)
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+
+    def steps(self, roles=ROLES, count=2):
+        """Lets roles do some things each; none of them is refused."""
+        found = [(role, self.step(role)) for _ in range(count) for role in roles]
+        assert not [told for _, told in found if isinstance(told, str)]
+        self.told += found
+
+    def upgrade(self, *roles):
+        for role in roles:
+            self.kill(role)
+            self.is_old[role] = False
+
+    def close(self):
+        for role in list(self.processes):
+            self.kill(role)
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    """The folder with the packages of 0.1.0."""
+    folder = tmp_path_factory.mktemp("release")
+    with zipfile.ZipFile(WHEEL) as opened:
+        opened.extractall(folder)
+    return folder
+
+
+@pytest.fixture
+def site(release, tmp_path):
+    made = Site(tmp_path, release)
+    yield made
+    made.close()
+
+
+def table_of(log):
+    return {row["key"]: row["value"] for row in log.table().to_arrow().to_pylist()}
+
+
+def check(site):
+    """What was told is there, once, in order; both logs of the job agree; all is whole."""
+    log = Log.open(f"{site.root}/orders")
+    end = log.end_offsets()[0]
+    assert end in (
+        site.acked + 1,
+        site.acked + 2,
+    )  # One may have been under way.
+    expected = {f"k{i % KEYS}".encode(): str(i).encode() for i in range(end)}
+    assert table_of(log) == expected
+    Cleaner(log).run_once(force=True)
+    log.publish("delta")
+    deltalake = pytest.importorskip("deltalake")
+    engine = deltalake.QueryBuilder().register("view", deltalake.DeltaTable(log.url))
+    rows = pa.table(engine.execute("SELECT key, value FROM view").read_all()).to_pylist()
+    assert {row["key"]: row["value"] for row in rows} == expected
+    with StateTable(log.url, site.root / "table") as table:
+        assert dict(table.scan()) == expected
+    home, other = (Log.open(f"{site.root}/{name}") for name in ("home", "other"))
+    assert table_of(home) == table_of(other)
+    counts = table_of(Log.open(f"{site.root}/counts"))
+    told = [found for role, found in site.told if role == "state"]
+    assert int(counts.get(b"n", b"0")) in (told[-1] + 1, told[-1] + 2)
+    assert told == sorted(set(told))
+    for name in ("orders", "home", "other", "counts"):
+        assert list(verify_log(open_store(f"{site.root}/{name}")).findings) == []
+
+
+GROUPS = [("writer", "state"), ("cleaner",), ("reader",)]
+"""What is upgraded together; the job's first transaction by this release comes behind them."""
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(order, marks=pytest.mark.nightly if i else ())
+        for i, order in enumerate(permutations(GROUPS))
+    ],
+    ids=lambda order: "-".join(group[0] for group in order),
+)
+def test_any_order_of_upgrade(site, order):
+    """Writers first, cleaner first, readers last: each is killed in what it does, and another one
+    beside it, and goes on.
+    """
+    site.steps()
+    for group, beside in zip(order, ("job", "writer", "cleaner"), strict=True):
+        site.kill(beside)
+        site.upgrade(*group)
+        site.steps()
+    site.upgrade("job")
+    site.steps()
+    site.close()
+    check(site)
+
+
+def test_what_came_with_a_feature_refuses_the_release_before_in_words(site):
+    """The first transaction over several logs by this release adds `named-cuts` to its home: an
+    older cleaner leaves that alone and says why, an older job does, too, and the other logs go on;
+    back from this release to 0.1.0 is possible where no feature came.
+    """
+    site.steps()
+    site.upgrade("job", "writer", "reader", "state")
+    site.steps(("job", "writer", "reader", "state"))
+    assert NAMED_CUTS in Log.open(f"{site.root}/home").handle.tip.head.log.features
+    refused = "UnsupportedFormatError: .*home has the features .'named-cuts'., which this clog can"
+    while isinstance(found := site.step("cleaner"), int):
+        pass
+    assert re.match(refused, found)
+    site.close()
+    site.is_old = dict.fromkeys(ROLES, True)
+    site.steps(("writer", "reader", "state"))
+    assert re.match(refused, site.step("job"))
+    site.close()
+    check(site)

@@ -210,7 +210,7 @@ GROUPS = [("writer", "state"), ("cleaner",), ("reader",)]
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "order", permutations(GROUPS), ids=lambda order: "-".join(group[0] for group in order)
+    "order", list(permutations(GROUPS)), ids=lambda order: "-".join(group[0] for group in order)
 )
 def test_any_order_of_upgrade(site, order):
     """Writers first, cleaner first, readers last: each is killed in what it does, and another one

@@ -102,8 +102,8 @@ class Cleaner:
     ...     version = log.append([{"key": "a", "value": value}]).version
     >>> sealed = log.roll()
     >>> cleaner = Cleaner(log)
-    >>> [result.stats.records_removed for result in cleaner.run_once(force=True)]
-    [1]
+    >>> print(*(result.stats.records_removed for result in cleaner.run_once(force=True)))
+    1
     >>> cleaner.stop()  # `run` goes on until then: from a signal's handler, or another thread
     >>> cleaner.run()
 

@@ -363,9 +363,11 @@ class Transaction:
             log: the log; None: the one in which the transaction was begun.
 
         Raises:
-            as `Log.append`, on a remote store perhaps by a later append, or the commit, which may
-            be called again; TransactionFencedError: another holder took over the id, as far as
-            this handle knows; TransactionTimeoutError: it took longer than its timeout.
+            InvalidInputError: as `Log.append` does.
+            StoreUnavailableError: the store failed; on a remote one perhaps at a later append, or
+                at the commit, which may be called again.
+            TransactionFencedError: another holder took over the id, as far as this handle knows.
+            TransactionTimeoutError: it took longer than its timeout.
         """
         handle = self._handle if log is None else handle_of(log)
         self._check_open(and_untried=True)

@@ -578,8 +578,8 @@ class Frame:
     (2, 1)
     >>> log.table().to_duckdb().aggregate("count(*)").fetchall()
     [(2,)]
-    >>> [batch.num_rows for batch in log.table().to_batches()]
-    [2]
+    >>> sum(batch.num_rows for batch in log.table().to_batches())
+    2
     """
 
     @property

@@ -1,26 +1,22 @@
 """Verifies the receipt of an erasure: verify_erasure.py RECEIPT ROOT [--keys FILE] [--secret HEX]
-ROOT is the log's folder, or a URL that pyarrow knows. Every file under it must be of a kind that the format
-names, and is decoded whole; no byte may be left unexplained. With the request's secret (or $CLOG_ERASURE_SECRET)
-the keys of all records, and all texts, are compared with the receipt's keyed hashes; with the keys, one in a line,
-likewise, and raw bytes, inflated and decoded ones are searched for them, as words. Exit code 1: something was found;
-2: neither secret nor keys were given, or wrong ones. It imports pyarrow, and fastavro for an Iceberg view."""
-import argparse, contextlib, hashlib, hmac, io, json, os, pathlib, re, stat, sys, zlib
-from bisect import bisect
-from itertools import accumulate
+Each file under ROOT, a folder or a URL that pyarrow knows, is decoded, compared and searched, with the request's
+secret (or $CLOG_ERASURE_SECRET) or with keys, one in a line. Exit code 1: something was found; 2: without either."""
+import argparse, bisect, contextlib, hashlib, hmac, io, itertools, json, os, pathlib, re, stat, sys, zlib
 import pyarrow as pa, pyarrow.fs as fs, pyarrow.parquet as pq
 I, V = "[0-9a-f]{32}", "[0-9]{20}"
 INSIDE = {
-    "document": rf"commits/{V}\.json|snapshots/{V}\.json|blocks/{V}\.json|pages/{I}\.json|edits/{I}\.json"
-    rf"|columns/{V}-{I}\.json|readers/[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}\.json|erasures/{I}\.json"
-    rf"|proposals/{V}-[0-9a-f]{{16}}-[0-9]+-[0-9]+\.json|(?:receipts/{V}|erasures/{I}\.receipt)\.json",
+    "document": rf"(?:commits|snapshots|blocks|receipts)/{V}\.json|(?:pages|edits)/{I}\.json|columns/{V}-{I}\.json"
+    rf"|readers/[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}\.json|erasures/{I}(?:\.receipt)?\.json"
+    rf"|proposals/{V}-[0-9a-f]{{16}}-[0-9]+-[0-9]+\.json",
+    "folder": r"(?:blocks|columns|commits|data|edits|erasures|pages|proposals|readers|receipts|snapshots)/"
+    rf"|views/(?:(?:delta|iceberg)/(?:{V}/)?)?", "avro": rf"views/iceberg/{V}/{I}-(?:data|deletes|list)\.avro",
     "rows": rf"data/{V}-{I}\.parquet", "bitmap": rf"data/{V}-{I}\.(?:dead|mask)",
     "plain": f"latest|reserve|clock-{I}", "puffin": rf"views/iceberg/{V}/{I}\.puffin",
-    "vectors": rf"views/delta/{V}/deletion_vector_[0-9a-f-]{{36}}\.bin",
-    "avro": rf"views/iceberg/{V}/{I}-(?:data|deletes|list)\.avro"}
+    "vectors": rf"views/delta/{V}/deletion_vector_[0-9a-f-]{{36}}\.bin"}
 OUTSIDE = {
     "document": "_clog/log", "plain": rf"\.probe-{I}|metadata/version-hint\.text",
     "lines": rf"_delta_log/(?:{V}\.json|_last_checkpoint)|metadata/v[0-9]+\.metadata\.json",
-    "table": rf"_delta_log/{V}\.checkpoint\.parquet"}
+    "table": rf"_delta_log/{V}\.checkpoint\.parquet", "folder": rf"\./|_delta_log/|metadata/|_clog/(?:{I}/)?"}
 FIELDS = frozenset("""aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed
 children chunks clog columns combined committed completed_ms config config_epoch content count covered create
 created_ms cuts dead dense drop earlier earlier_parent edit edit_at encoding end ends epoch erasure erasures
@@ -39,11 +35,11 @@ WORDS = {field.encode() for field in FIELDS}  # They stand everywhere, whatever 
 IDS = {"id", "name", "writers", "query_id", "mark", "config"}  # Where names and settings stand; two others have names.
 NUMBERS = re.compile(r"version|first|[a-z]+[.-][a-z.-]+").fullmatch  # Fields of views that may be numbers in a text.
 MOST = 1 << 30  # No stream, and no column of a row group, may be larger, nor have more rows than 2^24.
+MADE_BY = re.compile(rb"parquet-cpp-arrow version \d{1,3}(?:\.\d{1,2}){2}")
 CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 META = {*range(1, 8), 9, 10, 11, 13, 16}  # Of a column in a footer, beside its statistics.
 PLAIN = {"store_schema": False, "use_dictionary": False, "compression": "none", "data_page_size": MOST}
 COLUMNS, LISTS = {"key", "value", "headers", "timestamp", "offset", "delete_horizon"}, {"list", "key_value"}
-SEARCHED_MIN = 6  # A shorter key is found by chance in raw bytes; it is compared where all is decoded.
 M, P32_2 = (1 << 64) - 1, 0x85EBCA77
 P64 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
 S = bytes.fromhex("b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8"
@@ -112,17 +108,13 @@ def thrift(d, at, kind=12):  # A value in Thrift's compact form, a struct as a d
         need(field not in tree, "a field that is there twice")
         tree[field], at = (kind == 1, at) if kind < 3 else thrift(d, at, kind)
     return tree, at + 1
-def octets_in(tree):  # The texts in Thrift: names, statistics.
-    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    return [tree] if isinstance(tree, bytes) else [octets for one in inner for octets in octets_in(one)]
 def levels(value, path):  # How many a row has in the column of a leaf.
     if value is None or not path: return 1
     if isinstance(value, dict): return levels(value[path[0]], path[1:])
     return max(1, sum(levels(v[path[1] == "value"] if isinstance(v, tuple) else v, path[2:]) for v in value))
 def vector(d):  # Goes through a deletion vector, and returns where it ends: its length, a bitmap, its sum.
     end = 4 + int.from_bytes(d[:4], "big")
-    need(w(d, 4, 4) == 1681511377, "no deletion vector")
-    need(d[end:end + 4] == zlib.crc32(d[4:end]).to_bytes(4, "big"), "a vector with another sum")
+    need(w(d, 4, 4) == 1681511377 and d[end:end + 4] == zlib.crc32(d[4:end]).to_bytes(4, "big"), "no deletion vector")
     return end + 4
 def canonical(array):  # The canonical bytes of keys (FORMAT.md, section 12.3).
     kind, t = array.type, pa.types
@@ -143,12 +135,13 @@ def canonical(array):  # The canonical bytes of keys (FORMAT.md, section 12.3).
 def content(path):
     need(stat.S_ISREG(os.lstat(path).st_mode), "a link, a pipe, or another thing that is no file")
     return pathlib.Path(path).read_bytes()
-def refused(error): raise error
+def below(path):  # Its files; and folders without any, with a slash.
+    if path.is_symlink() or not path.is_dir(): return {path: ""}
+    return {one: slash for inner in path.iterdir() for one, slash in below(inner).items()} or {path: "/"}
 def files_under(root):  # What reads each file of a folder, or of a URL that pyarrow knows, by its path.
     if not re.match("[a-z][a-z0-9+.-]+://", root):
-        found = [os.path.join(folder, name) for folder, inner, names in os.walk(root, onerror=refused)
-                 for name in (*names, *(n for n in inner if os.path.islink(os.path.join(folder, n))))]
-        return {pathlib.Path(f).relative_to(root).as_posix(): lambda f=f: content(f) for f in found}
+        found = below(top := pathlib.Path(root).resolve(strict=True)).items()
+        return {f.relative_to(top).as_posix() + slash: lambda f=f: content(f) for f, slash in found}
     disk, top = fs.FileSystem.from_uri(root)
     found = disk.get_file_info(fs.FileSelector(top, recursive=True))
     read = lambda path: lambda: disk.open_input_stream(path, compression=None).read()
@@ -165,8 +158,8 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         self.hashes, self.names, self.is_there = {bytes.fromhex(text) for text in receipt["keys"]}, set(), False
         if secret and hashlib.sha256(self.secret).hexdigest() != receipt["secret_sha256"]:
             raise ValueError("this is not the secret of this receipt")
-        long = [key for key in keys if len(key) >= SEARCHED_MIN and key not in WORDS]
-        words = [word for key in long for word in (key, key.hex().encode())]
+        long = [key for key in keys if len(key) > 5 and key not in WORDS]  # Raw bytes have shorter ones by chance.
+        words = [*long, *(key.hex().encode() for key in long)]
         form = rb"(?<![\w-])(?:%s)(?![\w-])" % b"|".join(map(re.escape, words))
         self.searched = re.compile(form).findall if words else lambda _: ()
         self.problems, self.places, self.marked, self.seed = [], {}, {}, 0
@@ -176,7 +169,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         for path in sorted(self.files):
             names, name = (INSIDE, path[len(folder):]) if path.startswith(folder) else (OUTSIDE, path)
             kind = next((k for k, form in names.items() if re.fullmatch(form, name)), None)
-            kinds += [(kind, path, name)] if kind else []
+            kinds += [(kind, path, name)] if kind and kind != "folder" else []
             made = ", left by a writer that died: a sweep takes it a day later" if path.endswith(".tmp") else ""
             self.problems += [] if kind else [f"{path}: a file of no kind that the format names{made}"]
         for kind, path, name in sorted(kinds, key=lambda one: one[0] in {"rows", "bitmap"}):
@@ -203,7 +196,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         tails = {b"", zlib.adler32(made).to_bytes(4, "big")[:3] if bits < 0 else b""}  # fastavro leaves it.
         need(not stream.unconsumed_tail, "a stream of zlib that is longer than any may be")
         need(stream.eof and stream.unused_data in tails, "bytes behind a stream of zlib")
-        is_text or self.search(made, whole=True)
+        is_text or self.search(made, whole=len(made) > 1)  # One byte is what any small bitmap has.
         return made
     def document(self, data, name):
         line, _, stored = data.partition(b"\n")
@@ -225,7 +218,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         return value
     def walk(self, value, name="", known=False):
         if isinstance(value, (str, bytes)):
-            is_hex = isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2})+", value)
+            is_hex = isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2}){2,}", value)
             texts = [value.encode() if isinstance(value, str) else value, *([bytes.fromhex(value)] if is_hex else [])]
             is_number = not known and NUMBERS(name) and re.fullmatch(b"[0-9]{1,6}", texts[0])
             keys = [text for text in texts if not is_number and texts[0] not in WORDS and self.is_key(text)]
@@ -234,18 +227,17 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             need(is_known, "it holds an erased key")
             need(name != "bits" or self.inflated(texts[-1]), "no bitmap")
             with contextlib.suppress(ValueError):  # Statistics of Delta and schemas of Avro are JSON in a text.
-                self.walk(json.loads(texts[0]) if texts[0][:1] in {b"{", b"["} else ())
+                if texts[0][:1] in b"{[": self.walk(json.loads(texts[0])) if known else self.json(texts[0], False)
         elif isinstance(value, dict):
             for field, one in value.items():
                 is_named = field in FIELDS or name in NAMED or re.fullmatch("[0-9]+|[0-9a-f]{32}", str(field))
                 need(not known or is_named, f"an unknown field {field!r}")
                 is_number = known and name not in NAMED and re.fullmatch("[0-9]{1,6}", field)  # Of a partition.
                 is_number or self.walk(field, "name" if name in {"cuts", "foreign"} else "", known)
-                self.walk(one, name if name == "config" else field, known)
+                self.walk(one, name if name == "config" else str(field), known)
         elif isinstance(value, (list, tuple)): [self.walk(one, name, known) for one in value]
     def note(self, value):  # Notes which offsets the rows of objects have, and how many bits bitmaps have.
-        for one in value.values() if isinstance(value, dict) else value:
-            self.note(one) if isinstance(one, (dict, list)) else None
+        for one in value.values() if type(value) is dict else value if type(value) is list else (): self.note(one)
         if not isinstance(value, dict): return
         self.seed = int(value.get("seed", f"{self.seed:x}"), 16)
         if "rows" in value and str(value.get("path")).endswith((".dead", ".mask")):
@@ -260,9 +252,8 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
                 parts = chunks.get("p") or [value["p"]] * len(chunks["rows"])
                 self.place([obj["path"]] * len(parts), chunks, parts)
     def place(self, paths, chunks, parts):
-        rows = chunks["rows"]
-        first = chunks.get("row") or accumulate(rows[:-1], initial=0)
-        for path, *place in zip(paths, first, rows, chunks["base"], parts):
+        first = chunks.get("row") or itertools.accumulate(chunks["rows"][:-1], initial=0)
+        for path, *place in zip(paths, first, chunks["rows"], chunks["base"], parts):
             self.places.setdefault(path, set()).add(tuple(place))
     def plain(self, data, _):
         form, reserve = rb'\{"version": ?[0-9]{1,9}\}|[0-9]{1,9}\n?|clock|first|second', hashlib.shake_256(b"clog")
@@ -287,6 +278,8 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         found = fastavro.reader(stream := io.BytesIO(data))
         self.walk(found.metadata)
         at, sync = (start := stream.tell()), data[start - 16:start]
+        fastavro.schemaless_writer(fresh := io.BytesIO(), {"type": "map", "values": "string"}, found.metadata)
+        need(data[:start] == b"Obj\1" + fresh.getvalue() + sync, "a header with more than it may have")
         while at < len(data):
             count, at = thrift(data, at, 6)  # Avro writes numbers likewise.
             size, at = thrift(data, at, 6)
@@ -295,20 +288,29 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             need(0 <= count <= len(made.getvalue()) and size >= 0, "a block with more than it has")
             self.walk([fastavro.schemaless_reader(made, found.writer_schema, None) for _ in range(count)])
             need(not made.read() and data[at - 16:at] == sync, "bytes behind the records of a block")
-    def table(self, data, _):
-        end = len(data) - 8 - w(data, len(data) - 8, 4)
-        need(self.pages(data, own=False) == end, "bytes behind the pages")
-        self.walk(pq.read_table(io.BytesIO(data)).to_pylist())
-    def pages(self, data, own=True):  # Goes through all pages of a Parquet file, and returns where they end.
+    def table(self, data, _):  # A checkpoint is, but for pyarrow's release, what its rows make.
+        rows = pq.read_table(io.BytesIO(data))
+        self.walk(listed := rows.to_pylist())
+        self.search(repr(listed).encode())
+        schema = pa.schema([(field.name, self.plain_type(field)) for field in rows.schema])
+        pq.write_table(pa.Table.from_pylist(listed, schema), sink := pa.BufferOutputStream())
+        made, given = (MADE_BY.sub(b"", one) for one in (sink.getvalue().to_pybytes(), data))
+        need(made == given, "a checkpoint with more than its rows need")
+    def plain_type(self, field):  # Without what a type may have beside its fields.
+        self.walk(field.name)
+        kind, text, t = field.type, pa.string(), pa.types
+        if t.is_struct(kind): return pa.struct([(one.name, self.plain_type(one)) for one in kind])
+        need(kind in {pa.bool_(), pa.int32(), pa.int64(), text} or t.is_nested(kind), "a column of no kind")
+        return pa.map_(text, text) if t.is_map(kind) else pa.list_(text) if t.is_list(kind) else kind
+    def pages(self, data):  # Goes through all pages of a Parquet file, and returns where they end.
         size, at, self.laid = w(data, len(data) - 8, 4), 4, []
         need(data[:4] == data[-4:] == b"PAR1", "no Parquet file")
         tree, end = thrift(data[-8 - size:-8], 0)
         columns = [(group, column[3]) for group in tree[4] for column in group[1]]
-        stated = [(*one, one[1].pop(12, {}) if own else {}) for one in columns]  # Rows tell if they are true.
+        stated = [(*one, one[1].pop(12, {})) for one in columns]  # Rows tell if they are true.
         is_ours = tree.keys() <= {1, 2, 3, 4, 6, 7} and all(meta.keys() <= META for _, meta in columns)
-        is_ours = is_ours and re.fullmatch(rb"parquet-cpp-arrow version [\d.]+", tree[6])
-        need(end == size and (is_ours or not own), "a footer with more than it may have")
-        self.walk(octets_in(tree))
+        need(end == size and is_ours and MADE_BY.fullmatch(tree[6]), "a footer with more than it may have")
+        self.walk(tree)
         for group, meta, stats in stated:
             need(at == min(meta.get(11) or meta[9], meta[9]), "bytes between pages")
             end, rows, most, laid = at + meta[7], 0, MOST, []
@@ -316,20 +318,18 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
                 header, start = thrift(data, at)
                 most, at, second = most - header[2], start + header[3], header.get(8, {})
                 need(header[2] >= 0 <= header[3] and most >= 0, "a page of no possible size")
-                own or self.walk(octets_in(header))  # Else it is compared with what its rows make.
                 sums = {None, zlib.crc32(data[start:at]), zlib.crc32(data[start:at]) - (1 << 32)}
-                need(not own or header[1] != 2, "a dictionary, of which rows may have no part")
-                need(not own or header.get(4) in sums and header.keys() <= {*range(1, 6)}, "a page with another sum")
+                need(header[1] != 2, "a dictionary, of which rows may have no part")
+                need(header.get(4) in sums and header.keys() <= {*range(1, 6)}, "a page with another sum")
                 rows += header.get(5, second or {1: 0})[1]
                 begin = start + second.get(5, 0) + second.get(6, 0)
                 made = data[begin:at]
-                if meta[4] in CODECS and second.get(7, True) and made and (own or self.keys):
+                if meta[4] in CODECS and second.get(7, True) and made:
                     self.search(made := pa.decompress(made, header[2] + start - begin, CODECS[meta[4]]))
                 laid.append((header.get(5, {1: 0, 2: 0}), made))
             self.laid.append((stats, laid))
-            need(at == end, "bytes between pages")
-            is_flat = not LISTS & {name.decode() for name in meta[3]}
-            need(rows == meta[5] and (not is_flat or rows == group[3] <= 1 << 24), "pages with other rows")
+            has_lists = LISTS & {name.decode() for name in meta[3]}
+            need(at == end and rows == meta[5] and (has_lists or rows == group[3] <= 1 << 24), "pages with other rows")
         return at
     def rows(self, data, name):
         at, behind = self.pages(data), len(data) - 24 - w(data, len(data) - 8, 4)
@@ -359,10 +359,10 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             fresh = written(group.select(path[:1]), leaf, write_statistics=True) if stats else [{}]
             need(fresh[0] == stats, "statistics of a value that no row has")
             if pages[1:] and LISTS & {*path}:
-                ends = [*accumulate(levels(value, path[1:]) for value in group.column(path[0]).to_pylist())]
+                ends = [*itertools.accumulate(levels(value, path[1:]) for value in group.column(path[0]).to_pylist())]
             for header, made in pages:
                 seen += header[1]
-                end = bisect(ends, seen)  # Within a record no page may end: it would have other rows.
+                end = bisect.bisect(ends, seen)  # Within a record no page may end: it would have other rows.
                 how = {".".join(path): "DELTA_BINARY_PACKED"} if header[2] == 5 else None
                 rows, row = group.select(path[:1]).slice(row, end - row), end
                 fresh = written(rows, leaf, column_encoding=how, write_statistics=bool(header[5]))

@@ -30,6 +30,7 @@ from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.keys import key_index
 from clog.storage.objects.reader import TAIL_BYTES
+from clog.storage.publications import delta
 
 pytest.importorskip("pyroaring")
 pytest.importorskip("fastavro")
@@ -354,10 +355,70 @@ def as_a_number(root):
 
 
 def in_statistics_of_delta(root):
+    stats = json.dumps({"numRecords": KEY.decode()})
+    behind_a_version(root, {"add": {"path": "x", "stats": stats}})
+
+
+def behind_a_version(root, action):
+    """A line more in a version of Delta."""
     path = max((root / "_delta_log").glob("*.json"))
-    stats = json.dumps({"numRecords": 1, "minValues": {"key": KEY.decode()}})
-    line = json.dumps({"add": {"path": "x", "stats": stats}}, separators=(",", ":"))
+    line = json.dumps(action, separators=(",", ":"))
     path.write_text(f"{path.read_text()}{line}\n")
+
+
+def in_a_name_twice_in_a_text(root):
+    """Who reads it sees the last one alone."""
+    stats = '{"numRecords":"alice-of-wonderland","numRecords":1}'
+    behind_a_version(root, {"add": {"path": "x", "stats": stats}})
+
+
+def checkpoint_of(root):
+    """That of the first version, which has none yet, and its rows."""
+    version = (root / delta.version_path(0)).read_bytes()
+    table = delta.replayed(delta.DeltaTable(), [(0, [*delta.actions_of(version, where="")])])
+    path = root / delta.checkpoint_path(0)
+    path.write_bytes(delta.encode_checkpoint(table, {"appId": "x", "version": 1}))
+    return path, pq.read_table(path)
+
+
+def in_a_dictionary_of_a_checkpoint(root):
+    """An entry that no row uses."""
+    path, rows = checkpoint_of(root)
+    txn = rows["txn"].combine_chunks()
+    ids = txn.field("appId")
+    places = pa.array([None if one is None else 0 for one in ids.to_pylist()], pa.int8())
+    entries = pa.DictionaryArray.from_arrays(places, pa.array(["x", KEY.decode()]))
+    fields = [entries, txn.field("version"), txn.field("lastUpdated")]
+    names = ["appId", "version", "lastUpdated"]
+    made = pa.StructArray.from_arrays(fields, names, mask=txn.is_null())
+    pq.write_table(rows.set_column(0, "txn", made), path, store_schema=False)
+    assert pq.read_table(path) == rows
+
+
+def in_the_schema_of_a_checkpoint(root):
+    path, rows = checkpoint_of(root)
+    pq.write_table(rows.replace_schema_metadata({"note": b"see " + KEY}), path)
+
+
+def in_a_time_zone_of_a_checkpoint(root):
+    path, rows = checkpoint_of(root)
+    times = pa.nulls(len(rows), pa.timestamp("us", "of " + KEY.decode()))
+    pq.write_table(rows.append_column("timestamp", times), path)
+
+
+def twice_in_the_header_of_a_manifest(root):
+    """Who reads it sees the last one alone."""
+    path = next(iter(folder(root).glob("views/iceberg/*/*-list.avro")))
+    data = path.read_bytes()
+    count, at = thrift(data, 4, 6)
+    name = b"\x16snapshot-id"
+    assert data[at : at + 12] == name
+    first = name + bytes([2 * len(KEY)]) + KEY
+    path.write_bytes(data[:4] + bytes([2 * (count + 1)]) + first + data[at:])
+
+
+def as_an_empty_folder(root):
+    (folder(root) / "data" / KEY.decode()).mkdir()
 
 
 def an_orphan_of(root, table, **options):
@@ -557,6 +618,12 @@ PLANTED = {
     in_a_bitmap: "bytes behind a stream",
     in_the_hint: "another content",
     in_a_view: "an erased key",
+    in_a_name_twice_in_a_text: "JSON that is written otherwise",
+    in_a_dictionary_of_a_checkpoint: "a checkpoint with more than its rows need",
+    in_the_schema_of_a_checkpoint: "a checkpoint with more than its rows need",
+    in_a_time_zone_of_a_checkpoint: "a column of no kind",
+    twice_in_the_header_of_a_manifest: "a header with more than it may have",
+    as_an_empty_folder: "a file of no kind",
     in_a_vector: "",
     in_a_manifest: "",
     in_an_unknown_file: "a file of no kind",
@@ -593,11 +660,8 @@ def test_what_is_planted_makes_it_fail(erased, copied, plant, monkeypatch):
     changed = [
         path.relative_to(copied).as_posix()
         for path in copied.rglob("*")
-        if (path.is_symlink() or not path.is_dir())
-        and (
-            not (was := erased[0] / path.relative_to(copied)).exists()
-            or was.read_bytes() != path.read_bytes()
-        )
+        if not (was := erased[0] / path.relative_to(copied)).exists()
+        or (path.is_file() and was.read_bytes() != path.read_bytes())
     ]
     (found,) = verified(copied, erased).problems
     assert found.startswith(changed[0])
@@ -677,8 +741,14 @@ def test_lists_of_several_pages_are_sound(erased, copied):
 TEXTS = {"key": pa.string(), "value": pa.struct([("name", pa.string()), ("n", pa.int64())])}
 
 
+ORDINARY = {
+    "a name": ["alice"],
+    "numbers": ["0", "1", "2", "9", "17"],
+}
+
+
 @pytest.mark.parametrize("schema", [None, TEXTS], ids=["bytes", "texts"])
-@pytest.mark.parametrize("gone", [["alice"], ["0", "1", "2", "9", "17"]], ids=["a name", "numbers"])
+@pytest.mark.parametrize("gone", ORDINARY.values(), ids=ORDINARY)
 def test_an_ordinary_log_is_sound(tmp_path, schema, gone):
     """S60: statistics of texts and of nulls are what rows make; that a value of another record, a
     later one, a partition's number or a version equals a key is no trace.
@@ -707,6 +777,33 @@ def test_an_ordinary_log_is_sound(tmp_path, schema, gone):
     [log.publish(one) for one in formats]
     found = Verifier(files_under(str(tmp_path)), done.receipt, request.secret).run()
     assert (found.problems, found.later) == ([], 2 * len(gone))
+
+
+def test_a_log_whose_keys_are_one_byte_is_sound(tmp_path):
+    """S60: such a byte stands in bitmaps, and in hexadecimal in documents, whatever the keys are;
+    each checkpoint of its view is what its rows make, and folders may be empty.
+    """
+    clock = ManualClock(now_ms=1_700_000_000_000)
+    schema = {"key": pa.bool_(), "value": pa.string()}
+    config = {"delete.retention.ms": 0}
+    log = Log.create(str(tmp_path), 1, config, clock=clock, ids=SeededIds(1), schema=schema)
+    for _ in range(12):
+        log.append([{"key": key, "value": "x"} for key in (True, False)])
+        log.publish("delta")
+    request = log.erase([True])
+    cleaner = Cleaner(log)
+    for _ in range(7):
+        cleaner.run_once()
+        log.publish("delta")
+        clock.advance(DAY_MS + 1)
+    (done,) = log.erasures()
+    assert done.state == "done", done.reason
+    for name in ("delta", "iceberg"):
+        log.append([{"key": False, "value": "y"}])
+        log.publish(name)
+        log.withdraw(name)
+    assert [*tmp_path.glob("_delta_log/*.checkpoint.parquet")]
+    assert Verifier(files_under(str(tmp_path)), done.receipt, request.secret).run().problems == []
 
 
 def test_later_records_of_a_key_are_counted(erased, copied):

@@ -98,7 +98,7 @@ def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
     done, total = 0, _records(source)
     try:
         with counting("copying", total) as more:
-            for records in _gathered(source.read()):
+            for records in _gathered(_counting(source)):
                 _append(made, records, by_key=by_key)
                 done += records.num_rows
                 more(records.num_rows)
@@ -107,6 +107,17 @@ def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
         print_note(told)
         raise
     return done
+
+
+def _counting(source: "Log") -> "Iterator[pa.RecordBatch]":
+    """Yields the records but late ones that are dropped: in a copy nothing tells that they are."""
+    from clog.storage.read.ordered import late_keys, without_keys
+
+    batches, handle = source.read(), source.handle
+    late = late_keys(handle.store, handle.manifest())
+    for batch in batches:
+        of_partition = late.get(batch.column("partition")[0].as_py()) if batch.num_rows else None
+        yield without_keys(batch, of_partition)
 
 
 def _records(log: "Log") -> int:

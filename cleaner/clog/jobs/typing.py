@@ -37,6 +37,7 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import to_numpy
+from clog.storage.read.ordered import late_keys, without_keys
 from clog.storage.types.columns import BYTES
 
 
@@ -100,12 +101,14 @@ def convert(
     positions = target.positions(copy.id).get(source.id, {})
     written = {} if dead_letters is None else dead_letters.positions(copy.id).get(source.id, {})
     done = Converted()
-    for p, end in source.stable_offsets().items():
+    ends = source.stable_offsets()
+    late = late_keys(source.handle.store, source.handle.manifest())
+    for p, end in ends.items():
         start = positions.get(p)
         if start is not None and start >= end:
             continue
         for batch, position in batches_of(source, p, start, end):
-            new = _converted(copy, batch, p, position, written.get(p, 0))
+            new = _converted(copy, without_keys(batch, late.get(p)), p, position, written.get(p, 0))
             done = Converted(
                 done.records + new.records,
                 done.tombstones + new.tombstones,

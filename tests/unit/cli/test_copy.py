@@ -1,11 +1,14 @@
 """`clog copy`: what is kept, and what is not."""
 
+import struct
+
 import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
 from clog.cli import copy
-from clog.storage import Log
+from clog.jobs import convert
+from clog.storage import Log, ManualClock
 
 DAY_MS = 86_400_000
 KEPT = ("partition", "timestamp", "key", "value", "headers")
@@ -106,3 +109,33 @@ def test_a_typed_log_stays_typed(cli, tmp_path):
     made = Log.open(target)
     assert made.schema == log.schema
     assert rows(made) == rows(log)
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_late_records_that_are_dropped_stay_behind(cli, tmp_path, typed):
+    """S57: no deleted key comes back in a copy, where no removed tombstone is known any more."""
+
+    def row(key, value, lsn):
+        return {"key": key, "value": value, "headers": [("lsn", struct.pack(">q", lsn))]}
+
+    clock, url, target = ManualClock(now_ms=1_700_000_000_000), *(str(tmp_path / n) for n in "ab")
+    order = {"compaction.strategy": "header", "compaction.strategy.header": "lsn"}
+    order |= {"compaction.late": "drop", "compaction.late.scope": "log"}
+    config = {"min.cleanable.dirty.ratio": "0", "delete.retention.ms": "1000"} | order
+    log = Log.create(url, partitions=1, config=config, clock=clock)
+    log.append([row("ann", None, 8), row("bob", '"1"', 2), row("cy", '"1"', 9)])
+    for _ in range(3):
+        log.roll()
+        Cleaner(log).run_once(force=True)
+        clock.advance(5000)
+    log.append([row("ann", '"late"', 5), row("bob", '"2"', 3)])
+    assert log.table().get_many(["ann", "bob"]) == {b"bob": b'"2"'}
+    if typed:
+        schema = {"key": pa.string(), "value": pa.string()}
+        made = Log.create(target, 1, order, schema=schema)
+        assert convert(log, made).records == 3
+        assert made.table().get_many(["ann", "bob"]) == {"bob": "2"}
+    else:
+        cli("copy", url, target)
+        assert Log.open(target).table().get_many(["ann", "bob"]) == {b"bob": b'"2"'}
+        assert len(rows(Log.open(target))) == 3

@@ -34,13 +34,16 @@ from clog.storage.read.scan import (
     ReadPiece,
     Run,
     cut,
+    ordering_of,
     pieces_from,
+    plan_range,
     presence_column,
     read_pieces,
 )
 from clog.storage.store.contract import Store
 
 if TYPE_CHECKING:
+    from clog.storage.format.manifest import Manifest
     from clog.storage.read.table import TablePlan
 
 ROW_BYTES: Final = 48
@@ -287,6 +290,36 @@ def best_of(rows: pa.RecordBatch, order: Ordering, seed: int) -> pa.RecordBatch:
     best.put(_compared(rows, order, seed))
     shown = to_arrow(best.best_offsets())
     return rows.filter(pc.is_in(rows.column("offset"), value_set=shown))
+
+
+def late_keys(store: Store, manifest: "Manifest") -> dict[int, pa.Array]:
+    """Returns the keys (their canonical bytes), by partition, of which no record counts: all of
+    them are late, and late ones are dropped. Memory holds the keys of suspects.
+    """
+    found, seed = {}, manifest.head.log.key_seed
+    for p in {p for p, _, _ in manifest.orders_removed}:
+        order, end = ordering_of(manifest, p), manifest.head.stable_offset(p)
+        if order is None or not order.removed:
+            continue
+        late: set[bytes] = set()
+        suspects = plan_range(manifest, p, order.removed[0][1], end)
+        for keys, (_, _, _, counts) in _ordered_rows(store, suspects, order, seed):
+            late.update(key_bytes(keys.filter(to_arrow(~counts))).to_pylist())
+        everything = plan_range(manifest, p, 0, end) if late else []
+        for keys, (_, _, _, counts) in _ordered_rows(store, everything, order, seed):
+            late.difference_update(key_bytes(keys.filter(to_arrow(counts))).to_pylist())
+        if late:
+            found[p] = of_bytes(list(late))
+    return found
+
+
+def without_keys(rows: pa.RecordBatch, keys: pa.Array | None) -> pa.RecordBatch:
+    """Returns the rows that have none of the keys (their canonical bytes)."""
+    if keys is None:
+        return rows
+    known = rows.column("key").is_valid()
+    has = pc.and_(known, pc.is_in(key_bytes(rows.column("key")), value_set=keys))
+    return rows.filter(pc.invert(has))
 
 
 def _by_name(columns: Iterable[str]) -> list[str]:

@@ -32,6 +32,8 @@ def pending_reason(
     if one.gone == NONE:
         due_ms = tombstones_due_ms(one, config, holds)
         if due_ms > now_ms:
+            if name := _tombstone_holder(one, config, holds):
+                return f"the reader {name!r} holds its tombstones, until {_at(due_ms)} at most"
             return (
                 f"its tombstones stay until {_at(due_ms)}, delete.retention.ms after the records"
                 " went, so that followers learn of the delete"
@@ -66,21 +68,32 @@ def tombstones_due_ms(one: ErasureEntry, config: LogConfig, holds: Holds) -> int
     return max(held, default=horizon_ms)
 
 
+def _tombstone_holder(one: ErasureEntry, config: LogConfig, holds: Holds) -> str:
+    """Returns the reader that keeps them for longer than followers have anyway; "" for none."""
+    horizon_ms = one.killed_ms + config.delete_retention_ms
+    for hold in holds.holds:
+        if hold.until_ms > horizon_ms and any(hold.offsets[p] < end for p, end in one.told.items()):
+            return hold.name
+    return ""
+
+
 def _holder(head: Head, needed: int, holds: Holds, *, due_ms: int, now_ms: int) -> str:
-    """Says who keeps a version below this one; "" for nobody."""
-    for name, pins in head.pins.items():
-        if any(pin.version < needed for pin in pins):
-            return (
-                f"the {name} view still shows a version from before; it is published anew, and lets"
-                f" go of that file.delete.delay.ms later; clog publish --withdraw --format {name}"
-                " takes it back"
-            )
+    """Says who keeps a version below this one; "" for nobody. Cuts come first: what they published
+    is pinned, too, and goes with them alone.
+    """
     for keep in head.kept.values():
         if keep.version < needed:
             until = "" if keep.until_ms == NONE else f" until {_at(keep.until_ms)}"
             return (
                 f"the cut {keep.name!r} of {keep.home_url} keeps version {keep.version}{until};"
                 f" clog snapshot {keep.home_url} --drop {keep.name} lets go of it"
+            )
+    for name, pins in head.pins.items():
+        if any(pin.version < needed for pin in pins):
+            return (
+                f"the {name} view still shows a version from before; it is published anew, and lets"
+                f" go of that file.delete.delay.ms later; clog publish --withdraw --format {name}"
+                " takes it back"
             )
     for hold in holds.holds:
         if hold.version < needed and hold.until_ms > now_ms:

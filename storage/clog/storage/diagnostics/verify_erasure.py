@@ -29,8 +29,8 @@ partitioner partitions path pins positions positions_at previous query_id ranges
 released replace requested_ms required reset_times rest rewritten rewritten_ms rolls row row_texts rows schema
 schema_id seal searched secret_sha256 seed segments sequence since since_ms snapshot sources stamp start started_ms
 state superseded swept time_ms time_zone timeout_ms told tombstones tombstones_removed transaction type uncleanable
-undecided unended unmarked until_ms up_to value version view write writer writers xxh3_128""".split())
-NAMED = {"config", "cuts", "foreign", "pins"}  # Objects whose names are data, beside numbers and ids.
+undecided unended unmarked until_ms up_to value version view views write writer writers xxh3_128""".split())
+NAMED = {"config", "cuts", "foreign", "pins", "views"}  # Objects whose names are data, beside numbers and ids.
 WORDS = {field.encode() for field in FIELDS}  # They stand everywhere, whatever the keys are.
 IDS = {"id", "name", "writers", "query_id", "mark", "config"}  # Where names and settings stand; two others have names.
 NUMBERS = re.compile(r"version|first|[a-z]+[.-][a-z.-]+").fullmatch  # Fields of views that may be numbers in a text.

@@ -186,6 +186,19 @@ def test_a_cut_holds_an_erasure_up(make_log, store, clock):
     assert holding(store, b"-of-k03") == set()
 
 
+def test_a_published_cut_is_named(make_log, store, clock):
+    """S59: not the view, of which no other publication lets go of what the cut shows."""
+    pytest.importorskip("pyroaring")
+    log = make_log(1, **PLAIN)
+    log.append(rows(0))
+    name_cut(log.handle, "month-end", None, publish=["delta"])
+    log.erase(["k03"], notify=False)
+    Cleaner(log).run_once()
+    assert "the cut 'month-end' of" in log.erasures()[0].reason
+    drop_cut(log.handle, "month-end")
+    rounds_until_done(log, clock)
+
+
 @pytest.mark.parametrize("name", ["delta", "iceberg"])
 def test_a_published_view_is_named(make_log, store, clock, name):
     """S59: it shows a version from before until it is published anew, and file.delete.delay.ms
@@ -222,6 +235,17 @@ def test_a_reader_that_holds_is_named(make_log, store, clock):
         clock.advance(DAY_MS)
     assert "the reader 'billing' holds version" in log.erasures()[0].reason
     rounds_until_done(log, clock, every_ms=DAY_MS, most_ms=8 * DAY_MS)
+
+
+def test_a_reader_that_holds_tombstones_is_named(make_log, store, clock):
+    """S59, S64: where they stay for longer than `delete.retention.ms`."""
+    log = make_log(1, **PLAIN, reader_hold_max_ms=6 * DAY_MS, max_compaction_lag_ms=7 * DAY_MS)
+    log.append(rows(0))
+    log.reader("quick", hold_ms=HOUR_MS).commit({0: 1})
+    log.reader("billing", hold_ms=6 * DAY_MS).commit({0: 1})
+    log.erase(["k03"])
+    Cleaner(log).run_once()
+    assert "the reader 'billing' holds its tombstones, until" in log.erasures()[0].reason
 
 
 def test_an_undecided_transaction_is_named(make_log, store, clock):

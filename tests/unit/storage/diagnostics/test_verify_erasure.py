@@ -64,7 +64,7 @@ def erased(tmp_path_factory):
     job.positions("queue:of-carpenters", {0: (3, "walrus")})
     job.commit()
     log.append_objects([], Writer("w", "stream", 1, "a-query-of-alice"))
-    name_cut(log.handle, "billing", DAY_MS)
+    name_cut(log.handle, "billing", DAY_MS, publish=["delta", "iceberg"])
     drop_cut(log.handle, "billing")
     request = log.erase([KEY, *NAMES, b"value"])
     cleaner = Cleaner(log)

@@ -506,6 +506,7 @@ OF_A_HANDLE = {
     "recent": truth(lambda handle, _: handle.recent(settled=True).version >= THREADS),
     "find_writer": truth(lambda handle, _: handle.find_writer("producer", "none") is None),
     "committers": truth(lambda handle, _: handle.committers() >= 0),
+    "waits": truth(lambda handle, _: handle.waits() is None),
     "end_pending": truth(lambda handle, _: handle.end_pending([("producer", "none")]).version > 0),
     "with_pages": truth(lambda handle, _: handle.with_pages(handle.tip, lambda t: t.version) > 0),
     "has_committed": truth(lambda handle, _: not handle.has_committed(THREADS, "0" * 32)),

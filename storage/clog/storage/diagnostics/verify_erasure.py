@@ -16,7 +16,7 @@ INSIDE = {
 OUTSIDE = {
     "document": "_clog/log", "plain": rf"\.probe-{I}|metadata/version-hint\.text",
     "lines": rf"_delta_log/(?:{V}\.json|_last_checkpoint)|metadata/v[0-9]+\.metadata\.json",
-    "table": rf"_delta_log/{V}\.checkpoint\.parquet", "folder": rf"\./|_delta_log/|metadata/|_clog/(?:{I}/)?"}
+    "table": rf"_delta_log/{V}\.checkpoint\.parquet", "folder": rf"\./|_delta_log/|metadata/|_clog/({I}/(data/)?)?"}
 FIELDS = frozenset("""aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed
 children chunks clog columns combined committed completed_ms config config_epoch content count covered create
 created_ms cuts dead dense drop earlier earlier_parent edit edit_at encoding end ends epoch erasure erasures

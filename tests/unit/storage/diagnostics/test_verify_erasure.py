@@ -15,7 +15,8 @@ import pytest
 import xxhash
 
 from clog.cleaner import Cleaner
-from clog.storage import Log, ManualClock
+from clog.storage import Log, LogReplacedError, ManualClock
+from clog.storage.administration import delete_log
 from clog.storage.commit.proposals import Writer
 from clog.storage.cuts import drop_cut, name_cut
 from clog.storage.diagnostics import verify_erasure
@@ -31,6 +32,7 @@ from clog.storage.format import documents
 from clog.storage.keys import key_index
 from clog.storage.objects.reader import TAIL_BYTES
 from clog.storage.publications import delta
+from clog.storage.store import open_store
 
 pytest.importorskip("pyroaring")
 pytest.importorskip("fastavro")
@@ -803,6 +805,27 @@ def test_a_log_whose_keys_are_one_byte_is_sound(tmp_path):
         log.publish(name)
         log.withdraw(name)
     assert [*tmp_path.glob("_delta_log/*.checkpoint.parquet")]
+    assert Verifier(files_under(str(tmp_path)), done.receipt, request.secret).run().problems == []
+
+
+def test_what_a_writer_of_a_deleted_log_leaves_is_sound(tmp_path):
+    """S60: an append that finds another log in its place takes its object back; the folder stays."""
+    clock = ManualClock(now_ms=1_700_000_000_000)
+    config = {"delete.retention.ms": 0}
+    old = Log.create(str(tmp_path), 1, config, clock=clock, ids=SeededIds(1))
+    delete_log(open_store(str(tmp_path)))
+    log = Log.create(str(tmp_path), 1, config, clock=clock, ids=SeededIds(2))
+    with pytest.raises(LogReplacedError):
+        old.append([{"key": KEY, "value": "x"}])
+    assert (tmp_path / "_clog" / old.id / "data").is_dir()
+    log.append([{"key": key, "value": "x"} for key in (KEY, b"bob")])
+    request = log.erase([KEY])
+    cleaner = Cleaner(log)
+    for _ in range(7):
+        cleaner.run_once()
+        clock.advance(DAY_MS + 1)
+    (done,) = log.erasures()
+    assert done.state == "done", done.reason
     assert Verifier(files_under(str(tmp_path)), done.receipt, request.secret).run().problems == []
 
 

@@ -4,19 +4,19 @@ secret (or $CLOG_ERASURE_SECRET) or with keys, one in a line. Exit code 1: somet
 import argparse, bisect, contextlib, hashlib, hmac, io, itertools, json, os, pathlib, re, stat, sys, zlib
 import pyarrow as pa, pyarrow.fs as fs, pyarrow.parquet as pq
 I, V = "[0-9a-f]{32}", "[0-9]{20}"
+F = "(?:blocks|columns|commits|data|edits|erasures|pages|proposals|readers|receipts|snapshots)/"
 INSIDE = {
     "document": rf"(?:commits|snapshots|blocks|receipts)/{V}\.json|(?:pages|edits)/{I}\.json|columns/{V}-{I}\.json"
     rf"|readers/[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}\.json|erasures/{I}(?:\.receipt)?\.json"
     rf"|proposals/{V}-[0-9a-f]{{16}}-[0-9]+-[0-9]+\.json",
-    "folder": r"(?:blocks|columns|commits|data|edits|erasures|pages|proposals|readers|receipts|snapshots)/"
-    rf"|views/(?:(?:delta|iceberg)/(?:{V}/)?)?", "avro": rf"views/iceberg/{V}/{I}-(?:data|deletes|list)\.avro",
-    "rows": rf"data/{V}-{I}\.parquet", "bitmap": rf"data/{V}-{I}\.(?:dead|mask)",
-    "plain": f"latest|reserve|clock-{I}", "puffin": rf"views/iceberg/{V}/{I}\.puffin",
-    "vectors": rf"views/delta/{V}/deletion_vector_[0-9a-f-]{{36}}\.bin"}
+    "folder": f"{F}|views/(?:(?:delta|iceberg)/(?:{V}/)?)?",
+    "avro": rf"views/iceberg/{V}/{I}-(?:data|deletes|list)\.avro", "rows": rf"data/{V}-{I}\.parquet",
+    "bitmap": rf"data/{V}-{I}\.(?:dead|mask)", "plain": f"latest|reserve|clock-{I}",
+    "puffin": rf"views/iceberg/{V}/{I}\.puffin", "vectors": rf"views/delta/{V}/deletion_vector_[0-9a-f-]{{36}}\.bin"}
 OUTSIDE = {
     "document": "_clog/log", "plain": rf"\.probe-{I}|metadata/version-hint\.text",
     "lines": rf"_delta_log/(?:{V}\.json|_last_checkpoint)|metadata/v[0-9]+\.metadata\.json",
-    "table": rf"_delta_log/{V}\.checkpoint\.parquet", "folder": rf"\./|_delta_log/|metadata/|_clog/({I}/(data/)?)?"}
+    "table": rf"_delta_log/{V}\.checkpoint\.parquet", "folder": rf"\./|_delta_log/|metadata/|_clog/(?:{I}/(?:{F})?)?"}
 FIELDS = frozenset("""aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed
 children chunks clog columns combined committed completed_ms config config_epoch content count covered create
 created_ms cuts dead dense drop earlier earlier_parent edit edit_at encoding end ends epoch erasure erasures

@@ -809,7 +809,7 @@ def test_a_log_whose_keys_are_one_byte_is_sound(tmp_path):
 
 
 def test_what_a_writer_of_a_deleted_log_leaves_is_sound(tmp_path):
-    """S60: an append that finds another log in its place takes its object back; the folder stays."""
+    """S60: an append that meets another log takes its object back; folders stay."""
     clock = ManualClock(now_ms=1_700_000_000_000)
     config = {"delete.retention.ms": 0}
     old = Log.create(str(tmp_path), 1, config, clock=clock, ids=SeededIds(1))

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -48,15 +47,6 @@ for name, step in steps.items():
     except ClogError as e:
         print(json.dumps([name, f"{type(e).__name__}: {e}"]), flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory):
-    """The folder with the release's packages."""
-    folder = tmp_path_factory.mktemp("release")
-    with zipfile.ZipFile(WHEEL) as opened:
-        opened.extractall(folder)
-    return folder
 
 
 @pytest.fixture

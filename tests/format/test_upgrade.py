@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import zipfile
 from itertools import permutations
 from pathlib import Path
 
@@ -157,15 +156,6 @@ class Site:
     def close(self):
         for role in list(self.processes):
             self.kill(role)
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory):
-    """The folder with the packages of 0.1.0."""
-    folder = tmp_path_factory.mktemp("release")
-    with zipfile.ZipFile(WHEEL) as opened:
-        opened.extractall(folder)
-    return folder
 
 
 @pytest.fixture

@@ -178,15 +178,14 @@ def capture(  # noqa: PLR0913 - one for each option
 def _check(source: str, masks: dict[str, str]) -> None:
     """Refuses an address that is none, and masks."""
     from clog.bridge.mysql.engine import Server
-    from clog.bridge.postgres.catalogue import HASH, Choice
+    from clog.bridge.postgres.catalogue import Choice
     from clog.bridge.postgres.masking import hash_key
     from clog.bridge.postgres.source import Source
     from clog.storage.env import SystemIds
 
     with usage_errors():
         Server(source, SystemIds()) if source.startswith("mysql:") else Source(source)
-        if HASH in Choice(masks=masks).masks.values():
-            hash_key()
+        hash_key(Choice(masks=masks).masks.values())
 
 
 class _Both(TypedDict):

@@ -250,8 +250,12 @@ class Holds:
 
     def tombstone_ms(self, partition: int, next_offset: int, horizon_ms: int) -> int:
         """Returns when tombstones below an offset with this horizon may go, as far as is known."""
-        held = [h.until_ms for h in self.holds if h.offsets[partition] < next_offset]
+        held = [hold.until_ms for hold in self.of_tombstones(partition, next_offset)]
         return max(horizon_ms, min(max(held, default=0), horizon_ms + self.max_ms))
+
+    def of_tombstones(self, partition: int, next_offset: int) -> list[Hold]:
+        """Returns those of readers that lack records below an offset."""
+        return [hold for hold in self.holds if hold.offsets[partition] < next_offset]
 
     def version_ms(self, version: int, due_ms: int) -> int:
         """Returns when ``oldest_readable`` may become this version, as far as is known, which

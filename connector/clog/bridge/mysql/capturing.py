@@ -38,7 +38,7 @@ from clog.bridge.mysql.engine import (
     position_text,
 )
 from clog.bridge.postgres.capturing import Captured, CapturedTable
-from clog.bridge.postgres.catalogue import DROP, HASH, Choice, SourceTable
+from clog.bridge.postgres.catalogue import DROP, Choice, SourceTable
 from clog.bridge.postgres.logs import (
     ABOUT,
     FLUSH_BYTES,
@@ -48,7 +48,7 @@ from clog.bridge.postgres.logs import (
     TableLog,
     all_of,
 )
-from clog.bridge.postgres.masking import hash_key
+from clog.bridge.postgres.masking import HASH, hash_key
 from clog.bridge.postgres.tables import Changes, Column
 from clog.bridge.postgres.types import TablePlan
 from clog.bridge.values import Fix, connect_column
@@ -128,7 +128,7 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
         config=dict(config or {}),
         storage_options=storage_options,
         single_writer=single_writer,
-        hash_key=hash_key() if HASH in (masks or {}).values() else b"",
+        hash_key=hash_key((masks or {}).values()),
         clock=clock or SystemClock(),
         ids=ids or SystemIds(),
     )

@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from clog.bridge.postgres import catalogue
-from clog.bridge.postgres.catalogue import HASH, MASKED, TEXT, Choice, Publications, SourceTable
+from clog.bridge.postgres.catalogue import MASKED, TEXT, Choice, Publications, SourceTable
 from clog.bridge.postgres.following import ChangedError, Followed, Following
 from clog.bridge.postgres.loading import load
 from clog.bridge.postgres.logs import (
@@ -37,7 +37,7 @@ from clog.bridge.postgres.logs import (
     TableLog,
     all_of,
 )
-from clog.bridge.postgres.masking import hash_key
+from clog.bridge.postgres.masking import HASH, hash_key
 from clog.bridge.postgres.pgoutput import OPTIONS
 from clog.bridge.postgres.source import (
     RELOAD,
@@ -194,7 +194,7 @@ def capture(  # noqa: PLR0913 - one for each option
         config=dict(config or {}),
         storage_options=storage_options,
         single_writer=single_writer,
-        hash_key=hash_key() if HASH in choice.masks.values() else b"",
+        hash_key=hash_key(choice.masks.values()),
         clock=clock or SystemClock(),
         ids=ids or SystemIds(),
     )

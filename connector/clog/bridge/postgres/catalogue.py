@@ -23,6 +23,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import quote
 
+from clog.bridge.postgres.masking import HASH
 from clog.bridge.postgres.source import Queries, Source, literal, quoted
 from clog.bridge.postgres.tables import Column, Relation
 from clog.storage.env import dataclass
@@ -60,7 +61,7 @@ from unnest(%s::oid[]) r(oid), lateral pg_partition_tree(r.oid) l where l.isleaf
 _log = logging.getLogger(__name__)
 EVENTS: Final = "events"
 """How a table without a usable key is bound: its inserts alone are taken."""
-TEXT, HASH, DROP = "text", "hash", "drop"
+TEXT, DROP = "text", "drop"
 MASKED: Final = "masked"
 """Why a column is left out."""
 MASKS: Final = (HASH, DROP, TEXT)

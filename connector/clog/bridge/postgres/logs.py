@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from clog.bridge.postgres.catalogue import HASH, Binding, SourceTable
+from clog.bridge.postgres.catalogue import Binding, SourceTable
 from clog.bridge.postgres.filling import Filler
-from clog.bridge.postgres.masking import masked
+from clog.bridge.postgres.masking import HASH, masked
 from clog.bridge.postgres.tables import Changes, sliced
 from clog.bridge.postgres.types import TablePlan
 from clog.storage import Log

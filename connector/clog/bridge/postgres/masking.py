@@ -8,7 +8,7 @@ go on working, with the same key.
 import hashlib
 import hmac
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +16,17 @@ import pyarrow as pa
 
 from clog.storage.errors import InvalidInputError
 
+HASH: Final = "hash"
+"""The mask of such a column."""
 KEY: Final = "CLOG_CAPTURE_HASH_KEY"
 KEY_FILE: Final = "CLOG_CAPTURE_HASH_KEY_FILE"
 _KEY_BYTES_MIN: Final = 16
 
 
-def hash_key() -> bytes:
-    """Returns the key of hashes."""
+def hash_key(masks: Iterable[str]) -> bytes:
+    """Returns the key of hashes; nothing where none of the masks is one."""
+    if HASH not in masks:
+        return b""
     path = os.environ.get(KEY_FILE)
     key = Path(path).read_bytes().strip() if path else os.environ.get(KEY, "").encode()
     if len(key) < _KEY_BYTES_MIN:

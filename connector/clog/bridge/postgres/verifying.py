@@ -25,10 +25,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from clog.bridge.postgres import catalogue
-from clog.bridge.postgres.catalogue import EVENTS, HASH, Binding, Choice, SourceTable
+from clog.bridge.postgres.catalogue import EVENTS, Binding, Choice, SourceTable
 from clog.bridge.postgres.loading import load
 from clog.bridge.postgres.logs import ABOUT, ID
-from clog.bridge.postgres.masking import hash_key, masked
+from clog.bridge.postgres.masking import HASH, hash_key, masked
 from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
 from clog.bridge.postgres.source import Queries, Source, literal, lsn_of, lsn_text, quoted
 from clog.bridge.postgres.tables import Changes
@@ -283,7 +283,7 @@ class _Compared:
         hashed = tuple(name for name, mask in binding.masks.items() if mask == HASH)
         return cls(
             *(table, plan, f"{home.url}/{binding.folder}", home.filters.get(table.what), hashed),
-            hash_key() if hashed else b"",
+            hash_key(binding.masks.values()),
         )
 
     @property

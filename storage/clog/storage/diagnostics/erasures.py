@@ -71,10 +71,8 @@ def tombstones_due_ms(one: ErasureEntry, config: LogConfig, holds: Holds) -> int
 def _tombstone_holder(one: ErasureEntry, config: LogConfig, holds: Holds) -> str:
     """Returns the reader that keeps them for longer than followers have anyway; "" for none."""
     horizon_ms = one.killed_ms + config.delete_retention_ms
-    for hold in holds.holds:
-        if hold.until_ms > horizon_ms and any(hold.offsets[p] < end for p, end in one.told.items()):
-            return hold.name
-    return ""
+    held = (hold for p, end in one.told.items() for hold in holds.of_tombstones(p, end))
+    return next((hold.name for hold in held if hold.until_ms > horizon_ms), "")
 
 
 def _holder(head: Head, needed: int, holds: Holds, *, due_ms: int, now_ms: int) -> str:

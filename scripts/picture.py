@@ -8,9 +8,9 @@ import re
 import tempfile
 from pathlib import Path
 
+from click.testing import CliRunner
 from rich.console import Console
 from rich.text import Text
-from typer.testing import CliRunner
 
 from clog.cleaner import Cleaner
 from clog.cli.app import app

@@ -91,8 +91,6 @@ def rendered(given):
 @pytest.mark.parametrize("given", CHART_OPTIONS.values(), ids=[*CHART_OPTIONS])
 def test_the_chart_is_valid(given):
     """helm lint, and what it makes, by the schemas of Kubernetes; the page takes its options."""
-    import typer
-
     from clog.cli.app import app
 
     made = rendered(given)
@@ -104,7 +102,7 @@ def test_the_chart_is_valid(given):
     assert (page is not None) == ("ui.enabled=true" in given)
     if page is not None:
         (container,) = page["spec"]["template"]["spec"]["containers"]
-        known = typer.main.get_command(app).commands["ui"]
+        known = app.commands["ui"]
         known.make_context("ui", container["args"][1:])
         is_open = "0.0.0.0:8470" in container["args"]
         assert is_open == ("--token-variable" in container["args"])
@@ -185,7 +183,7 @@ def commands():
 @pytest.mark.parametrize(("where", "words"), list(commands()), ids=lambda x: str(x)[:20])
 def test_a_command_is_one_of_clog(where, words, tmp_path, own_logging):
     """It runs, on a folder in place of the bucket, for one round."""
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
     from clog.cli.app import app
 

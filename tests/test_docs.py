@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from clog.storage import Log
 
@@ -83,11 +83,9 @@ PROGRAMS = [c for c in commands() if not c[1].startswith("clog ")]
 
 def test_every_command_of_clog_takes_its_options():
     """Of every document, in blocks and in text."""
-    import typer
-
     from clog.cli.app import app
 
-    known = typer.main.get_command(app).commands
+    known = app.commands
     assert len(CLOG) > 40
     for path, command in CLOG:
         name = command.split()[1]

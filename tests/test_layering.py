@@ -125,4 +125,4 @@ def test_no_pyspark_comes_with(package):
 def test_looking_the_data_source_up_is_cheap():
     """Spark imports every `pyspark_*` module in a cold process: no filesystem, no Parquet yet."""
     loaded = loaded_after("import pyspark_clog")
-    assert not loaded & {"fsspec", "s3fs", "botocore", "pandas", "typer", "rich", "xxhash"}
+    assert not loaded & {"fsspec", "s3fs", "botocore", "pandas", "click", "rich", "xxhash"}

@@ -17,11 +17,10 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
-import typer
-
 from clog.cleaner import Cleaner
 from clog.cleaner.daemon.metrics import registry
 from clog.cli.app import COMMANDS, app
+from clog.cli.options import Argument
 from clog.connector.options import DEFINITIONS as OPTIONS
 from clog.storage import Log
 from clog.storage.config.definitions import config_text
@@ -115,7 +114,7 @@ def package(name: str) -> str:
 
 def commands() -> str:
     """Returns the help of every command."""
-    known = typer.main.get_command(app).commands
+    known = app.commands
     parts = [
         "# Commands\n",
         "`clog --help` lists the commands, `clog COMMAND --help` explains one.\n",
@@ -127,7 +126,7 @@ def commands() -> str:
             rows = [
                 (
                     " ".join(f"`{o}`" for o in (*p.opts, *p.secondary_opts)) or f"`{p.name}`",
-                    inspect.cleandoc(getattr(p, "help", None) or "").replace("\n", " "),
+                    p.said if isinstance(p, Argument) else p.help,
                 )
                 for p in command.params
                 if p.name != "help"

@@ -160,7 +160,7 @@ def test_a_partition_that_was_emptied(postgres, url):
 
 def test_the_command(postgres, url):
     """`clog capture --verify` says what differs, and exits with 1 if anything does."""
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
     from clog.cli.app import app
 

@@ -47,7 +47,7 @@ def test_it_is_refused_and_left_alone(root, call):
 @pytest.fixture
 def shell():
     """Calls the command line."""
-    runner = pytest.importorskip("typer.testing").CliRunner()
+    runner = pytest.importorskip("click.testing").CliRunner()
     app = importlib.import_module("clog.cli.app").app
     return lambda *arguments, **options: runner.invoke(app, list(arguments), **options)
 

@@ -17,7 +17,7 @@ def main() -> None:
         from clog.cli.app import app
     except ModuleNotFoundError as e:
         # The library does not need them, so they are an extra.
-        if e.name not in ("typer", "rich"):
+        if e.name not in ("click", "rich"):
             raise
         from clog.storage.env import install_extra
 

@@ -6,18 +6,17 @@ a config that cannot be, a file named in it that is none), which is found before
 what to do. A reader of standard output that leaves, as ``head`` does, is no error.
 """
 
+import inspect
 import logging
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from inspect import cleandoc
 from itertools import pairwise
 from typing import Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
 
-from clog.cli.options import Code, signalled
+from clog.cli.options import Argument, Code, signalled
 from clog.cli.output import ERRORS_AS, WarningFormatter, drop_output, print_error, reader_has_left
 
 COMMANDS: dict[str, dict[str, str]] = {
@@ -69,9 +68,6 @@ name, whose docstring is its help.
 """
 _MODULES = {name: module for rows in COMMANDS.values() for name, module in rows.items()}
 
-UsageError: Any = typer.BadParameter.__bases__[0]
-"""A wrong command line. Click's class, of which Typer may have its own copy."""
-
 
 def _function(name: str) -> Any:
     module = import_module(f"clog.cli.{_MODULES[name]}")
@@ -82,17 +78,28 @@ def _help(name: str) -> str:
     r"""Returns a docstring as help. Its examples begin with ``\b``, which keeps their lines
     apart.
     """
-    return cleandoc(_function(name).__doc__ or "").replace("\\b", "\b")
+    return inspect.cleandoc(_function(name).__doc__ or "").replace("\\b", "\b")
+
+
+class _Command(click.Command):
+    """A command whose arguments are in the help, too."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the arguments, then the options."""
+        arguments = [p for p in self.params if isinstance(p, Argument)]
+        with formatter.section("Arguments"):
+            formatter.write_dl([(p.make_metavar(ctx), p.said) for p in arguments])
+        super().format_options(ctx, formatter)
 
 
 class _Commands(Mapping[str, Any]):
     """The commands, each made when it is asked for: its module may take long to import."""
 
     def __getitem__(self, name: str) -> Any:
-        command = _function(name)
-        alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-        alone.command(name, help=_help(name))(command)
-        return typer.main.get_command(alone)
+        run = _function(name)
+        parameters = inspect.signature(run).parameters.values()
+        declared = [p.default.named(p.name, p.annotation) for p in parameters]
+        return _Command(name, callback=run, params=declared, help=_help(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_MODULES)
@@ -101,7 +108,7 @@ class _Commands(Mapping[str, Any]):
         return len(_MODULES)
 
 
-class ClogGroup(TyperGroup):
+class ClogGroup(click.Group):
     """Commands whose errors are printed in one line instead of a traceback, and whose list has
     headings.
     """
@@ -127,9 +134,9 @@ class ClogGroup(TyperGroup):
             code = _tell(e)
             if code is None:
                 raise
-            raise typer.Exit(code) from e
+            raise click.exceptions.Exit(code) from e
         except KeyboardInterrupt:
-            raise typer.Exit(signalled()) from None
+            raise click.exceptions.Exit(signalled()) from None
         finally:
             ERRORS_AS.set("text")
 
@@ -139,7 +146,7 @@ class ClogGroup(TyperGroup):
         room = formatter.width - width - 4
         for heading, names in COMMANDS.items():
             with formatter.section(heading):
-                shown = {name: TyperCommand(name, help=_help(name)) for name in names}
+                shown = {name: click.Command(name, help=_help(name)) for name in names}
                 formatter.write_dl(
                     [(n.ljust(width), c.get_short_help_str(room)) for n, c in shown.items()]
                 )
@@ -152,7 +159,7 @@ def _tell(error: Exception) -> int | None:
 
     if isinstance(error, BrokenPipeError) and reader_has_left():
         return 0
-    if isinstance(error, UsageError):
+    if isinstance(error, click.UsageError):
         if ERRORS_AS.get() == "text":
             return None  # Click shows it, with the usage.
         print_error(error.format_message(), "usage")
@@ -190,18 +197,6 @@ clog consume ./orders --table       # the latest value of each key
 clog describe ./orders              # clean | dirty | active, what is next
 """
 
-app = typer.Typer(
-    cls=ClogGroup,
-    name="clog",
-    help=HELP,
-    no_args_is_help=True,
-    rich_markup_mode=None,  # its panels leave no room for the words
-    context_settings={"help_option_names": ["-h", "--help"]},
-    # A traceback with the values of variables would show storage options.
-    pretty_exceptions_enable=False,
-    add_completion=True,
-)
-
 
 def _wants_json(args: list[str]) -> bool:
     """Tells whether errors shall be JSON: those of a command line that is wrong, too."""
@@ -210,22 +205,27 @@ def _wants_json(args: list[str]) -> bool:
     )
 
 
-def _print_version(value: bool) -> None:  # noqa: FBT001 - the form of a Typer callback
+def _print_version(ctx: click.Context, _parameter: Any, value: bool) -> None:  # noqa: FBT001
     if value:
         from importlib.metadata import version
 
-        typer.echo(f"clog {version('pyspark-clog')}")
-        raise typer.Exit
+        click.echo(f"clog {version('pyspark-clog')}")
+        ctx.exit()
 
 
-_NO = False
-
-
-@app.callback()
-def _clog(
-    *,
-    _version: bool = typer.Option(
-        _NO, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-    ),
-) -> None:
-    """Does nothing: the commands do the work."""
+app = ClogGroup(
+    name="clog",
+    help=HELP,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version and exit.",
+        )
+    ],
+)

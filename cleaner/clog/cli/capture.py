@@ -3,7 +3,7 @@
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from typer import BadParameter
+from click import BadParameter
 
 from clog.cli.options import (
     CONFIGS,

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from clog.cli.options import PARTITION, URL, Code, Given, command, flag, integer, option
 from clog.cli.output import (
@@ -102,7 +102,7 @@ def clean(
     from clog.cleaner.log_round import plan_round
 
     if dry_run and roll:
-        raise typer.BadParameter("--roll changes the log, --dry-run must not; leave one out")
+        raise click.BadParameter("--roll changes the log, --dry-run must not; leave one out")
     log = given.open(url)
     if dry_run:
         planned = plan_round(log.handle, now_ms=log.handle.clock.now_ms(), force=force)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from clog.cli.clean import (
     DRY_RUN,
@@ -109,7 +109,7 @@ def cleaner(
     """
     check_logs_named(urls, discover)
     if live and log_format == "json":
-        raise typer.BadParameter("--live draws, --log-format json must not; leave one out")
+        raise click.BadParameter("--live draws, --log-format json must not; leave one out")
     _log_to_stderr(log_format)
     settings = _settings(config, threads)
     if listen is not None and (once or dry_run):
@@ -392,10 +392,10 @@ def ui(
     check_logs_named(urls, discover)
     token = _token(token_variable)
     if listen is not None and not (token or proxy_header):
-        raise typer.BadParameter("--listen needs --token-variable or --proxy-header")
+        raise click.BadParameter("--listen needs --token-variable or --proxy-header")
     wrong = [path for path in mask or () if path.partition(".")[0] not in _MASKABLE]
     if wrong:
-        raise typer.BadParameter(f"--mask {wrong[0]!r} is no path in key, value or headers")
+        raise click.BadParameter(f"--mask {wrong[0]!r} is no path in key, value or headers")
     try:
         from clog.cleaner.daemon.metrics import listening, quiet_server
         from clog.cli.page import Access, ShownLogs, application
@@ -420,5 +420,5 @@ def _token(variable: str | None) -> str:
     if variable is None:
         return ""
     if not (token := os.environ.get(variable, "")):
-        raise typer.BadParameter(f"--token-variable: ${variable} is not set")
+        raise click.BadParameter(f"--token-variable: ${variable} is not set")
     return token

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import typer
+import click
 
 from clog.cli.lines import (
     LINE_FORMAT,
@@ -86,7 +86,7 @@ def _where(text: str) -> str:
     elif text.isdecimal():
         integer()(text)
     elif text not in ("earliest", "latest"):
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"--from {quoted(text)} is not a position; give earliest, latest, an offset, or @TIME"
         )
     return text
@@ -162,9 +162,9 @@ def consume(  # noqa: PLR0913 - one for each option
 
     check_table(start or "earliest", at, table=table)
     if hold is not None and reader is None:
-        raise typer.BadParameter("--hold needs --reader")
+        raise click.BadParameter("--hold needs --reader")
     if reader is not None and (table or key):
-        raise typer.BadParameter("--reader reads all records; omit --table and --key")
+        raise click.BadParameter("--reader reads all records; omit --table and --key")
     check_base64(key or (), is_base64=is_base64)
     log = given.open(url)
     keys = keys_given(key, is_base64=is_base64, schema=typed_schema(log)) if key else None
@@ -200,9 +200,9 @@ def _text(null_marker: str | None, *, offsets: bool, headers: bool) -> "_ToLines
 def check_table(start: str, at: int | None, *, table: bool) -> None:
     """Raises if options of the log and of its table are mixed."""
     if at is not None and not table:
-        raise typer.BadParameter("--at needs --table")
+        raise click.BadParameter("--at needs --table")
     if table and start != "earliest":
-        raise typer.BadParameter("--table always starts at the earliest offset; omit --from")
+        raise click.BadParameter("--table always starts at the earliest offset; omit --from")
 
 
 def limited(batches: "Iterator[pa.RecordBatch]", maximum: int | None) -> "Iterator[pa.RecordBatch]":
@@ -447,7 +447,7 @@ def export(
 
     check_table(start, at, table=table)
     if strings and is_base64:
-        raise typer.BadParameter("--strings and --base64 contradict each other; leave one out")
+        raise click.BadParameter("--strings and --base64 contradict each other; leave one out")
     chosen = _checked(out, file_format, overwrite=overwrite)
     log = given.open(url)
     batches = (
@@ -484,16 +484,16 @@ def _checked(out: str, file_format: str | None, *, overwrite: bool) -> str:
     """Returns the format to write; the file can be made."""
     chosen = file_format or _BY_ENDING.get(Path(out).suffix.lower())
     if chosen is None:
-        raise typer.BadParameter(f"the ending of {out!r} tells no format; give --format")
+        raise click.BadParameter(f"the ending of {out!r} tells no format; give --format")
     if out == "-":
         return chosen
     path = Path(out)
     if not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"the folder of {out!r} does not exist; create it first")
+        raise click.BadParameter(f"the folder of {out!r} does not exist; create it first")
     if path.exists() and not path.is_file():
-        raise typer.BadParameter(f"{out!r} is not a file; give one, or - for standard output")
+        raise click.BadParameter(f"{out!r} is not a file; give one, or - for standard output")
     if path.exists() and not overwrite:
-        raise typer.BadParameter(f"{out} is there already; --overwrite replaces it")
+        raise click.BadParameter(f"{out} is there already; --overwrite replaces it")
     return chosen
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from clog.cli.options import (
     CONFIGS,
@@ -152,6 +152,7 @@ def convert(
     schema: Path | None = option(
         "--schema FILE",
         "A JSON file with the types of keys and values; makes the target where there is none.",
+        Path,
     ),
     avro_schema: list[str] | None = option(
         "--avro-schema [ID=]FILE",
@@ -246,7 +247,7 @@ def _avro(files: list[str]) -> "Decode":
         number, sign, path = named.partition("=")
         if not (sign and number.isascii() and number.isdigit()):
             if len(files) > 1:
-                raise typer.BadParameter("give one schema of Avro, or each as ID=FILE")
+                raise click.BadParameter("give one schema of Avro, or each as ID=FILE")
             return avro_values(_json_of(named))
         by_id[int(number)] = _json_of(path)
     return avro_values(by_id=by_id)
@@ -256,4 +257,4 @@ def _json_of(path: str) -> Any:
     try:
         return json.loads(Path(path).read_text())
     except (OSError, ValueError) as e:
-        raise typer.BadParameter(f"{path} cannot be read as JSON: {e}") from None
+        raise click.BadParameter(f"{path} cannot be read as JSON: {e}") from None

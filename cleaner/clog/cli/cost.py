@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
+import click
 
 from clog.cli.options import URL, Given, command, integer, option, quoted
 from clog.cli.output import count, counted, duration, print_table, say, size, table
@@ -164,13 +164,13 @@ def _trigger_ms(text: str) -> int:
     from clog.storage.config import definitions
 
     if text.strip().isdecimal():
-        raise typer.BadParameter(f"{quoted(text)} has no unit; give 10s for ten seconds")
+        raise click.BadParameter(f"{quoted(text)} has no unit; give 10s for ten seconds")
     try:
         number = definitions.duration_ms(text)
     except ValueError:
         number = 0
     if number == 0:
-        raise typer.BadParameter(f"{quoted(text)} is not an interval; use 500ms, 10s, 5min or 1h")
+        raise click.BadParameter(f"{quoted(text)} is not an interval; use 500ms, 10s, 5min or 1h")
     return number
 
 
@@ -184,16 +184,16 @@ def _prices(text: str) -> Prices:
     try:
         given = json.loads(Path(text).read_text("utf-8"))
     except (OSError, ValueError) as e:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"{text!r:.100} is not one of {', '.join(PRICES)}, nor a file with {form}"
         ) from e
     if not isinstance(given, dict) or {*given, "source"} != set(Prices._fields):
-        raise typer.BadParameter(f"{text} does not hold {form}")
+        raise click.BadParameter(f"{text} does not hold {form}")
     texts = ("name", "as_of", "source")
     for name, value in given.items():
         is_right = isinstance(value, str) if name in texts else type(value) in (int, float)
         if not is_right or (name not in texts and value < 0):
-            raise typer.BadParameter(f"{text} has {name}={value!r}; give text, or a number from 0")
+            raise click.BadParameter(f"{text} has {name}={value!r}; give text, or a number from 0")
     return Prices(**{"source": text, **given})
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
+import click
 
 from clog.cli.options import (
     PARTITION,
@@ -636,7 +636,7 @@ def transactions(
     clog transactions ./orders --abort billing
     """
     if force and abort is None:
-        raise typer.BadParameter("--force goes with --abort ID")
+        raise click.BadParameter("--force goes with --abort ID")
     from clog.storage.transactions.several import finish_all
 
     log = given.open(url)
@@ -673,7 +673,9 @@ def _shown(info: "TransactionInfo") -> "TransactionDescription":
 @command(writes=True)
 def snapshot(
     url: str = URL,
-    name: str | None = argument("[NAME]", "The name of the new cut; without one, list.", None),
+    name: str | None = argument(
+        "[NAME]", "The name of the new cut; without one, list.", default=None
+    ),
     *,
     keep: int | None = option(
         "--keep DURATION",
@@ -712,11 +714,11 @@ def snapshot(
     clog snapshot ./orders --drop month-end
     """
     if name is not None and drop is not None:
-        raise typer.BadParameter("give NAME or --drop NAME")
+        raise click.BadParameter("give NAME or --drop NAME")
     if force and drop is None:
-        raise typer.BadParameter("--force goes with --drop NAME")
+        raise click.BadParameter("--force goes with --drop NAME")
     if name is None and (keep is not None or without or publish):
-        raise typer.BadParameter("--keep, --publish and --without go with NAME")
+        raise click.BadParameter("--keep, --publish and --without go with NAME")
     from clog.storage.cuts import cuts_of, drop_cut, name_cut, views_of
 
     home, said = given.open(url).handle, []

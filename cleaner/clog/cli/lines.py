@@ -313,9 +313,9 @@ def check_base64(texts: Iterable[str], *, is_base64: bool) -> None:
         for text in texts if is_base64 else ():
             base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        import typer
+        import click
 
-        raise typer.BadParameter("a key is not base64, although --base64 says so") from None
+        raise click.BadParameter("a key is not base64, although --base64 says so") from None
 
 
 def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | None") -> list[Any]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from clog.cli.clean import DRY_DELETE
 from clog.cli.options import (
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from clog.storage import Clock, Log, WithdrawResult
     from clog.storage.administration import Doomed
 
-_SCHEMA = option("--schema FILE", "A JSON file with the types of keys and values.")
+_SCHEMA = option("--schema FILE", "A JSON file with the types of keys and values.", Path)
 _COLUMNS = ("log", "policy", "partitions", "version", "records", "stored", "dirtiest", "last")
 _DONE = {"add": "added", "widen": "widened", "relax": "may be null now:"}
 
@@ -76,14 +76,14 @@ def delete(
     from clog.storage.store.opening import remove_empty_folders
 
     if not (yes or dry_run or sys.stdin.isatty()):
-        raise typer.BadParameter("--yes is needed where nobody can be asked")
+        raise click.BadParameter("--yes is needed where nobody can be asked")
     # Nothing is created here, so the filesystem need not promise that creates are exclusive.
     store = open_store(url, given.storage, probe=False)
     with waiting_for(url, given.storage):
         found = doomed(store)
     if not dry_run:
         if not yes:
-            typer.confirm(f"delete {_what(store.url, found)}?", abort=True, err=True)
+            click.confirm(f"delete {_what(store.url, found)}?", abort=True, err=True)
         found = delete_log(store)
         remove_empty_folders(url, given.storage)
     shown = {"log_id": found.log_id, "files": len(found.files), "size_bytes": found.size_bytes}
@@ -100,7 +100,9 @@ def _what(url: str, found: "Doomed") -> str:
 
 @command()
 def ls(
-    prefix: str = argument("[PREFIX]", "A folder, or any fsspec URL; default: this folder.", "."),
+    prefix: str = argument(
+        "[PREFIX]", "A folder, or any fsspec URL; default: this folder.", default="."
+    ),
     *,
     long: bool = flag("--long -l", "Also open each log, and show what it is."),
     given: Given,
@@ -244,7 +246,7 @@ def alter(
     changes: dict[str, Any] = {**configs(config), **_to_delete(delete_config or ())}
     wanted = schema_file(schema)
     if not changes and wanted is None:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             "nothing to change; give --config NAME=VALUE, --delete-config or --schema"
         )
     log = given.open(url)
@@ -415,7 +417,7 @@ def publish(
     clog publish ./orders --format delta --withdraw
     """
     if force and not withdraw:
-        raise typer.BadParameter("--force goes with --withdraw")
+        raise click.BadParameter("--force goes with --withdraw")
     log = given.open(url)
     configured = [name for name in log.config["table.publish"].split(",") if name != "none"]
     if withdraw:

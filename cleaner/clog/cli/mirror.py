@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from clog.cli.options import (
     CONFIGS,
@@ -106,6 +106,7 @@ _SCHEMA = option(
     "--schema FILE",
     "A JSON file with the types of keys and values of a log that is made. Default: what the topic's"
     " schemas say.",
+    Path,
 )
 _REGISTRY = option("--registry URL", "The schema registry, for Avro and Protobuf.")
 _REGISTRY_OPTIONS = option(
@@ -232,7 +233,7 @@ def _refuse(wrong: "Mapping[str, object]") -> None:
     """Raises what is wrong with the command line, if something is."""
     for message, is_so in wrong.items():
         if is_so:
-            raise typer.BadParameter(message)
+            raise click.BadParameter(message)
 
 
 def _client(kafka_option: list[str] | None, wait_ms: int | None) -> dict[str, Any]:
@@ -254,7 +255,7 @@ def _decoding(
     """Returns how records are decoded, as the options say; None: they stay bytes."""
     if values is None:
         if keys or schema or registry or registry_option or envelope:
-            raise typer.BadParameter("--decode says how values are decoded; give it, too")
+            raise click.BadParameter("--decode says how values are decoded; give it, too")
         return None
     from clog.bridge import Decoding
     from clog.bridge.decoding import Decoder

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from enum import IntEnum
@@ -16,9 +16,9 @@ from functools import wraps
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
-import typer
+import click
 
 from clog.cli.output import duration, print_error, print_json, print_note, say
 
@@ -94,7 +94,7 @@ def integer(low: int = 0, high: int = INTEGER_MAX) -> Callable[[str | int], int]
         digits = text.removeprefix("-")
         is_number = digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX
         if not is_number or not low <= int(text) <= high:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"{quoted(text)} is out of range; allowed: whole numbers, {allowed}"
             )
         return int(text)
@@ -116,7 +116,7 @@ def duration_given(text: str | int) -> int:
     try:
         return definitions.duration_ms(str(text))
     except ValueError:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"{quoted(str(text))} is not a length of time; use 90s, 15min, 8h or 7d"
         ) from None
 
@@ -130,7 +130,7 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if text not in allowed:
-            raise typer.BadParameter(f"{quoted(text)} is unknown; allowed: {', '.join(allowed)}")
+            raise click.BadParameter(f"{quoted(text)} is unknown; allowed: {', '.join(allowed)}")
         return text
 
     return read
@@ -140,16 +140,64 @@ Complete = Callable[[str], list[str]]
 """Returns what a text on the command line may become: shells ask for it at TAB."""
 
 
-def argument(name: str, said: str, default: Any = ..., complete: Complete | None = None) -> Any:
+class Argument(click.Argument):
+    """An argument whose help says what it is; click knows that since 8.5."""
+
+    def __init__(self, names: Sequence[str], *, said: str, **more: Any) -> None:
+        super().__init__(names, **more)
+        self.said = f"{said}  [required]" if self.required else said
+
+
+class Declared(NamedTuple):
+    """A parameter of a command, as the default of its function's."""
+
+    kind: type[click.Parameter]
+    names: tuple[str, ...]
+    attributes: dict[str, Any]
+
+    def named(self, name: str, annotation: Any) -> click.Parameter:
+        """Returns it with the name and the type that it has in the function.
+
+        >>> option("--max -n N", "Stop after this many.").named("maximum", list[str] | None).opts
+        ['--max', '-n']
+        """
+        more = self.attributes
+        if any(get_origin(kind) is list for kind in (annotation, *get_args(annotation))):
+            empty: list[Any] | None = None if type(None) in get_args(annotation) else []
+            several = {"nargs": -1} if self.kind is Argument else {"multiple": True}
+            as_list = {"callback": lambda _ctx, _parameter, value: [*(value or ())] or empty}
+            more = more | several | as_list
+        return self.kind([name, *self.names], **more)
+
+
+def _typed(
+    read: Callable[[str], Any] | None, default: Any, complete: Complete | None
+) -> dict[str, Any]:
+    """Returns what arguments and options have alike; a default of `...` is none: it is required."""
+    return {
+        **({"required": True} if default is ... else {"required": False, "default": default}),
+        **({"type": read} if read else {}),
+        **({"shell_complete": lambda _ctx, _parameter, begun: complete(begun)} if complete else {}),
+    }
+
+
+def argument(
+    name: str,
+    said: str,
+    read: Callable[[str], Any] | None = None,
+    default: Any = ...,
+    *,
+    complete: Complete | None = None,
+) -> Any:
     """Returns an argument of a command, as the default of its parameter."""
-    more: Any = {"autocompletion": complete} if complete else {}
-    return typer.Argument(default, metavar=name, help=said, show_default=False, **more)
+    own = {"metavar": name, "said": said}
+    return Declared(Argument, (), own | _typed(read, default, complete))
 
 
 def flag(names: str, said: str) -> Any:
     """Returns an option without a value, as the default of its parameter."""
-    default = False
-    return typer.Option(default, *names.split(), help=said)
+    own = {"is_flag": True, "default": False, "help": said}
+    return Declared(click.Option, (*names.split(),), own)
 
 
 def option(
@@ -164,14 +212,12 @@ def option(
     """Returns an option as the default of its parameter. ``form`` has its names, and then what its
     value is called; ``shown`` stands in the help for a default of None; ``complete``: at TAB.
 
-    >>> option("--max -n N", "Stop after this many.", integer()).metavar
+    >>> option("--max -n N", "Stop after this many.", integer()).attributes["metavar"]
     'N'
     """
     *names, value = form.split()
-    more: Any = {"autocompletion": complete} if complete else {}
-    show: Any = shown or True
-    own = {"metavar": value, "help": said, "parser": read, "show_default": show}
-    return typer.Option(default, *names, **own, **more)
+    own = {"metavar": value, "help": said, "show_default": shown or True}
+    return Declared(click.Option, (*names,), own | _typed(read, default, complete))
 
 
 def config_names(begun: str) -> list[str]:
@@ -212,7 +258,7 @@ URL = argument(
     "The log: a local folder, or any fsspec URL (s3://bucket/orders, gs://…, abfs://…).",
     complete=local_logs,
 )
-URLS = argument("[URL]…", "One or more logs.", None, local_logs)
+URLS = argument("[URL]…", "One or more logs.", default=None, complete=local_logs)
 PARTITION = option("--partition -p N", "Show only this partition.", integer())
 CONFIGS = option(
     "--config -c NAME=VALUE",
@@ -320,7 +366,7 @@ def command(*, writes: bool = False, json: bool = True) -> Callable[[_Command], 
             with ending_after(timeout_ms):
                 code = function(**values, given=given)
             if code:
-                raise typer.Exit(signalled() if code is Code.INTERRUPTED else code)
+                raise click.exceptions.Exit(signalled() if code is Code.INTERRUPTED else code)
 
         parameters = [*mine[:at], added[0], *mine[at + 1 :], *added[1:]]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -368,7 +414,7 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except InvalidInputError as e:
-        raise typer.BadParameter(str(e)) from None
+        raise click.BadParameter(str(e)) from None
 
 
 @contextmanager
@@ -420,9 +466,9 @@ def address(text: str) -> str:
     """Returns an address to listen at, as it was given."""
     try:
         integer(0, 65_535)(text.rpartition(":")[2])
-    except typer.BadParameter:
+    except click.BadParameter:
         what = f"{quoted(text)} is not [HOST:]PORT, such as 9404 or 0.0.0.0:9404"
-        raise typer.BadParameter(what) from None
+        raise click.BadParameter(what) from None
     return text
 
 
@@ -439,7 +485,7 @@ def package_of_extra(error: ModuleNotFoundError, extra: str, what: str, *package
 def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None:
     """Raises if neither logs nor folders of logs are named."""
     if not (urls or prefixes):
-        raise typer.BadParameter("give the URL of a log, or --discover PREFIX")
+        raise click.BadParameter("give the URL of a log, or --discover PREFIX")
 
 
 def typed_schema(log: "Log") -> "pa.Schema | None":
@@ -461,7 +507,7 @@ def schema_file(path: Path | None) -> "pa.Schema | None":
         words = parsed_json(path.read_bytes())
     except (OSError, ValueError) as e:
         why = getattr(e, "strerror", None) or e
-        raise typer.BadParameter(f"{path} cannot be read as JSON: {why}") from None
+        raise click.BadParameter(f"{path} cannot be read as JSON: {why}") from None
     with usage_errors():
         return schema_from_words(words)
 
@@ -486,7 +532,7 @@ def environment_object(variable: str) -> dict[str, object]:
     except ValueError:
         found = None
     if not isinstance(found, dict):  # Its text is not repeated: it may be a secret.
-        raise typer.BadParameter(f"${variable} is not a JSON object")
+        raise click.BadParameter(f"${variable} is not a JSON object")
     return found
 
 
@@ -509,7 +555,7 @@ def pairs(
         name, equals, value = text.partition("=")
         if not equals or not name:
             which = f"number {i + 1}" if is_secret else repr(text)
-            raise typer.BadParameter(f"{what} {which} is not of the form NAME=VALUE")
+            raise click.BadParameter(f"{what} {which} is not of the form NAME=VALUE")
         out[name] = value
     return out
 
@@ -521,7 +567,7 @@ def parse_time_ms(text: str) -> int:
     try:
         return definitions.time_ms(text)
     except ValueError as e:
-        raise typer.BadParameter(f"{quoted(text)} is not a time; give {e}") from None
+        raise click.BadParameter(f"{quoted(text)} is not a time; give {e}") from None
 
 
 def parse_offsets(given: Iterable[str]) -> dict[int, int]:
@@ -536,12 +582,12 @@ def parse_offsets(given: Iterable[str]) -> dict[int, int]:
         number = "-1" if offset == "end" else offset
         try:
             p, at = integer()(partition), integer(-1)(number)
-        except typer.BadParameter:
-            raise typer.BadParameter(
+        except click.BadParameter:
+            raise click.BadParameter(
                 f"{quoted(text)} is not PARTITION:OFFSET, such as 0:25 or 0:end"
             ) from None
         if p in out:
-            raise typer.BadParameter(f"partition {p} is named twice")
+            raise click.BadParameter(f"partition {p} is named twice")
         out[p] = at
     return out
 

@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
+import click
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -613,7 +613,7 @@ def _as_input(of: str = "") -> "Iterator[None]":
     """Makes a refusal of the command line one of what was asked."""
     try:
         yield
-    except typer.BadParameter as e:
+    except click.BadParameter as e:
         raise InvalidInputError(of + e.message) from None
 
 

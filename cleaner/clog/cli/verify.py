@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
+import click
 
 from clog.cli.lines import check_base64, keys_given
 from clog.cli.options import (
@@ -249,7 +249,7 @@ VARIABLE = "CLOG_ERASURE_SECRET"
 @command(writes=True)
 def erase(
     url: str = URL,
-    keys: list[str] | None = argument("[KEY]…", "The keys.", None),
+    keys: list[str] | None = argument("[KEY]…", "The keys.", default=None),
     *,
     file: Path | None = option("--file PATH", "A file with a key in each line.", Path),
     quiet: bool = flag(
@@ -271,7 +271,7 @@ def erase(
     lines = [] if file is None else file.read_text().splitlines()
     texts = [*(keys or []), *lines]
     if not texts:
-        raise typer.BadParameter("give keys, or --file PATH")
+        raise click.BadParameter("give keys, or --file PATH")
     check_base64(texts, is_base64=is_base64)
     log = given.open(url)
     wanted = keys_given(texts, is_base64=is_base64, schema=typed_schema(log))
@@ -332,7 +332,7 @@ def _write(found: "list[Erasure]", folder: Path) -> None:
 
 @command()
 def verify_erasure(
-    receipt: Path = argument("RECEIPT", "A file with the receipt."),
+    receipt: Path = argument("RECEIPT", "A file with the receipt.", Path),
     url: str = URL,
     *,
     keys: Path | None = option(
@@ -362,7 +362,7 @@ def verify_erasure(
         wanted = keys.read_bytes().splitlines() if keys is not None else []
         verifier = made(_files(given, url), said, secret or os.environ.get(VARIABLE, ""), wanted)
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"the receipt, the keys or the secret cannot be read: {e}"
         ) from None
     found = verifier.run()
@@ -423,7 +423,7 @@ def dump(
     """
     chosen = [version is not None, commits, snapshots, objects, transactions]
     if sum(chosen) > 1:
-        raise typer.BadParameter(
+        raise click.BadParameter(
             "give one of --version, --commits, --snapshots, --objects, --transactions"
         )
     log = given.open(url)

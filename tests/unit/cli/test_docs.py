@@ -5,8 +5,6 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from typer.main import get_command
-
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 
 
@@ -62,5 +60,5 @@ def test_every_example_prints_what_it_says(cli, tmp_path, monkeypatch):
 def test_every_command_is_in_the_document():
     """Whoever reads it learns of all of them."""
     text = DOCUMENT.read_text()
-    for name in get_command(_app()).commands:
+    for name in _app().commands:
         assert re.search(rf"`clog {name}|\$ clog {name}|\| clog {name}", text)

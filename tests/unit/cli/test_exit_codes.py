@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from typer.main import get_command
 
 from clog.cli.app import app
 from clog.storage import Log
@@ -28,7 +27,7 @@ before it.
 NUMBERS = ("N", "MS", "MIB", "VERSION", "PORT", "TIME", "INTERVAL", "WHERE", "[HOST:]PORT")
 """What stands in the help for a value that is read."""
 
-COMMANDS = get_command(app).commands
+COMMANDS = app.commands
 READ = [
     (name, max(option.opts, key=len))
     for name, command in COMMANDS.items()

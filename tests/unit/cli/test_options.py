@@ -3,8 +3,8 @@
 import json
 import threading
 
+import click
 import pytest
-import typer
 
 from clog.cli import options
 from clog.cli.options import configs, pairs, parse_offsets, parse_time_ms, storage_options
@@ -84,7 +84,7 @@ def test_options_of_the_environment_yield_to_those_of_the_command_line(monkeypat
 def test_a_wrong_environment_is_refused_without_its_text(monkeypatch, text):
     """It must be a JSON object; what it holds is never shown."""
     monkeypatch.setenv("CLOG_STORAGE_OPTIONS", text)
-    with pytest.raises(typer.BadParameter, match="not a JSON object") as caught:
+    with pytest.raises(click.BadParameter, match="not a JSON object") as caught:
         storage_options([])
     assert "hunter2" not in str(caught.value)
 
@@ -92,7 +92,7 @@ def test_a_wrong_environment_is_refused_without_its_text(monkeypatch, text):
 @pytest.mark.parametrize("text", ["hunter2", "=hunter2"])
 def test_an_option_without_a_name_is_refused_without_its_text(text):
     """It may be a secret that lost its name: only its position is told."""
-    with pytest.raises(typer.BadParameter, match="--option number 2") as caught:
+    with pytest.raises(click.BadParameter, match="--option number 2") as caught:
         storage_options(["a=b", text])
     assert "hunter2" not in str(caught.value)
 
@@ -105,7 +105,7 @@ def test_configs_keep_what_follows_the_first_equals_sign():
         "cleanup.policy": "",
         "segment.ms": "1d",
     }
-    with pytest.raises(typer.BadParameter, match=r"'segment\.ms'"):
+    with pytest.raises(click.BadParameter, match=r"'segment\.ms'"):
         configs(["segment.ms"])
 
 
@@ -127,19 +127,19 @@ def test_times_are_epoch_ms_or_iso(text, time_ms):
 @pytest.mark.parametrize("text", ["", "now", "-5", "2026-13-01"])
 def test_what_is_no_time_is_refused(text):
     """The error says what a time looks like."""
-    with pytest.raises(typer.BadParameter, match="ISO 8601"):
+    with pytest.raises(click.BadParameter, match="ISO 8601"):
         parse_time_ms(text)
 
 
 @pytest.mark.parametrize("text", ["0", "0:", ":5", "a:5", "0:b", "0:-", "-1:5", "0:1:2"])
 def test_what_is_no_offset_of_a_partition_is_refused(text):
     """The error shows the form."""
-    with pytest.raises(typer.BadParameter, match="PARTITION:OFFSET"):
+    with pytest.raises(click.BadParameter, match="PARTITION:OFFSET"):
         parse_offsets([text])
 
 
 def test_a_partition_can_be_named_once():
     """Two offsets for one partition have no meaning."""
     assert parse_offsets(["0:5", "1:-1", "2:end"]) == {0: 5, 1: -1, 2: -1}
-    with pytest.raises(typer.BadParameter, match="partition 0 is named twice"):
+    with pytest.raises(click.BadParameter, match="partition 0 is named twice"):
         parse_offsets(["0:5", "0:6"])

@@ -64,5 +64,5 @@ def test_a_cold_batch_imports_nothing_that_it_does_not_use(tmp_path, timestamp_t
     counts, modules = done.stdout.splitlines()
     assert counts == "3 2"
     assert {"pyarrow", "clog"} <= set(modules.split())
-    heavy = {"pandas", "fsspec", "s3fs", "aiohttp", "botocore", "rich", "typer", "duckdb", "polars"}
+    heavy = {"pandas", "fsspec", "s3fs", "aiohttp", "botocore", "rich", "click", "duckdb", "polars"}
     assert not heavy & set(modules.split())

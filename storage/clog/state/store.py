@@ -32,6 +32,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import repeat
+from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
@@ -366,7 +367,7 @@ class StateStore(Shared):
 
     def __init__(
         self,
-        url: str | Store,
+        url: str | PathLike[str] | Store,
         cache_dir: str | os.PathLike[str],
         id: str,
         storage_options: Mapping[str, object] | None = None,

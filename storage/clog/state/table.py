@@ -25,6 +25,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
@@ -600,7 +601,7 @@ class StateTable:
 
     def __init__(
         self,
-        url: str | Store,
+        url: str | PathLike[str] | Store,
         cache_dir: str | os.PathLike[str],
         storage_options: Mapping[str, object] | None = None,
         clock: Clock | None = None,

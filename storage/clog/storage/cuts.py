@@ -22,6 +22,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from os import PathLike
 from typing import Final, TypeVar
 
 from clog.storage.commit.committer import NothingToCommit
@@ -196,7 +197,7 @@ def manifest_of(handle: Handle, cut: Cut) -> Manifest:
 
 
 def snapshot(
-    home: str | Store,
+    home: str | PathLike[str] | Store,
     name: str | None = None,
     keep_ms: int | None = None,
     storage_options: Mapping[str, object] | None = None,
@@ -253,7 +254,9 @@ def snapshot(
     return name_cut(handle, name, keep_ms, publish=publish, without=without)
 
 
-def snapshots(home: str | Store, storage_options: Mapping[str, object] | None = None) -> list[Cut]:
+def snapshots(
+    home: str | PathLike[str] | Store, storage_options: Mapping[str, object] | None = None
+) -> list[Cut]:
     """Returns the named cuts of a home log, the oldest first, but for those whose time is up.
 
     Args:
@@ -264,7 +267,7 @@ def snapshots(home: str | Store, storage_options: Mapping[str, object] | None = 
 
 
 def drop_snapshot(
-    home: str | Store,
+    home: str | PathLike[str] | Store,
     name: str,
     storage_options: Mapping[str, object] | None = None,
     *,
@@ -301,7 +304,7 @@ def _check_asked(name: object, keep_ms: object) -> None:
 
 
 def _opened(
-    url: str | Store,
+    url: str | PathLike[str] | Store,
     storage_options: Mapping[str, object] | None,
     *,
     clock: Clock | None = None,

@@ -8,6 +8,7 @@ tables, of transactions and of published views.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
@@ -79,7 +80,7 @@ class Log:
     @classmethod
     def create(
         cls,
-        url: str | Store,
+        url: str | PathLike[str] | Store,
         partitions: int = PARTITIONS_DEFAULT,
         config: Mapping[str, object] | None = None,
         storage_options: Mapping[str, object] | None = None,
@@ -143,7 +144,7 @@ class Log:
     @classmethod
     def open(
         cls,
-        url: str | Store,
+        url: str | PathLike[str] | Store,
         storage_options: Mapping[str, object] | None = None,
         clock: Clock | None = None,
         *,

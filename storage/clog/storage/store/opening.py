@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
+from os import PathLike, fspath
 from typing import Any, Self
 
 from clog.storage.env import dataclass
@@ -66,7 +67,7 @@ class Reach:
     @classmethod
     def of(
         cls,
-        url: str | Store,
+        url: str | PathLike[str] | Store,
         storage_options: Mapping[str, object] | None,
         *,
         single_writer: bool = False,
@@ -74,9 +75,11 @@ class Reach:
         """Returns how others are opened from what was opened so; a store was, where options are
         given with it.
         """
-        if not isinstance(url, str) and storage_options is None:
-            return cls()
-        place, options = parse(url if isinstance(url, str) else url.url), _given(storage_options)
+        if not isinstance(url, str | PathLike):
+            if storage_options is None:
+                return cls()
+            url = url.url
+        place, options = parse(fspath(url)), _given(storage_options)
         return cls(place.protocol, options, single_writer, _host(place))
 
     def __call__(self, url: str) -> Store:
@@ -140,11 +143,14 @@ def _given(storage_options: object) -> dict[str, object]:
 
 
 def store_at(
-    url: str | Store, storage_options: Mapping[str, object] | None, *, single_writer: bool = False
+    url: str | PathLike[str] | Store,
+    storage_options: Mapping[str, object] | None,
+    *,
+    single_writer: bool = False,
 ) -> Store:
     """Returns the store at a URL, as `open_store` does; a store is where it is."""
-    if isinstance(url, str):
-        return open_store(url, storage_options, single_writer=single_writer)
+    if isinstance(url, str | PathLike):
+        return open_store(fspath(url), storage_options, single_writer=single_writer)
     return url
 
 

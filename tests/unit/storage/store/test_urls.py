@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fsspec.registry import _registry
 
-from clog.storage import InvalidInputError, Log, StoreUnavailableError
+from clog.storage import InvalidInputError, Log, StateTable, StoreUnavailableError, snapshots
 from clog.storage.store import open_store
 from clog.storage.store.opening import find_logs, parse, redact
 
@@ -44,6 +44,17 @@ def test_relative_paths_are_made_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir("/")
     store.put("object", b"1")
     assert (tmp_path / "orders" / "object").read_bytes() == b"1"
+
+
+def test_a_path_of_pathlib_is_a_folder(tmp_path):
+    """As it is for pandas and Arrow; also for cuts, and tables on disk."""
+    path = tmp_path / "orders"
+    Log.create(path).append([{"key": "a", "value": "1"}])
+    assert Log.open(path).url == str(path)
+    assert snapshots(path) == []
+    with StateTable(path, tmp_path / "table.db") as table:
+        table.refresh()
+        assert table.get("a") == b"1"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_brokers_that_are_dead_are_named_after_five_seconds(tmp_path):
         [sys.executable, "-m", "clog_command", *arguments], stderr=subprocess.PIPE, text=True
     )
     word = process.stderr.readline()
-    assert word.startswith("127.0.0.1:1 has not told topic orders for 5 s (the client says:")
+    assert word.startswith("127.0.0.1:1 has not sent topic orders for 5 s (the client says:")
     assert "waiting for up to 6 s; check the address" in word
     said = process.stderr.read()
     assert (process.wait(), said.count("\n")) == (1, 1)

@@ -59,7 +59,7 @@ _TABLES = option(
     "Tables, schema.table, or table alone in public; * stands for anything. Repeat it for more."
     " Default: all.",
 )
-_EXCLUDE = option("--exclude PATTERN", "Tables that are left out, likewise.")
+_EXCLUDE = option("--exclude PATTERN", "Tables that are left out, named in the same way.")
 _MASKS = option(
     "--mask COLUMN=HOW",
     "schema.table.column=drop leaves the column out; =hash keeps a hash of it, keyed with"

@@ -68,8 +68,8 @@ _FROM_BOUND = flag(
 )
 _END = flag(
     "--end",
-    "End the mirror for good: take what there is, see that nothing is written to the topic for ten"
-    " seconds, and let others append to the log.",
+    "End the mirror, permanently: take what there is, see that nothing is written to the topic for"
+    " ten seconds, and let others append to the log.",
 )
 _FORCE = flag("--force", "With --end: without a look at the topic, which may be gone.")
 _VERIFY = flag(

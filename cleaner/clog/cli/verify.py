@@ -258,7 +258,7 @@ def erase(
     is_base64: bool = flag("--base64", "The keys are given in base64, for keys that are no text."),
     given: Given,
 ) -> None:
-    r"""Erase keys for good, and prove it by a receipt.
+    r"""Erase keys from every file, and prove it by a receipt.
 
     Every byte of their records goes. A request is one commit; the cleaner's rounds carry it out,
     within days, and leave a receipt. Keep the secret that is printed: the receipt is checked with

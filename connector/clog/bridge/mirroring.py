@@ -158,8 +158,9 @@ def mirror(  # noqa: PLR0913 - one for each option
         source: ``kafka://HOST:PORT/TOPIC``, or a pattern such as ``kafka://HOST:PORT/orders-*``.
         url: the log, created where there is none; of a pattern the folder of the logs.
         once: stop at the end of now; else the topics are followed.
-        end: end the mirror for good: take what there is, see that nothing is written to the topic
-            for `QUIET_MS`, and make the log one that gives offsets itself, so that others append.
+        end: end the mirror, permanently: take what there is, see that nothing is written to the
+            topic for `QUIET_MS`, and make the log one that gives offsets itself, so that others
+            append.
         force: end it without a look at the topic, which may be gone.
         partitions: of a log that is created: more than the topic has leave room for its growth.
         config: configs of a log that is created, over those of the topic.
@@ -172,8 +173,8 @@ def mirror(  # noqa: PLR0913 - one for each option
         kafka_options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
         single_writer: as of `Log.create`.
         interval_ms: how long records wait at most for a commit, while they are few.
-        wait_ms: how long brokers may not answer; after 5 s the ``logging`` of Python is told.
-        on_progress: told how far it is, after each commit and every few seconds.
+        wait_ms: how long brokers may not answer; after 5 s a warning is logged.
+        on_progress: called with how far it is, after each commit and every few seconds.
         should_stop: asked several times a second; true ends it, with all committed that was read.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.

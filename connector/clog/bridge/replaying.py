@@ -81,7 +81,7 @@ def replay(
         decode: as of `mirror`.
         storage_options: of the filesystem of both.
         single_writer: as of `Log.create`.
-        on_progress: told how many more letters were read.
+        on_progress: called with how many more letters were read.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
 

@@ -116,7 +116,7 @@ def send(
         storage_options: of the log's filesystem.
         kafka_options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
         wait_ms: as of `mirror`.
-        on_progress: told how far it is, after each transaction.
+        on_progress: called with how far it is, after each transaction.
         should_stop: asked several times a second; true ends it.
         clock: the source of times; None: the system's clock.
 

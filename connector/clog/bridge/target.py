@@ -350,9 +350,9 @@ class Target:
         if now.partitions > self.log.partitions:
             raise SourcePartitionsError(
                 f"{self.address} has {now.partitions} partitions, and {self.log.url} has"
-                f" {self.log.partitions}, for good. Keys go to other partitions since, where the"
-                " log's table would show them twice; mirror into a new log (--partitions N makes it"
-                f" with room for more). {self._stands()}; {_END}"
+                f" {self.log.partitions}, a number that is fixed. Keys go to other partitions"
+                " since, where the log's table would show them twice; mirror into a new log"
+                f" (--partitions N makes it with room for more). {self._stands()}; {_END}"
             )
 
     def _check_last(self, cluster: Cluster) -> None:

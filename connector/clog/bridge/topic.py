@@ -320,7 +320,7 @@ class Cluster:
                 return future.result(WORD_S)
             except TimeoutError:
                 _log.warning(
-                    "%s has not told %s for %g s%s; waiting for up to %g s; %s meanwhile",
+                    "%s has not sent %s for %g s%s; waiting for up to %g s; %s meanwhile",
                     *(self.brokers, what, WORD_S, self._last_word(), self._wait_s, _CHECK),
                 )
             return future.result()
@@ -382,7 +382,7 @@ def _as_printed(topic_id: str) -> str:
         is_id = False
     if not is_id:
         raise InvalidInputError(
-            "the brokers give topics no id, by which one that was deleted and made again could be"
-            " told from the first; Kafka 2.8 and newer do"
+            "the brokers give topics no id, which distinguishes a topic that was deleted and made"
+            " again from the first one; Kafka 2.8 and newer do"
         )
     return plain

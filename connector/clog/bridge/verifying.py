@@ -107,7 +107,7 @@ def verify(
         storage_options: of the filesystem of the logs.
         kafka_options: of librdkafka.
         wait_ms: as of `mirror`.
-        on_progress: told how many more offsets were compared.
+        on_progress: called with how many more offsets were compared.
 
     Raises:
         SourceError: the topic is not the one that the log mirrors, or has another schema.

@@ -276,8 +276,8 @@ class BatchAppender:
         if query_id is None:
             raise InvalidInputError(
                 "append_batches cannot tell its streaming query: give its result to foreachBatch;"
-                " with Spark Connect, whose foreachBatch is told of no query, give the query a name"
-                ' of your own, such as writerId="orders": the same at each restart, and another one'
+                " with Spark Connect, whose foreachBatch knows no query, give the query a name of"
+                ' your own, such as writerId="orders": the same at each restart, and another one'
                 " with a new checkpoint"
             )
         writer = ClogStreamWriter(self._options, df.schema, overwrite=False)

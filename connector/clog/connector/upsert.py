@@ -231,7 +231,7 @@ def _app_id(query_id: str | None, name: str | None, url: str) -> str:
     if query_id is None:
         raise InvalidInputError(
             f"upsert into {redact(url)} cannot tell its streaming query; call it in foreachBatch;"
-            " with Spark Connect, whose foreachBatch is told of no query, give the query a name of"
+            " with Spark Connect, whose foreachBatch knows no query, give the query a name of"
             ' your own, such as query_id="word-counts": the same at each restart, and another one'
             " with a new checkpoint"
         )

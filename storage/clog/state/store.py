@@ -310,7 +310,7 @@ class InputReaders:
         try:
             yield
         except (ClogError, OSError) as e:
-            _LOGGER.warning("the position of reader %s was not told: %s", self._name, e)
+            _LOGGER.warning("the position of reader %s was not recorded: %s", self._name, e)
 
 
 MEMORY_BYTES = 64 << 20

@@ -254,7 +254,7 @@ class Log:
                 of dicts. It has the columns, or fields:
 
                 - ``key``: binary or string, which is stored as UTF-8; null is no key.
-                - ``value``: likewise; null is a tombstone, which deletes the key.
+                - ``value``: the same; null is a tombstone, which deletes the key.
                   In a typed log both have the types of its `schema`.
                 - ``headers``, optional: lists of structs with ``key`` and ``value``; in dicts also
                   (name, value) pairs, or a dict.
@@ -596,8 +596,8 @@ class Log:
         Args:
             id: as `transactions` lists it.
             force: even if its home cannot be read; if the home had committed it, this log loses its
-                records. In the home: even if another log cannot be told the outcome; that log is
-                given up.
+                records. In the home: even if another log cannot be informed of the outcome; that
+                log is given up.
 
         Raises:
             NotFoundError: nothing is open under this id.

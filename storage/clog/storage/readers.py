@@ -707,7 +707,7 @@ class NamedReader(Shared):
 
     def _warn(self, error: ClogError) -> None:
         _LOGGER.warning(
-            "the position of reader %s was not told to %s: %s",
+            "the position of reader %s was not recorded in %s: %s",
             *(self._name, self.handle.store.url, error),
         )
 

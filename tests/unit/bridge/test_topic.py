@@ -72,7 +72,7 @@ def test_brokers_that_do_not_answer_are_told_soon_and_then_an_error(monkeypatch,
     ):
         Cluster("127.0.0.1:1", {}, wait_ms=1000).topic("orders")
     (word,) = [record.getMessage() for record in caplog.records]
-    assert word.startswith("127.0.0.1:1 has not told topic orders for 0.3 s (the client says: ")
+    assert word.startswith("127.0.0.1:1 has not sent topic orders for 0.3 s (the client says: ")
     assert "Connection refused" in word
     assert "waiting for up to 1 s; check the address, and that the brokers run" in word
 

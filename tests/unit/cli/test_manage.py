@@ -323,7 +323,7 @@ def test_without_its_extra_the_command_line_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "click", None)
     from clog.cli import main
 
-    with pytest.raises(SystemExit, match='run pip install .*"rich>='):
+    with pytest.raises(SystemExit, match=r'run pip install .*"rich>='):
         main()
 
 

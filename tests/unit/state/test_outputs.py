@@ -221,5 +221,5 @@ def test_a_store_is_a_named_reader_of_its_input(make_log, open_store, words, clo
         open_store(reader="a/b")
     again = open_store(reader="app", reader_hold_ms=-1)
     again.commit({words: {0: 9}})
-    assert "the position of reader app was not told: hold_ms=-1 is out of range" in caplog.text
+    assert "the position of reader app was not recorded: hold_ms=-1 is out of range" in caplog.text
     assert again.positions[words.id][0] == 9

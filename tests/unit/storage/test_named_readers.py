@@ -202,7 +202,7 @@ def test_a_store_that_takes_no_position(make_log, store, clock, caplog, kind):
         for n in range(1, 50):
             assert not reader.commit({0: n})
     assert requests["put"] == 1
-    assert "the position of reader r was not told" in caplog.text
+    assert "the position of reader r was not recorded" in caplog.text
     assert reader.position == {0: 49}
     with pytest.raises(StoreUnavailableError):
         reader.flush()

@@ -575,7 +575,7 @@ def _dead(handle: Handle, old: Sequence[StoredObject]) -> list[StoredObject]:
     try:
         return view.left_by_refused(view.look(), old)
     except CorruptionError as e:
-        _LOGGER.warning("nothing at %s is told from its view's: %s", handle.standing.root.url, e)
+        _LOGGER.warning("nothing at %s is compared with its view: %s", handle.standing.root.url, e)
         return []
 
 

@@ -106,7 +106,7 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
         config: of logs that are made.
         storage_options: of the logs' filesystem.
         single_writer: as of `Log.create`.
-        on_progress: told how far it is, after each commit and every few seconds.
+        on_progress: called with how far it is, after each commit and every few seconds.
         should_stop: asked several times a second; true ends it.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.

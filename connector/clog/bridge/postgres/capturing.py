@@ -175,7 +175,7 @@ def capture(  # noqa: PLR0913 - one for each option
         storage_options: of the logs' filesystem.
         single_writer: as of `Log.create`.
         interval_ms: how long changes wait at most for a commit, while they are few.
-        on_progress: told how far it is, after each commit and every few seconds.
+        on_progress: called with how far it is, after each commit and every few seconds.
         should_stop: asked several times a second; true ends it, with all committed that was read.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
@@ -273,7 +273,7 @@ class _Run:
     def told(self) -> Captured:
         """Returns how far it is committed."""
         home = self.home
-        assert home is not None, "it is told once it was prepared"
+        assert home is not None, "it is prepared first"
         now_ms, newest_ms = self.clock.now_ms(), self._newest_us // 1000
         behind = max(0, self.wal_lsn - home.position) if home.position else 0
         return Captured(
@@ -378,7 +378,7 @@ class _Run:
         if home.position and found.confirmed_lsn > home.position:
             raise self.source.lost(
                 slot,
-                f"was told to forget up to {lsn_text(found.confirmed_lsn)}, and the logs have it up"
+                f"was confirmed up to {lsn_text(found.confirmed_lsn)}, and the logs have it up"
                 f" to {lsn_text(home.position)}: another one read it, or {home.log.url} was"
                 " restored from an older copy",
             )

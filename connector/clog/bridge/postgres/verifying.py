@@ -145,7 +145,7 @@ def verify_capture(
         exclude: patterns of tables that are left out.
         storage_options: of the logs' filesystem.
         single_writer: as of `Log.create`.
-        on_progress: told the name of each table, before it is read.
+        on_progress: called with the name of each table, before it is read.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
 

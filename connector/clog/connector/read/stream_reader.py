@@ -523,4 +523,6 @@ class _ToldPosition:
         return self._reader
 
     def _warn(self, error: Exception) -> None:
-        _LOGGER.warning("the position of reader %s was not told to its log: %s", self._name, error)
+        _LOGGER.warning(
+            "the position of reader %s was not recorded in its log: %s", self._name, error
+        )

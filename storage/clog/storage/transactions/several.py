@@ -164,7 +164,7 @@ def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
     away: list[str] = []
     for (_, url), e in zip(entry.participants, together(calls), strict=True):
         if isinstance(e, ClogError | FileNotFoundError):
-            away.append(f"{url} cannot be told that it was {outcome}: {e}")
+            away.append(f"{url} cannot be informed that it was {outcome}: {e}")
         elif e is not None:
             raise e
     if away and not force:

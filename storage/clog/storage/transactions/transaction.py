@@ -359,7 +359,7 @@ class Transaction:
             data: as for `Log.append`.
             partition: one for all records, or one for each; None: by the hash of the key.
             offsets: as for `Log.append`, in the log in which the transaction was begun; records
-                below the ``start`` that `cover` was told before are left out.
+                below the ``start`` that `cover` was given before are left out.
             log: the log; None: the one in which the transaction was begun.
 
         Raises:

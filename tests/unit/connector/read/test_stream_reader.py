@@ -814,6 +814,6 @@ def test_a_query_with_a_name_tells_the_log_how_far_it_is(log, caplog):
     source.reader.stop()
     assert log.readers()[0].lag_records == 0
     source.reader.commit({**source.at, "0": 10**6})
-    assert "the position of reader billing was not told to its log" in caplog.text
+    assert "the position of reader billing was not recorded in its log" in caplog.text
     with pytest.raises(OptionError, match=r"readerId.*1 to 128 characters"):
         Source(log.url, readerId="a/b")

@@ -108,7 +108,7 @@ def test_one_that_is_upgraded_before_it_hears(logs, quill, known_quill, monkeypa
     commit_untold(logs, monkeypatch)
     quill(Log.open(other.url))
     (waiting,) = finish_all(Log.open(home.url).handle)
-    assert f"{other.url} cannot be told that it was committed: " in waiting.reason
+    assert f"{other.url} cannot be informed that it was committed: " in waiting.reason
     assert "has the features ['quill'], which this clog does not know" in waiting.reason
     assert waiting.is_stuck
     assert shown(home) == 1

@@ -60,7 +60,7 @@ def test_a_participant_that_is_gone_is_given_up_by_force(logs, monkeypatch, stan
     assert "if it is gone for good, abort by force" in waiting.reason
     assert waiting.is_stuck
     assert count(home, right) == [1, 1]
-    with pytest.raises(InvalidInputError, match="cannot be told that it was committed"):
+    with pytest.raises(InvalidInputError, match="cannot be informed that it was committed"):
         again.abort_transaction("job")
     t = again.transaction("job")
     t.append([{"key": "k", "value": "w"}], log=right)
@@ -117,7 +117,7 @@ def test_a_participant_that_is_gone_before_the_commit(logs):
         t.commit()
     assert count(home, right) == [0, 0]
     again = Log.open(home.url)
-    with pytest.raises(ClogError, match="cannot be told that it was aborted"):
+    with pytest.raises(ClogError, match="cannot be informed that it was aborted"):
         again.abort_transaction("job")
     again.abort_transaction("job", force=True)
     with again.transaction("job") as t:

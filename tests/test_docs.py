@@ -200,14 +200,44 @@ EXAMPLES = [
 ]
 
 
+def examples(module):
+    """The examples of a module's docstrings; those with a session are run by Spark's tests."""
+    found = doctest.DocTestFinder().find(importlib.import_module(module))
+    return [
+        test for test in found if test.examples and "spark" not in test.docstring.split(">>>", 1)[1]
+    ]
+
+
 def test_examples_in_docstrings_run():
-    """What stands after ``>>>`` prints what stands below it."""
+    """What stands after ``>>>`` prints what stands below it, but where it needs a server."""
     assert EXAMPLES
+    runner = doctest.DocTestRunner()
     for path in EXAMPLES:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts[1:])
-        failed, tried = doctest.testmod(importlib.import_module(name))
-        assert tried > 0, path
-        assert failed == 0, path
+        for test in examples(name):
+            assert runner.run(test).failed == 0, test.name
+    assert runner.tries > 100
+
+
+@pytest.mark.parametrize("package", ["connector", "bridge", "jobs"])
+def test_every_function_has_an_example(package):
+    """In its docstring, which names arguments that it has."""
+    module = importlib.import_module(f"clog.{package}")
+    functions = [
+        getattr(module, n) for n in module.__all__ if inspect.isfunction(getattr(module, n))
+    ]
+    for function in functions:
+        parsed = doctest.DocTestParser().get_examples(function.__doc__)
+        calls = [
+            node
+            for example in parsed
+            for node in ast.walk(ast.parse(example.source))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == function.__name__
+        ]
+        assert calls, function.__name__
+        for call in calls:
+            given = {keyword.arg: None for keyword in call.keywords}
+            inspect.signature(function).bind(*call.args, **given)
 
 
 HIDDEN = {

@@ -2,6 +2,7 @@
 and the README's Spark.
 """
 
+import doctest
 import os
 import re
 import subprocess
@@ -12,6 +13,14 @@ from pathlib import Path
 import pytest
 
 from clog.cleaner import Cleaner
+from clog.connector import (
+    append_batches,
+    read_log,
+    read_table,
+    snapshot_and_stream,
+    transaction,
+    upsert,
+)
 from clog.storage.log import Log
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +164,17 @@ def test_the_spark_of_the_guide_on_sql_runs(spark, tmp_path):
     (code,) = spark_blocks("docs/spark-sql.md")
     run_block(code, spark, tmp_path, "trips-of-sql")
     assert [row.city for row in spark.table("trips").collect()] == ["Riga"]
+
+
+def test_the_examples_of_the_connectors_docstrings_run(spark, tmp_path, monkeypatch):
+    """Those that have a session; the others run without Spark."""
+    monkeypatch.chdir(tmp_path)
+    runner = doctest.DocTestRunner()
+    for shown in (read_table, read_log, snapshot_and_stream, transaction, append_batches, upsert):
+        globs = {"spark": spark, shown.__name__: shown}
+        (test,) = doctest.DocTestFinder().find(shown, globs=globs)
+        assert runner.run(test).failed == 0, shown.__name__
+    assert runner.tries > 12
 
 
 @pytest.mark.core

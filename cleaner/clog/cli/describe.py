@@ -25,7 +25,18 @@ from clog.cli.options import (
     option,
     parse_time_ms,
 )
-from clog.cli.output import count, counted, duration, moment, print_table, say, size, stdout, table
+from clog.cli.output import (
+    count,
+    counted,
+    dated,
+    duration,
+    moment,
+    print_table,
+    say,
+    size,
+    stdout,
+    table,
+)
 from clog.storage.views import FORMATS
 
 if TYPE_CHECKING:
@@ -84,7 +95,7 @@ def describe(url: str = URL, *, partition: int | None = PARTITION, given: Given)
                 console.print(part)
 
     shown = [d | {"next_action": actions[d["partition"]]} for d in details]
-    given.tell(found | {"partition_details": shown}, draw)
+    given.tell(dated(found | {"partition_details": shown}), draw)
 
 
 @command()

@@ -333,6 +333,27 @@ def duration(ms: int) -> str:
     return " ".join(f"{amount} {unit}" for amount, unit in parts if amount)
 
 
+_MOMENTS = ("created_ms", "committed_ms", "started_ms", "since_ms", "until_ms", "delete_horizon_ms")
+
+
+def dated(document: Any) -> Any:
+    """Returns a JSON document that has each moment beside its milliseconds as people read it.
+
+    >>> dated({"created_ms": 0, "lag_ms": 1})
+    {'created_ms': 0, 'created': '1970-01-01 00:00:00Z', 'lag_ms': 1}
+    """
+    if isinstance(document, list):
+        return [dated(each) for each in document]
+    if not isinstance(document, dict):
+        return document
+    made: dict[str, Any] = {}
+    for name, value in document.items():
+        made[name] = dated(value)
+        if name in _MOMENTS and value is not None:
+            made[name.removesuffix("_ms")] = moment(value)
+    return made
+
+
 def moment(time_ms: int) -> str:
     """Returns epoch milliseconds as UTC; beyond the years that a calendar has, the number.
 

@@ -86,6 +86,8 @@ def clean_with_spark(
         InvalidInputError: the log was opened with ``single_writer``; an argument out of range.
         StoreUnavailableError: the store failed (other passes are committed), or clocks differ.
         CommitConflictError, CommitStateUnknownError, CorruptionError: as `Cleaner.run_once`.
+
+    >>> clean_with_spark(spark, "s3://bucket/orders", force=True)  # doctest: +SKIP
     """
     opened = Log.open(log, storage_options) if isinstance(log, str) else log
     cleaner = SparkCleaner(

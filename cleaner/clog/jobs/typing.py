@@ -95,6 +95,15 @@ def convert(
         TransactionFencedError: another process runs the same copy.
         OffsetOutOfRangeError, NotFoundError: the source has removed records or tombstones that the
             target does not have: copy into a new log.
+
+    >>> source = Log.create("memory://help-of-convert", partitions=1)
+    >>> _ = source.append([{"key": "tea", "value": '{"price": 3}'}])
+    >>> schema = {"key": "string", "value": {"price": "int64"}}
+    >>> prices = Log.create("memory://help-of-convert-prices", schema=schema)
+    >>> convert(source, prices).records
+    1
+    >>> prices.table().get("tea")
+    {'price': 3}
     """
     _check_logs(source, target, dead_letters)
     copy = _Copy(source, target, values, keys, dead_letters, id or f"convert-{source.id}")

@@ -185,6 +185,10 @@ def mirror(  # noqa: PLR0913 - one for each option
         TransactionFencedError: another mirror of the log took over.
         InvalidInputError: an argument is wrong, or the log has records of its own.
         NotFoundError: there is no such topic.
+
+    >>> done = mirror("kafka://localhost:9092/orders", "orders", once=True)  # doctest: +SKIP
+    >>> done.topics["orders"].records  # doctest: +SKIP
+    2
     """
     address = address_of(source)
     settings = LogSettings(

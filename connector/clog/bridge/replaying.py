@@ -90,6 +90,9 @@ def replay(
             letter among the letters.
         SourceUndecodableError: a schema of theirs that the log cannot follow.
         TransactionFencedError: another process plays these letters into the log.
+
+    >>> replay("orders-dead", "orders", decode="json").records  # doctest: +SKIP
+    1
     """
     settings = LogSettings(
         config={},

@@ -127,6 +127,9 @@ def send(
         SourceReplacedError: the topic was deleted and made again meanwhile.
         TransactionFencedError: another one sends the log to this topic.
         SourceUnavailableError: the brokers do not answer.
+
+    >>> send("orders", "kafka://localhost:9092/orders-2", once=True).records  # doctest: +SKIP
+    2
     """
     address = address_of(target)
     if address.is_pattern:

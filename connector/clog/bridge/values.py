@@ -89,6 +89,9 @@ def json_values(data: bytes, kind: pa.DataType) -> Any:
 
     Raises:
         UndecodableError: it is not JSON, or it is null.
+
+    >>> json_values(b'{"price": 3}', pa.struct([("price", pa.int64())]))
+    {'price': 3}
     """
     return there(from_json(json_document(data, kind), kind))
 
@@ -124,6 +127,9 @@ def avro_values(schema: Any = None, *, by_id: Mapping[int, Any] | None = None) -
     Raises:
         InvalidInputError: not exactly one of the two is given, or it is not an Avro schema; or
             fastavro is not installed.
+
+    >>> avro_values("long")(bytes([6]), pa.int64())  # fastavro is an extra; doctest: +SKIP
+    3
     """
     if (schema is None) == (by_id is None):
         raise InvalidInputError("give one schema of Avro, or schemas by their ids")

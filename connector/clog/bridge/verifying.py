@@ -113,6 +113,9 @@ def verify(
         SourceError: the topic is not the one that the log mirrors, or has another schema.
         InvalidInputError: a pattern, a log that mirrors nothing, or one of columns without
             ``decode``.
+
+    >>> verify("kafka://localhost:9092/orders", "orders").differences  # doctest: +SKIP
+    ()
     """
     address = address_of(source)
     if address.is_pattern:

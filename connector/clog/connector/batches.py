@@ -213,6 +213,11 @@ def transaction(
         LogReplacedError: the log was deleted since the batch before. The next call makes it anew,
             or goes on in the one that is there.
         TransactionFencedError: another driver has taken over the job.
+
+    >>> def each_batch(df, batch_id):
+    ...     with transaction("invoices", batch_id, home="help-of-ledger") as t:
+    ...         t.write(df, "help-of-ledger")
+    >>> each_batch(spark.createDataFrame([("ann", "3")], "key string, value string"), 0)
     """
     from clog.storage.transactions.ids import check_id
 
@@ -322,5 +327,9 @@ def append_batches(url: str, **options: object) -> BatchAppender:
 
     Raises:
         OptionError: an option is unknown, or none of a streaming write.
+
+    >>> rates = spark.readStream.format("rate").load().selectExpr("'a' AS key", "'1' AS value")
+    >>> append = append_batches("help-of-append-batches", partitions=1)
+    >>> writer = rates.writeStream.foreachBatch(append)
     """
     return BatchAppender(url, options)

@@ -56,6 +56,10 @@ def beside_table(
 
     Raises:
         OptionError: an option is unknown, or is ``view`` or a version.
+
+    >>> def enrich(df, table, batch_id):
+    ...     df.join(table, "key").write.format("noop").mode("append").save()
+    >>> each_batch = beside_table("memory://help-of-accounts", enrich, columns="key,value")
     """
     from clog.connector.read.batch_reader import check_batch
     from clog.storage.errors import OptionError
@@ -96,6 +100,12 @@ def read_table(
         OptionError: an option is unknown, or is ``view``, ``path`` or ``asOfVersion``.
         NotFoundError: there is no log at this URL.
         VersionExpiredError: the version is no longer readable, or does not exist yet.
+
+    >>> from clog.storage import Log
+    >>> rows = [{"id": 1, "city": "Riga"}, {"id": 2, "city": "Oslo"}]
+    >>> _ = Log.create("help-of-read-table", key="id", like=rows).append(rows)
+    >>> read_table(spark, "help-of-read-table").where("id = 2").first().city
+    'Oslo'
     """
     from clog.connector.native import table_frame
 
@@ -117,6 +127,12 @@ def read_log(spark: "SparkSession", url: str, **options: object) -> "DataFrame":
         NotFoundError: there is no log at this URL.
         OffsetOutOfRangeError: a start or an end that is gone or not there yet, and
             ``failOnDataLoss``.
+
+    >>> from clog.storage import Log
+    >>> log = Log.create("help-of-read-log", partitions=1)
+    >>> _ = log.append([{"key": "tea", "value": "2.50"}, {"key": "tea", "value": "2.80"}])
+    >>> read_log(spark, log.url, columns="offset,value").where("offset = 1").first().value
+    bytearray(b'2.80')
     """
     from clog.connector.native import log_frame
 
@@ -136,6 +152,12 @@ def count_table(url: str, version: int | None = None, **options: object) -> int:
         OptionError: an option is unknown, or is ``view``, ``path`` or ``asOfVersion``.
         NotFoundError: there is no log at this URL.
         VersionExpiredError: the version is no longer readable, or does not exist yet.
+
+    >>> from clog.storage import Log
+    >>> log = Log.create("memory://help-of-count-table", partitions=1)
+    >>> _ = log.append([{"key": "tea", "value": "2.50"}, {"key": "tea", "value": "2.80"}])
+    >>> count_table(log.url)
+    1
     """
     from clog.connector.native import table_count
 
@@ -154,6 +176,12 @@ def count_log(url: str, **options: object) -> int:
         NotFoundError: there is no log at this URL.
         OffsetOutOfRangeError: a start or an end that is gone or not there yet, and
             ``failOnDataLoss``.
+
+    >>> from clog.storage import Log
+    >>> log = Log.create("memory://help-of-count-log", partitions=1)
+    >>> _ = log.append([{"key": "tea", "value": "2.50"}, {"key": "tea", "value": "2.80"}])
+    >>> count_log(log.url)
+    2
     """
     from clog.connector.native import log_count
 
@@ -225,6 +253,12 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
     Raises:
         OptionError: as the read would.
         NotFoundError: there is no log.
+
+    >>> from clog.storage import Log
+    >>> log = Log.create("memory://help-of-explain", partitions=1)
+    >>> _ = log.append([{"key": "tea", "value": "2.50"}])
+    >>> explain(log.url, columns="key").segments
+    Share(read=1, total=1)
     """
     from clog.connector.read.batch_reader import BatchRead, check_batch
     from clog.storage.log import Log
@@ -396,6 +430,13 @@ def snapshot_and_stream(spark: "SparkSession", url: str, **options: object) -> S
     Raises:
         OptionError: an option is unknown, or is one of those.
         NotFoundError: there is no log at this URL.
+
+    >>> from clog.storage import Log
+    >>> log = Log.create("help-of-snapshot", partitions=1)
+    >>> _ = log.append([{"key": "tea", "value": "2.50"}])
+    >>> accounts = snapshot_and_stream(spark, log.url)
+    >>> accounts.table.count(), accounts.stream.isStreaming
+    (1, True)
     """
     from clog.connector.read.batch_reader import check_batch
     from clog.connector.read.plan import offset_bounds, partitions_read

@@ -108,6 +108,10 @@ def upsert(
         InvalidInputError, LogReplacedError: the batch, or a later one, is in the log already with
             other rows; the log was deleted and recreated since this run's last batch. Neither,
             where an option says that ``failOnChangedBatch`` is false.
+
+    >>> def each_batch(df, batch_id):
+    ...     upsert(df, "help-of-upsert", "word", batch_id=batch_id, query_id="word-counts")
+    >>> each_batch(spark.createDataFrame([("tea", 3)], "word string, count int"), 0)
     """
     columns = _columns(df, [keys] if isinstance(keys, str) else list(keys), values, deleted)
     run_id = local_property(df, RUN_ID) or ""

@@ -181,6 +181,12 @@ def _in_unit(value: Any, unit: str) -> int:
     return int(found.astype(np.int64))
 
 
+def is_nat(value: object) -> bool:
+    """Tells whether a value is NumPy's or pandas' word for no time, which differs from itself."""
+    is_time = isinstance(value, np.datetime64 | np.timedelta64 | dt.datetime)
+    return is_time and bool(value != value)  # noqa: PLR0124
+
+
 def _since_epoch(value: dt.datetime) -> int:
     """Returns microseconds; of a time without a zone as if it were UTC's."""
     if value.tzinfo is None:

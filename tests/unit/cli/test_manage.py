@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from clog.cli.options import Given
+from clog.cli.output import moment
 from clog.storage import Log, ManualClock, administration
 from clog.storage.format.log_info import NO_FEATURES
 from clog_testing.undecided import append_undecided
@@ -273,6 +274,7 @@ def test_describe_shows_the_delete_retention_point(cli, url, monkeypatch):
     (detail,) = cli.json("describe", url)["partition_details"]
     assert detail["delete_retention_offset"] == 8
     assert detail["delete_horizon_ms"] == T0 + 86_400_000
+    assert detail["delete_horizon"] == moment(T0 + 86_400_000)
     assert 0 < detail["delete_retention_bytes"] < detail["size_bytes"]
     text = " ".join(cli("describe", url).stdout.split())
     assert "█│" in text

@@ -118,6 +118,10 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
         TransactionFencedError: another capture of the logs took over.
         InvalidInputError: an argument is wrong, or a table cannot be captured.
         NotFoundError: no table is meant.
+
+    >>> shop = "mysql://me@localhost/shop"
+    >>> capture_mysql(shop, "shop", once=True, tables=["shop.*"]).transactions  # doctest: +SKIP
+    7
     """
     if wrong := [how for how in (masks or {}).values() if how not in (DROP, HASH)]:
         raise InvalidInputError(

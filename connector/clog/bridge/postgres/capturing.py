@@ -187,6 +187,10 @@ def capture(  # noqa: PLR0913 - one for each option
         TransactionFencedError: another capture of the logs took over.
         InvalidInputError: an argument is wrong, or a table cannot be captured.
         NotFoundError: no table is meant.
+
+    >>> shop = "postgres://me@localhost/shop"
+    >>> capture(shop, "shop", once=True, tables=["public.*"]).transactions  # doctest: +SKIP
+    7
     """
     choice = Choice(tuple(tables), tuple(exclude), dict(masks or {}), events)
     settings = LogSettings(

@@ -155,6 +155,9 @@ def verify_capture(
         SourcePurgedError: the capture's slot is gone, so what changed since is not known.
         SourceUnavailableError: the source does not answer.
         NotFoundError: no table is meant; or the logs have no cut yet.
+
+    >>> verify_capture("postgres://me@localhost/shop", "shop").is_equal  # doctest: +SKIP
+    True
     """
     reach: dict[str, Any] = {"storage_options": storage_options, "single_writer": single_writer}
     clock, ids = clock or SystemClock(), ids or SystemIds()

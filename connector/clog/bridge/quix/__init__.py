@@ -34,6 +34,10 @@ def keep_state(
     Raises:
         InvalidInputError: another release of quix-streams, or an application that has changelog
             topics, or state already.
+
+    >>> from quixstreams import Application  # doctest: +SKIP
+    >>> app = Application("localhost:9092", use_changelog_topics=False)  # doctest: +SKIP
+    >>> keep_state(app, "s3://bucket/state", "/var/cache/state")  # doctest: +SKIP
     """
     try:
         import quixstreams

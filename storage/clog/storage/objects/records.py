@@ -11,7 +11,8 @@ and ``timestamp``; of a log whose key columns have names they may be rows instea
   order given. Those of a typed log: `types.conform`.
 - Headers are lists of struct<key, value>; in dicts (name, value) pairs or a dict will do, too.
 - Timestamps have any unit, and are UTC where they name no zone; or they are integers, milliseconds
-  since 1970. Finer ones than microseconds are rounded down. Missing ones are the time of the call.
+  since 1970. Finer ones than microseconds are rounded down. Missing ones, NaT among them, are the
+  time of the call.
 
 No library of frames is imported: a frame can only be there when its library is loaded already, so
 ``sys.modules`` has it. pandas frames do not go by the PyCapsule interface: they would bring their
@@ -40,6 +41,7 @@ import xxhash
 
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.log_info import LogSchema
+from clog.storage.kinds import is_nat
 from clog.storage.numpy_arrays import (
     empty,
     null,
@@ -90,7 +92,8 @@ def schema_like(data: Any) -> pa.Schema:
         return data
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data) and data:
         try:
-            return pa.Table.from_pylist(data).schema
+            rows = [{n: None if is_nat(v) else v for n, v in row.items()} for row in data]
+            return pa.Table.from_pylist(rows).schema
         except (pa.ArrowException, TypeError) as e:
             raise InvalidInputError(f"like= has columns without one type: {e}") from None
     if isinstance(data, _frame_class("polars", "LazyFrame")):
@@ -396,8 +399,19 @@ def _name(name: object, i: int) -> bytes:
     return _text(name, i, "header name")
 
 
+def _of_numpy(time: np.datetime64) -> object:
+    """Returns a time of NumPy's as Python's, None for no time; one that Python lacks as it is."""
+    try:
+        found = time.astype("M8[us]").item()
+    except OverflowError:  # From NumPy 2.5 on.
+        return time
+    return time if isinstance(found, int) else found
+
+
 def _micros(timestamp: object, i: int) -> int | None:
-    if timestamp is None:
+    if isinstance(timestamp, np.datetime64):
+        timestamp = _of_numpy(timestamp)
+    if timestamp is None or is_nat(timestamp):
         return None
     if isinstance(timestamp, datetime):
         aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)

@@ -37,6 +37,7 @@ from clog.storage.kinds import (
     TIMESTAMP,
     JsonConstant,
     Unreadable,
+    is_nat,
     of_plain,
     stored_kind,
     takes,
@@ -377,6 +378,8 @@ def made_of_python(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Ar
 
 def _made(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
     """Returns Python's values as an array of the type, or of one that `fit` takes for it."""
+    if not pa.types.is_nested(kind) and stored_kind(kind).family in (DATE, TIME, TIMESTAMP):
+        values = [None if is_nat(value) else value for value in values]
     _check_classes(values, kind, path)
     if pa.types.is_struct(kind):
         return _made_structs(values, kind, path)

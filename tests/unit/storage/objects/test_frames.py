@@ -4,6 +4,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -79,6 +80,26 @@ def test_nanoseconds_are_rounded_down():
         time_unit="ns"
     )
     assert rows(pl.DataFrame(columns)) == expected
+
+
+@pytest.mark.parametrize("unit", ["", "D", "us", "ns"])
+def test_no_time_is_null(unit):
+    """NaT of NumPy, whatever its unit, and of pandas: in rows, in lists, in those that make the
+    log, and as a record's time; a key is missing.
+    """
+    nats = [np.datetime64("NaT", *([unit] if unit else [])), pd.NaT]
+    first = {"id": datetime(2026, 1, 1), "at": datetime(2026, 1, 2), "all": [pd.Timestamp(0)]}
+    log = Log.create(f"memory://no-time-{unit}", key="id", like=[first, first | {"at": nats[0]}])
+    log.append([first | {"at": nat, "all": [nat]} for nat in nats])
+    assert [(row["at"], row["all"]) for row in log.table()] == [(None, [None])]
+    for nat in nats:
+        with pytest.raises(InvalidInputError, match="has no key"):
+            log.append([first | {"id": nat}])
+    records = [{"key": "a", "value": "1", "timestamp": nat} for nat in nats]
+    assert to_records(records, now_us=7)[0]["timestamp"].cast(pa.int64()).to_pylist() == [7, 7]
+    time = np.datetime64("2026-01-01T00:00:00.1234567", "ns")
+    (made,) = to_records([records[0] | {"timestamp": time}], now_us=7)[0]["timestamp"].to_pylist()
+    assert made == datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
 
 
 def test_headers_of_frames():

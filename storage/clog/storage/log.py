@@ -596,8 +596,7 @@ class Log:
         Args:
             id: as `transactions` lists it.
             force: even if its home cannot be read; if the home had committed it, this log loses its
-                records. In the home: even if another log cannot be informed of the outcome; that
-                log is given up.
+                records. In the home: even if another log cannot learn the outcome: it is given up.
 
         Raises:
             NotFoundError: nothing is open under this id.

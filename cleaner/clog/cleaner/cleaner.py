@@ -336,9 +336,7 @@ class Cleaner:
         return _Work(mine, chosen, self._passes_begun)
 
     def _work(self, pool: Executor | None) -> None:
-        """Does R3 for a while: with one thread one pass, with several until one ended, or
-        nothing did for `backoff_ms`.
-        """
+        """Does R3 for a while: a pass, or with threads until one ended or `backoff_ms` passed."""
         if pool is None:
             if (work := self._most_urgent()) is not None:
                 self._attempt(work.round, partial(self._pass, work))
@@ -358,9 +356,7 @@ class Cleaner:
             patience_ms = 0 if done else patience_ms - NAP_MS
 
     def _end(self) -> list[_OpenRound]:
-        """Does R4 and R5 of the logs whose passes are done, which ends their rounds; returns
-        these.
-        """
+        """Does R4 and R5 of the logs whose passes are done; returns these."""
         ended = [m for m in self._open.values() if not (m.running or m.has_more)]
         for mine in ended:
             if mine.is_well:
@@ -374,9 +370,7 @@ class Cleaner:
         return ended
 
     def _attempt(self, mine: _OpenRound, step: Callable[[], None]) -> bool:
-        """Does a step of a log's round; False where it failed: whatever it is, the others go on
-        (S28).
-        """
+        """Does a step of a log's round; False where it failed: the others go on (S28)."""
         try:
             if not self._is_stopping:
                 with enough_memory(f"the cleaning of {mine.log_round.log.url}", MORE_MEMORY):
@@ -395,9 +389,7 @@ class Cleaner:
 
     @contextmanager
     def _workers(self) -> Iterator[Executor | None]:
-        """Yields what passes are done by; None: the caller's own thread, where one is enough.
-        Rounds that an interrupt ended begin anew.
-        """
+        """Yields what does passes, None: the caller's own thread; interrupted rounds begin anew."""
         self._open, self._running = {}, {}
         if self._threads.count == 1:
             yield None

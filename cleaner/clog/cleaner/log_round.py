@@ -572,9 +572,7 @@ class LogRound:
             self.rest.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
 
     def _finish_transactions(self, work: Work) -> None:
-        """Ends what others left (S50), and tells of each transaction that nothing will end, once.
-        No request where there is none.
-        """
+        """Ends what others left (S50), and tells once of what nothing will end."""
         waiting = finish_all(work.handle)
         stuck = {f"{w.info.id!r}, epoch {w.info.epoch}: {w.reason}" for w in waiting if w.is_stuck}
         for text in sorted(stuck - self._stuck):

@@ -301,9 +301,7 @@ def _covered_offset(manifest: Manifest, partition: int) -> int:
 
 
 def _bounded(chunks: Sequence[Chunk], covered: int, rows: int) -> Iterator[Chunk]:
-    """Yields those of the chunks that begin below ``covered``, whose rows count for all masks
-    below it, and after these as many as have so many rows, at least one.
-    """
+    """Yields the chunks that begin below ``covered``, then one, or more of so many rows."""
     for chunk in chunks:
         if rows <= 0 and chunk.base >= covered:
             return
@@ -392,9 +390,7 @@ def _commit(handle: Handle, planned: Manifest, step: _Step) -> bool:
 
 
 def _as_planned(step: _Step, planned: Manifest, now: Manifest) -> set[int]:
-    """Returns the partitions whose chunks are there with the masks that they had; none where
-    another record of a key wins than did.
-    """
+    """Returns the partitions with chunks, masks and winners as they were planned."""
     if now.version == planned.version:
         return set(step.covered)
     if order_text(now.head.config) != order_text(planned.head.config):

@@ -246,9 +246,7 @@ class _Turn(Generic[_T]):
             self._threads.gave(self._size_bytes)
 
     def do(self) -> None:
-        """Does it here and now, before its turn, if nobody does and there is room for its
-        result.
-        """
+        """Does it here and now, before its turn, if nobody does and its result has room."""
         if self._begun is not None or not self._threads.took(self._size_bytes):
             return
         future = Future[_T]()

@@ -31,9 +31,7 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Opens those of the three streams that the shell closed (``>&-``): who closed one wants to
-    know nothing, and the next file that is opened shall not take its number.
-    """
+    """Opens streams that the shell closed (``>&-``), else the next file gets their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the end

@@ -75,9 +75,7 @@ def _function(name: str) -> Any:
 
 
 def _help(name: str) -> str:
-    r"""Returns a docstring as help. Its examples begin with ``\b``, which keeps their lines
-    apart.
-    """
+    r"""Returns a docstring as help; in examples ``\b`` keeps lines apart."""
     return inspect.cleandoc(_function(name).__doc__ or "").replace("\\b", "\b")
 
 

@@ -278,9 +278,7 @@ def _daemon(
 
 
 def _stop_by_signals(daemon: "Cleaner") -> None:
-    """Makes the signals that end processes stop the cleaner; not SIGHUP where that is ignored, as
-    ``nohup`` has it.
-    """
+    """Makes the signals that end processes stop the cleaner; not SIGHUP under ``nohup``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: daemon.stop())

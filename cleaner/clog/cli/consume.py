@@ -251,9 +251,7 @@ def _log(
 def _starts_of(
     log: "Log", reader: "NamedReader", where: str | None, starts: dict[int, int]
 ) -> dict[int, int]:
-    """Returns where a reader goes on in these partitions; a new one begins at ``starts``, from then
-    on, whatever it reads of them before it stops.
-    """
+    """Returns where a reader goes on in these partitions; a new one begins at ``starts``."""
     from clog.storage.errors import NotFoundError
     from clog.storage.read.scan import check_start
 
@@ -297,9 +295,7 @@ def _read_on(
     keys: list[Any] | None,
     reader: "NamedReader | None" = None,
 ) -> "Iterator[pa.RecordBatch]":
-    """Yields the records from the offsets on; at the end stops, or looks again every ``poll_ms``,
-    of which ``reader`` tells the log where that is due.
-    """
+    """Yields records from the offsets on; at the end stops, or looks again every ``poll_ms``."""
     from clog.storage.read.following import Followed, Following, reading_of
 
     read = reading_of(log.handle.tip.head.log.schema, None)
@@ -375,9 +371,7 @@ def _named(keys: list[str]) -> str:
 
 
 def _latest(rows: "pa.Table", wanted: list[bytes]) -> "tuple[pa.Table, list[bytes]]":
-    """Returns one row for each key that is there, in the order asked (where it is in several
-    partitions, the one with the latest timestamp), and the keys that are not there.
-    """
+    """Returns a row for each key that is there, in order, by the latest time, and the others."""
     import pyarrow as pa
 
     from clog.storage.keys.hashing import key_bytes
@@ -548,9 +542,7 @@ _WRITERS = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl}
 
 
 def _as_text(rows: _Rows) -> _Rows:
-    """Returns the rows with keys and values as text; of one that is none its place is told, not its
-    bytes.
-    """
+    """Returns the rows with keys and values as text; where one is none its place is told."""
     import pyarrow as pa
 
     from clog.storage.errors import InvalidInputError
@@ -590,9 +582,7 @@ def _bytes_columns(rows: _Rows) -> list[str]:
 
 
 def _flat(rows: _Rows) -> _Rows:
-    """Returns the rows with what CSV has no place for as JSON, in the form of `lines`: headers,
-    and structs, lists and bytes of a typed log; null where there is none.
-    """
+    """Returns the rows with what CSV has no place for as JSON, in the form of `lines`."""
     import pyarrow as pa
 
     texts = [

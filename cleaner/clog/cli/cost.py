@@ -175,9 +175,7 @@ def _trigger_ms(text: str) -> int:
 
 
 def _prices(text: str) -> Prices:
-    """Returns a provider's list prices, or those of a JSON file, an object with the fields of
-    `Prices`.
-    """
+    """Returns a provider's list prices, or those of a JSON file with the fields of `Prices`."""
     if text in PRICES:
         return PRICES[text]
     form = f"a JSON object of {', '.join(Prices._fields)}"

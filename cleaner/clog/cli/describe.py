@@ -412,9 +412,7 @@ def _setting(config: Mapping[str, str], name: str) -> str:
 def _configs(
     config: Mapping[str, str], overrides: Mapping[str, str], defaults: Mapping[str, str], width: int
 ) -> "Table":
-    """Returns all configs; those that were set stand out, with the default beside them. In few
-    columns a line for each.
-    """
+    """Returns all configs, with the default beside those that were set; a line each if narrow."""
     from rich.text import Text
 
     from clog.storage.config.definitions import config_text

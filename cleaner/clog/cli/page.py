@@ -260,9 +260,7 @@ class Page(list[dict[str, Any]]):
 
 
 class _Span(NamedTuple):
-    """What the commits of a span of time did, and the bytes of the log after the last of them; None
-    where it is not readable any more.
-    """
+    """What commits of a span of time did, and the log's bytes then; None where it is gone."""
 
     from_ms: int
     records: int = 0
@@ -679,9 +677,7 @@ def _text(data: bytes | None) -> str:
 def _contents(
     batch: "pa.RecordBatch", name: str, masks: Sequence[tuple[str, ...]]
 ) -> tuple[str, list[bytes | None]]:
-    """Returns the keys or the values of records, without what is masked: as they are, or as JSON,
-    which a suffix of their name says.
-    """
+    """Returns keys or values without what is masked, as they are or as JSON."""
     import pyarrow as pa
 
     from clog.storage.types.conform import column_json

@@ -271,9 +271,7 @@ class _Run:
         return rows, rows.to_arrow() if schema is None else rows.to_typed(schema, first=first)
 
     def _place(self, rows: "Rows") -> Any:
-        """Returns what `Log.append` takes as ``partition``: one for all, what they name, or
-        None.
-        """
+        """Returns ``partition`` for `Log.append`: one for all, what they name, or None."""
         from clog.storage.errors import InvalidInputError
 
         named = sum(p is not None for p in rows.partitions)

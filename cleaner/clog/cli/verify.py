@@ -101,9 +101,7 @@ def _print_repaired(report: "RepairReport") -> None:
 
 
 def _verified(store: "Store", answered: "Callable[[], None]", *, quick: bool) -> "VerifyReport":
-    """Verifies and returns the report; a bar on standard error meanwhile, where that is a
-    terminal.
-    """
+    """Verifies and returns the report; on a terminal a bar on standard error meanwhile."""
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
     from clog.storage.diagnostics.verify import verify_log

@@ -505,9 +505,7 @@ class _Run:
         return {p: At(min(at.offset, ends[p]), at.epoch) for p, at in after.items()}, messages
 
     def _listen(self, taken: Taken, now_ms: int) -> None:
-        """Raises if the brokers have said nothing for long and something must come; says so in the
-        log of messages where it need not.
-        """
+        """Raises if the brokers were silent for long and something must come; else warns."""
         if taken.messages or taken.ended or not (self._once or taken.troubles):
             self._heard_ms = now_ms
         elif self._heard_ms + self._cluster.wait_ms < now_ms:
@@ -604,9 +602,7 @@ class _Run:
         return not is_waiting and bool(held.target.risen(held.extent.start, held.handed))
 
     def _look_for_new(self, held: _Held) -> None:
-        """Reads partitions that the topic has more than before, where the log has room; not
-        those that are made while a run ends with what there was.
-        """
+        """Reads partitions that the topic has more than before, but as a run ends."""
         if self._once:
             return
         new = held.target.new_partitions(self._cluster, held.positions)
@@ -615,9 +611,7 @@ class _Run:
 
     @contextmanager
     def _stopping(self, held: _Held) -> Iterator[None]:
-        """Stops one topic where something is wrong with it; the others go on. What came before the
-        place where it cannot be read is committed.
-        """
+        """Stops one topic with an error; what came before the place is committed."""
         try:
             yield
         except ClogError as e:

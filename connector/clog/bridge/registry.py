@@ -228,9 +228,7 @@ def framed(registry: Registry, kind: str, data: bytes) -> tuple[Written, bytes]:
 
 
 def _indexes(body: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Returns which message of a file it is, and the bytes behind that: zigzag varints, first their
-    number, and 0 for the first message alone.
-    """
+    """Returns which message of a file it is, and what is behind: varints, or 0 for the first."""
     count, at = _varint(body, 0)
     if count == 0:
         return (0,), body[at:]

@@ -214,9 +214,7 @@ class _Sender:
         self._bound = dict(bound)
 
     def check_there(self, *, skip_purged: bool) -> None:
-        """Raises if the log has removed what is to be sent; passes over it where that is wanted. A
-        first time begins at the log start.
-        """
+        """Raises if the log has removed what is to be sent, or passes over it if so wanted."""
         starts = self._log.start_offsets()
         ends = self._ends_now(max(at.offset for at in self._at.values()))
         now = {p: Position(at.offset, self._log.handle.planned[0]) for p, at in self._at.items()}
@@ -410,9 +408,7 @@ class _Sender:
         return None if last is None else self._told_by(partition, last), False
 
     def _told_by(self, partition: int, message: Any) -> int | None:
-        """Returns the offset of the log behind a record of the topic; None where it is not what the
-        log has there: who processes a topic may write its headers on.
-        """
+        """Returns the offset of the log behind a record of the topic; None: it has another."""
         headers = dict(message.headers() or ())
         digits = headers.get(OFFSET_HEADER) or b""
         is_offset = digits.isdigit() and len(digits) < _DIGITS

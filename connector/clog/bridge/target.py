@@ -211,9 +211,7 @@ class Target:
         return 0 if found is None else len(found.reasons)
 
     def _decoded(self, records: Columns | None) -> Typed | None:
-        """Returns records as columns, where they become some; raises if one does not decode and no
-        log takes it.
-        """
+        """Returns records as columns; raises if one does not decode and no log takes it."""
         if self.decoder is None or records is None or not records.rows.num_rows:
             return None
         found = self.decoder.decoded(records, self.log)
@@ -356,9 +354,7 @@ class Target:
             )
 
     def _check_last(self, cluster: Cluster) -> None:
-        """Raises if a record before a position is another one at the source (I3). One read of the
-        source, and one of the log.
-        """
+        """Raises if a record before a position is another one at the source (I3); two reads."""
         starts = self._starts
         asked = {p: at for p, at in self.positions.items() if at.offset > starts.get(p, 0)}
         if not asked:
@@ -440,9 +436,7 @@ def _committed(t: Transaction) -> None:
 def _last_records(
     cluster: Cluster, topic: str, asked: Mapping[int, At], clock: Clock
 ) -> dict[int, Columns]:
-    """Returns the source's records right before positions, where it has them: not those that it has
-    lost since, by their leader epochs.
-    """
+    """Returns records right before positions, but those that the source lost since."""
     feed = Feed(cluster, group="clog-mirror-check")
     found: dict[int, Columns] = {}
     waiting = {(topic, p) for p in asked}

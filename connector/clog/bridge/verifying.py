@@ -207,9 +207,7 @@ class _Comparison:
             feed.close()
 
     def _topic_rows(self, found: Columns | None, schema: pa.Schema) -> pa.Table:
-        """Returns the topic's records as the log would have them, but for those that do not
-        decode, which are noted.
-        """
+        """Returns the topic's records as the log would have them; notes the undecodable."""
         if found is None:
             return schema.empty_table()
         decoder, log = self._target.decoder, self._target.log
@@ -271,9 +269,7 @@ class _Comparison:
         return [told[offset] for offset in sorted(told)][:_SHOWN_MAX]
 
     def _judge_undecodable(self, start: int) -> None:
-        """Compares what does not decode with the log, which has none of it, and the dead letters,
-        which have all of it, where they are given.
-        """
+        """Compares what does not decode with the log, and with the dead letters, if given."""
         found = np.array([offset for offset in self._undecodable if offset >= start], np.int64)
         self.counts["undecodable"] = len(found)
         mine = [to_numpy(rows.column("code")) // 2 for rows in self._singles[1]]

@@ -247,9 +247,7 @@ def _name(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Numbers that tell files apart: ``NAME_BITS`` bits of the hash of their names, without the
-    lowest ``shift``.
-    """
+    """Numbers of files: ``NAME_BITS`` bits of hashes of names, but the lowest ``shift``."""
 
     numbers: Mapping[str, int]
     shift: int
@@ -324,9 +322,7 @@ class _Runs:
         return cls(ascending, [firsts[first] for first in ascending])
 
     def columns(self) -> Iterator[str]:
-        """Yields the columns that find which run has a row's place, each knowing one bit more of
-        its number, and what that run says.
-        """
+        """Yields columns that find a row's run, each by one bit more; what that run says."""
         yield f"{_array(self.firsts, 'bigint')} AS {_RUN}s"
         run = "0"
         for bit in reversed(range((len(self.firsts) - 1).bit_length())):
@@ -370,9 +366,7 @@ class _Runs:
 
 
 def _array(values: Sequence[int | None], kind: str) -> str:
-    """Returns an expression that Spark folds to an array; parsing a literal for each value takes it
-    a hundred times as long.
-    """
+    """Returns an expression that Spark folds to an array, 100 times as fast as parsed literals."""
     return f"from_json('{json.dumps(values)}', 'array<{kind}>')"
 
 
@@ -510,9 +504,7 @@ def _looked_up(spark: "SparkSession", log: "Log", settings: "ReadOptions") -> "D
 
 
 def _rows_of_keys(log: "Log", settings: "ReadOptions") -> tuple[BatchRead, pa.Table]:
-    """Returns the rows of keys in the table, by the indexes that the log keeps; its newest version
-    is asked for here.
-    """
+    """Returns the rows of keys by the log's indexes, at its newest version."""
     table = log.table(at=settings.as_of_version, at_time_ms=settings.as_of_ms)
     read = _batch_read(log, settings)
     assert read.options.keys is not None

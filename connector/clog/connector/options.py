@@ -669,9 +669,7 @@ def _loose(value: str) -> Any:
 
 
 def _starting(got: Mapping[str, Any]) -> Position | Times | Since | None:
-    """Returns where to start, in Kafka's precedence: a timestamp, timestamps by partition, offsets.
-    Kafka knows no version: with one, another start is refused.
-    """
+    """Returns where to start, in Kafka's precedence; a version excludes another start."""
     at = _first(got["startingTimestamp"], got["startingOffsetsByTimestamp"])
     offsets, version = got["startingOffsets"], got["sinceVersion"]
     if version is None:
@@ -686,9 +684,7 @@ def _starting(got: Mapping[str, Any]) -> Position | Times | Since | None:
 
 
 def _ending(got: Mapping[str, Any]) -> Position | Times | None:
-    """Returns where to end, in the same precedence; where no record is that late, the end is the
-    latest.
-    """
+    """Returns where to end, likewise; the latest where no record is that late."""
     at = _first(got["endingTimestamp"], got["endingOffsetsByTimestamp"])
     return got["endingOffsets"] if at is None else Times(at, or_latest=True)
 

@@ -187,9 +187,7 @@ def _checked_log(
     last: _Done | None,
     columns: "_Columns",
 ) -> "Log":
-    """Returns the log to write to; makes it where there is none. One request, but for the first
-    call in a process.
-    """
+    """Returns the log to write to, made if there is none; one request the first time."""
     from clog.storage.config.log_config import LogConfig
 
     def check(types: "LogTypes | None") -> None:
@@ -310,9 +308,7 @@ def _columns(
 
 
 def _typed(df: "DataFrame", columns: Sequence[str], field: "pa.Field") -> "Column":
-    """Returns what columns are in a typed log: a struct's fields, unless the one that there is
-    stands for all of it.
-    """
+    """Returns what columns are in a typed log: fields, or a struct that stands for all."""
     import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StructType
@@ -333,9 +329,7 @@ def _typed(df: "DataFrame", columns: Sequence[str], field: "pa.Field") -> "Colum
 
 
 def _named(df: "DataFrame", columns: Sequence[str], role: str) -> list[str]:
-    """Returns the columns as the DataFrame spells them: names have no case, but where two differ in
-    nothing else.
-    """
+    """Returns columns as the DataFrame spells them: names have no case, unless two need it."""
     there = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
     missing = [c for c in columns if c not in there and c.lower() not in there]
     found = [there.get(c, there.get(c.lower(), c)) for c in columns]

@@ -322,9 +322,7 @@ def _first(row: tuple[Any, ...]) -> bytes:
 
 
 def _latest(rows: list[tuple[Any, ...]]) -> bytes:
-    """Returns the value of (timestamp, partition, value) that is latest; nearly always there is
-    one.
-    """
+    """Returns the value of the latest of (timestamp, partition, value)."""
     value: bytes = (rows[0] if len(rows) == 1 else max(rows, key=lambda row: row[:2]))[2]
     return value
 

@@ -324,9 +324,7 @@ class LocalFile:
     def _merged(
         self, levels: Sequence[Level], starts: Mapping[int, int], *, is_last: bool
     ) -> Iterator[Piece]:
-        """Yields the rows of levels that count, newest first; where these are all that there are,
-        ``is_last``, without those that only say that there is none.
-        """
+        """Yields the rows of levels that count, newest first; where ``is_last`` no deletions."""
         runs = [run for level in reversed(levels) for run in level.runs]
         bounds = sorted(key for run in runs for key in self._bounds(run))
         begun = [(0, run.at) for run in runs]
@@ -394,9 +392,7 @@ class LocalFile:
     def _rows_from(
         self, run: Run, low: bytes, number: int
     ) -> Iterator[tuple[bytes, int, int, int, int, bytes | None, tuple[int, int] | None]]:
-        """Yields the rows of a run from a key on, each with the number of its level; of a long one
-        its place and no value.
-        """
+        """Yields the rows of a run from a key on, each with its level; of a long one its place."""
         at, behind = self._begin(run, low), run.at + run.size
         while at < behind:
             data, begin = self._read(at, min(_SCAN_BYTES, behind - at)), 0
@@ -418,9 +414,7 @@ class LocalFile:
             at += begin
 
     def _begin(self, run: Run, low: bytes) -> int:
-        """Returns where the rows begin whose keys are ``low`` or above: the one before that place
-        is compared with its checksum, and the one there when it is read.
-        """
+        """Returns where the rows begin whose keys are ``low`` or above."""
         if not low:
             return run.at
         row, at = self._below(run, low)
@@ -549,9 +543,7 @@ def _column(items: NDArray[Any]) -> pa.Array:
 
 
 def _sorted(pieces: Sequence[Piece], starts: Mapping[int, int], *, is_last: bool = False) -> Piece:
-    """Returns the rows in the order of keys and partitions, of equal ones the last, without those
-    below a log start; where there are no older ones, ``is_last``, without deletions, too.
-    """
+    """Returns the rows in order, of equal ones the last; where ``is_last`` without deletions."""
     keys = pa.concat_arrays([piece.keys for piece in pieces])
     columns = [[piece.numbers[name] for piece in pieces] for name in ("partition", "offset")]
     partitions, offsets = map(np.concatenate, columns)
@@ -625,9 +617,7 @@ def _append_level(out: _Appender, pieces: Iterable[Piece]) -> Level | None:
 def _append_index(
     out: _Appender, hashes: NDArray[Any], lengths: NDArray[Any], places: NDArray[Any]
 ) -> tuple[int, int, list[int], list[int]]:
-    """Appends the entries of rows in the order of their hashes, a part of these at a time. Returns
-    where they begin, and of the buckets their bits, their first entries and their checksums.
-    """
+    """Appends the entries of rows by their hashes; returns where they begin, and the buckets."""
     index_at, starts, sums = out.at, [0], []
     bits = max(0, (len(hashes) // _BUCKET_ROWS).bit_length() - 1)
     part_bits = min(bits, (len(hashes) // _PART_ROWS).bit_length())

@@ -155,9 +155,7 @@ class Holding:
             raise self._fenced from e
 
     def _is_taken_up(self) -> bool:
-        """Tells whether somebody took the id up since, as far as is known here: then the new holder
-        goes on from whatever was committed. Whoever never had it has nothing to lose to another.
-        """
+        """Tells whether somebody took the id up since, as far as is known here."""
         state = state_of(self._handle.writer_pages, self._handle.tip.head, self.id)
         return state is not None and state.epoch > self._epoch != NONE
 
@@ -230,9 +228,7 @@ def _send(
     *,
     missed_deletes: bool,
 ) -> Sent:
-    """Gives a transaction all positions, all outputs and, part by part, all changes, and returns
-    what was sent; where that fails the transaction is aborted.
-    """
+    """Gives a transaction all that waits, and returns it; where that fails it is aborted."""
     try:
         for source, offsets in read.items():
             transaction.positions(source, offsets, missed_deletes=missed_deletes)
@@ -643,9 +639,7 @@ class StateStore(Shared):
             self._changes = self._no_changes()
 
     def _enter(self, result: TransactionResult, sent: Sent) -> None:
-        """Does F4. What is committed is committed: a file that cannot follow is told later. As long
-        as the commit is pending it is done again by who was interrupted, and commits again.
-        """
+        """Does F4: what is committed is committed, and a file that cannot follow is told later."""
         changes, self._is_behind = self._changes, True
         self._reached.update({p: end for p, (_, end) in result.offsets.items()})
         read = {log.handle.standing.log_id: mine for log, mine in sent.read.items()}

@@ -286,9 +286,7 @@ class Follower(Shared):
         )
 
     def _mend(self, damage: DamagedCacheError | OSError, generation: int) -> None:
-        """Builds a damaged file anew, or goes on with the one that another process or thread has
-        built; raises what says anything else.
-        """
+        """Builds a damaged file anew, or goes on with one that others have built; else raises."""
         self.check_open()
         if not isinstance(damage, DamagedCacheError):
             raise damage

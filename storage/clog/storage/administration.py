@@ -155,9 +155,7 @@ def _orders(after: Mapping[str, str], before: Mapping[str, str]) -> bool:
 
 
 def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig, *, now_ms: int) -> Edit:
-    """Returns the edit of an alter of the order of records, with what must change with it
-    (FORMAT.md §15): all is dirty, and no mask stays; which records are late is asked anew.
-    """
+    """Returns the edit of an alter of the order: all is dirty, no mask stays (FORMAT.md §15)."""
     head, columns = manifest.head, manifest.head.partitions
     before = Ordering.of(LogConfig.from_overrides(head.config))
     after, count = Ordering.of(settings), range(head.log.partitions)
@@ -226,9 +224,7 @@ def _check_key_columns(schema: LogSchema | None, config: LogConfig) -> None:
 
 
 def _check_views(handle: Handle, tip: Commit, schema: LogSchema | None, config: LogConfig) -> None:
-    """Raises if a view of the log, or one that is configured, could not follow a change; where it
-    could not before, the change is not to blame. Requests only where there may be a view so.
-    """
+    """Raises if a view could not follow a change, which it could before."""
     url, before = handle.standing.root.url, LogConfig.from_overrides(tip.head.config)
     for name in FORMATS:
         problem = _problem(name, schema, config, url)
@@ -393,9 +389,7 @@ def give_offsets(handle: Handle) -> int:
 
 
 def _feature_states(there: FeatureNames) -> list[FeatureState]:
-    """Returns the features that are known, then those that the log has and this clog does not
-    know.
-    """
+    """Returns the features that are known, then those of the log that are not."""
     known = [
         FeatureState(f.name, _state(f, there), f.of_readers, f.summary, f.section)
         for f in FEATURES.values()

@@ -168,9 +168,7 @@ def _columns_of(head: Head) -> dict[str, Any]:
 
 
 def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
-    """Asks the tip before anything is written; twice where it says something and was perhaps never
-    committed (COMMIT.md §6).
-    """
+    """Asks the tip before anything is written; twice where it may yet vanish (COMMIT.md §6)."""
 
     def ask(tip: Commit) -> Duplicate | None:
         return find_duplicate(handle.writer_pages, tip.head, writer)
@@ -291,9 +289,7 @@ def _check_orders(records: pa.Table, header: str) -> None:
 
 
 def _check_records_early(handle: Handle, records: pa.Table) -> None:
-    """Refuses before anything is written, and names the record (S5, S6); the commit would say it of
-    the whole.
-    """
+    """Refuses before anything is written, and names the record (S5, S6)."""
     known = handle.tip.head.config
     try:
         check_records(records, LogConfig.from_overrides(known))

@@ -145,9 +145,7 @@ def _distinct(keys: Sequence[Any], head: Head) -> dict[bytes, Any]:
 
 
 def _tombstones(handle: Handle, wanted: Mapping[bytes, Any]) -> list[DataObject]:
-    """Writes a tombstone for each key; where the highest order wins, with the highest that a record
-    of the key has, and none for a key without one.
-    """
+    """Writes a tombstone for each key, with the highest order of the key where that wins."""
     header = LogConfig.from_overrides(handle.tip.head.config).compaction_strategy_header
     rows: list[dict[str, Any]] = [{"key": key, "value": None} for key in wanted.values()]
     if header:

@@ -156,9 +156,7 @@ def _times(values: Sequence[dt.time | np.timedelta64 | None], kind: pa.DataType)
 def _times_of(
     values: Sequence[Any], unit: str, number_of: Callable[[Any], int], kind: pa.DataType
 ) -> pa.Array:
-    """Returns an array of times: Python's by the function, NumPy's as how many of the unit they
-    are.
-    """
+    """Returns an array of times: Python's by the function, NumPy's as so many of the unit."""
     numbers: list[int | None] = []
     for value in values:
         if value is None:
@@ -524,9 +522,7 @@ def of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
 @lru_cache(256)
 def _exact(kind: pa.DataType) -> tuple[frozenset[type], Callable[..., pa.Array]] | None:
-    """Returns the classes, None's among them, and what makes their array: once for each type, as
-    values of a state store come one by one.
-    """
+    """Returns the classes, None's too, and what makes their array: once for each type."""
     found = kind_of(kind)
     if found is None:
         return None

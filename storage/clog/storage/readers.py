@@ -387,9 +387,7 @@ def _lag_of(
 def _unread(
     manifest: Manifest, position: Mapping[int, int]
 ) -> Iterator[tuple[int, Chunk, "Fraction"]]:
-    """Yields the chunks that hold records for a reader at the position, each after its partition,
-    and which share of it does.
-    """
+    """Yields partition, chunk and share of it of what a reader at the position has yet to read."""
     from fractions import Fraction
 
     for p, segments in enumerate(manifest.segments):

@@ -146,9 +146,7 @@ def broker_config(given: Mapping[str, object]) -> BrokerConfig:
 
 
 def _in_our_unit(name: str, value: object) -> str:
-    """Returns the canonical text of a default by a broker's name, in the unit of the log's
-    config.
-    """
+    """Returns the canonical text of a broker's default in the unit of the log's config."""
     ours, factor = BROKER_NAMES[name]
     if factor != 1:
         given = parse_value(name, Integer(-1), value, doc=DEFINITIONS[ours].doc)

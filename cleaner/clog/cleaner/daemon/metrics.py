@@ -216,9 +216,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A metric: what it is called, what it says, how it is taken, and by which labels; without any
-    it is one number.
-    """
+    """A metric: its name, what it says, how it is taken, its labels; without any one number."""
 
     name: str
     doc: str
@@ -252,9 +250,7 @@ def _of_readers(
     take: Callable[[Reader, int], Mapping[str, float | None]],
     by: tuple[str, ...] = (),
 ) -> _Row:
-    """Returns a row of named readers; ``take`` gets the time, and names what is left by another
-    label, if there is one.
-    """
+    """Returns a row of readers; ``take`` gets the time, and names what is left by another label."""
 
     def by_reader(seen: _Seen) -> _Samples:
         now_ms = seen.cleaner.monitor.clock.now_ms()
@@ -604,9 +600,7 @@ class _Hurried(H11Protocol):
 def _check(
     path: str, found: Callable[[], Sequence[str]], status: str, notices: Callable[[], Sequence[str]]
 ) -> Route:
-    """Returns what answers 200 where nothing is found, else 503, a status and the reasons; with
-    either, the notices.
-    """
+    """Answers 200 where nothing is found, else 503 and the reasons; with either, the notices."""
 
     def check(_: Request) -> Response:
         reasons = list(found())

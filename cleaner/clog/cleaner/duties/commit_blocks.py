@@ -78,9 +78,7 @@ def close_blocks(
 
 
 def _due_end(work: Work, first: int, *, young_ms: int) -> int:
-    """Does G1 from the first open block on, but for reading the snapshot; returns where what may be
-    closed ends. Whether a reader holds a version (S64) is asked last.
-    """
+    """Does G1, but for the snapshot; returns where what may be closed ends (S64)."""
     config, now_ms = work.config, work.now_ms
     holds = cache(lambda: read_holds(work.handle, config, now_ms=now_ms))
 

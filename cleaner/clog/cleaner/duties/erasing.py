@@ -176,9 +176,7 @@ def _is_due(work: Work, manifest: Manifest, one: ErasureEntry) -> bool:
 
 
 def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> int | None:
-    """Kills the rows of these erasures in one commit; returns how many; None where somebody changed
-    meanwhile what holds them.
-    """
+    """Kills rows of erasures in one commit; returns how many, None where others changed them."""
     handle, log = work.handle, planned.head.log
     found = _found(work.store, planned, _wanted(work.store, planned, due))
     dead: list[DeadMark] = []
@@ -411,9 +409,7 @@ def _sweep(work: Work) -> None:
 
 
 def _ids(work: Work, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Returns by erasure the keyed hashes of those keys that stand in documents as what somebody
-    named or set.
-    """
+    """Returns by erasure the keyed hashes of keys that stand in documents as names or values."""
     store, asked = work.store, {name: _keys_of(work.store, name) for name in names}
     wanted = {key for keys in asked.values() for key in keys}
     there: set[bytes] = set()
@@ -509,9 +505,7 @@ def _was_published(work: Work) -> bool:
 
 
 def _forgotten(work: Work, name: str) -> bool:
-    """Has the store forget old versions, then deletes the request, and its old versions; tells
-    whether the store could be asked.
-    """
+    """Has the store forget old versions, then deletes the request; tells whether it could."""
     store = work.store
     begun_ms = work.now_ms - SWEEP_AFTER_MS
     forgets = store.forget_old("", begun_ms)
@@ -555,9 +549,7 @@ def _write_receipt(work: Work, one: ErasureEntry, name: str, *, forgets: bool) -
 def _replaced(
     manifest: Manifest, one: ErasureEntry, now_ms: int
 ) -> Iterator[tuple[str, tuple[str, ...], int]]:
-    """Yields each object that held rows of the keys, what has rows of its offsets now, and when it
-    was seen to be gone.
-    """
+    """Yields each object that held rows, what has its offsets now, when it was seen gone."""
     made: dict[str, set[str]] = {held.path: set() for held in one.held}
     by_partition: dict[int, list[Chunk]] = {}
     for p, chunk in manifest.chunks():

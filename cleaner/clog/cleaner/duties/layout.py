@@ -220,9 +220,7 @@ def relayout(work: Work, runs: Sequence[Run], *, operation: str) -> list[Run]:
 def _rewritten(
     work: Work, manifest: Manifest, runs: Sequence[Run], *, to: Store
 ) -> tuple[list[tuple[Run, Replacement]], dict[str, Exception]]:
-    """Does E1 and E2: reads the runs, planned from ``manifest``, and writes their rows to the store
-    ``to``. Returns each run with what is to take its place, and by path what cannot be read.
-    """
+    """Does E1 and E2, into ``to``: each run with its replacement, and what is unreadable."""
     config = LogConfig.from_overrides(manifest.head.config)
     batches, broken = _read(work.store, runs, manifest, config.compression)
     whole = parts_of(runs, lambda c: c.object.path not in broken)
@@ -247,9 +245,7 @@ def _rewritten(
 
 
 def _still_broken(work: Work, broken: Mapping[str, Exception]) -> Iterator[Exception]:
-    """Yields what is wrong with objects that the newest version needs: others may have replaced,
-    and swept, what was read here.
-    """
+    """Yields what is wrong with objects that the newest version still needs."""
     if not broken:
         return
     handle = work.handle
@@ -344,9 +340,7 @@ def _miscounted(store: Store, run: Run, rows: list[_Part]) -> CorruptionError | 
 
 
 def _rows_above(run: Run) -> tuple[int, int]:
-    """Returns the bounds of the number of live rows at or above ``low``; only a chunk with gaps or
-    dead rows that ``low`` cuts leaves a choice.
-    """
+    """Returns bounds of the live rows at or above ``low``: a cut chunk leaves a choice."""
     least = most = 0
     for c in run.chunks:
         if c.base >= run.low:
@@ -415,9 +409,7 @@ def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Ru
 
 
 def _is_best_left(run: Run, alone: Mapping[str, int]) -> bool:
-    """Tells whether the run is one chunk, in an object in which no other rows are. ``alone``: how
-    many rows of an object lie in such chunks.
-    """
+    """Tells whether the run is all of one object; ``alone``: its rows in such chunks."""
     c = run.chunks[0]
     return len(run.chunks) == 1 and is_shared(c) and alone[c.object.path] == c.object.rows
 
@@ -440,9 +432,7 @@ def is_due(work: Work, runs: Sequence[Run], *, force: bool = False) -> bool:
 
 
 def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
-    """Returns the end of a run of loose chunks that is rewritten; nothing when that is not worth
-    it.
-    """
+    """Returns the end of a run of loose chunks that is worth a rewrite; else nothing."""
     first = next((i for i, c in enumerate(run) if is_shared(c)), len(run))
     if first >= RUN_CHUNKS_MIN:
         return tuple(run)
@@ -519,9 +509,7 @@ def mergeable(
 
 
 def _decided(manifest: Manifest, partition: int) -> Sequence[Segment]:
-    """Returns the sealed segments below the last stable offset; below the log start, too, there
-    may be undecided records.
-    """
+    """Returns the sealed segments below the last stable offset, undecided ones below the start."""
     stable = manifest.head.stable_offset(partition)
     below = (s for s in manifest.segments[partition][:-1] if s.next <= stable)
     return [s for s in below if all(c.undecided is None for c in s.chunks)]

@@ -49,9 +49,7 @@ _REFUSALS = (
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A format to be looked after: one that was published ``by_hand`` only where its pin
-    ``is_old``, or it shows what was deleted.
-    """
+    """A format to be looked after; ``by_hand`` only if its pin ``is_old`` or shows the deleted."""
 
     name: str
     by_hand: bool = False
@@ -133,9 +131,7 @@ class Publishing:
         return done
 
     def _must_go(self, name: str, config: LogConfig, why: Exception) -> bool:
-        """Tells whether a view that was refused is to be withdrawn, as it is by now: others may
-        have published it.
-        """
+        """Tells whether a refused view is to be withdrawn, as it is by now."""
         try:
             seen, now_ms = self._publications.look(name), self._handle.clock.now_ms()
         except _REFUSALS:
@@ -168,9 +164,7 @@ class Publishing:
     def _attempt(
         self, name: str, what: str, step: Callable[[str], Counter[str]]
     ) -> tuple[Counter[str], Exception | None]:
-        """Does a step; one that is refused is told, once, and counted, and holds nothing else
-        up.
-        """
+        """Does a step; a refusal is told once, counted, and holds nothing else up."""
         try:
             done = step(name)
         except _REFUSALS as e:

@@ -132,9 +132,7 @@ def _over_size(segments: Sequence[Segment], bytes_max: int) -> int:
 
 
 def _oldest(segments: Sequence[Segment], goes: Callable[[Segment], bool]) -> int:
-    """Returns how many of the oldest go, up to the first that does not; an empty active one does
-    not.
-    """
+    """Returns how many of the oldest go, up to the first that does not, or is active and empty."""
     for count, segment in enumerate(segments):
         is_empty_active = segment is segments[-1] and not segment.chunks
         if is_empty_active or not goes(segment):

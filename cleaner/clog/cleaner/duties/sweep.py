@@ -509,10 +509,7 @@ def _old_proposals(handle: Handle, *, before_ms: int) -> list[StoredObject]:
 
 
 def _left_requests(handle: Handle, floor: int) -> list[StoredObject]:
-    """Returns documents of erasures that the log does not name, of requests that were never made,
-    perhaps its first one: those written before the version of the committed floor was, as no commit
-    upon one before that can name them any more. One LIST, and a GET where there are some.
-    """
+    """Returns documents of erasures, older than the floor, that the log does not name; a LIST."""
     known = handle.manifest().erasures
     left = [
         found
@@ -524,9 +521,7 @@ def _left_requests(handle: Handle, floor: int) -> list[StoredObject]:
 
 
 def _expired_readers(store: Store, *, before_ms: int) -> list[StoredObject]:
-    """Returns the documents that expired before a time, and were written before it; a LIST, and a
-    GET for each that was.
-    """
+    """Returns the documents that expired before a time; a LIST, a GET for each written before."""
     old = (found for found in store.list(documents.READERS) if found.modified_ms < before_ms)
     return [found for found in old if _is_expired(store, found.path, before_ms)]
 

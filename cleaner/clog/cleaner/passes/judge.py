@@ -326,9 +326,7 @@ class Recheck:
     def _without_keys(
         self, rows: pa.RecordBatch, gone: Mask, found: Mask | None
     ) -> tuple[Offsets, Offsets]:
-        """Returns which rows go without a reason but what their keys may tell, and which go by
-        their offsets.
-        """
+        """Returns which rows go whatever their keys tell, and which go by their offsets."""
         places = np.flatnonzero(gone if found is None else gone & ~found)
         offsets = to_numpy(rows.column("offset")).take(places)
         if offsets.size and offsets[0] < self._log_start:
@@ -568,9 +566,7 @@ class Judge:
         return np.concatenate([self._by_keys(batch)[0] for batch in batches])
 
     def _by_keys(self, batch: pa.RecordBatch) -> tuple[Mask, Mask]:
-        """Returns, for each row, whether the map has a higher offset for its key, and whether it
-        has one.
-        """
+        """Returns of each row whether the map has a higher offset of its key, and has a key."""
         offsets, keys = to_numpy(batch.column("offset")), batch.column("key")
         if not keys.null_count:
             superseded = self.offset_map.superseded(self.hasher(keys), offsets)

@@ -325,9 +325,7 @@ class OffsetMap:
     def _put_at_home(
         self, high: _Words, low: _Words, following: Offsets, ranks: _Words
     ) -> list[_Entries]:
-        """Does M1 to M3 for a slice of rows, at their home slots alone; returns what is left
-        over: rows and evicted entries.
-        """
+        """Does M1 to M3 at home slots alone; returns what is left: rows and evicted entries."""
         if self.is_ranked:
             high, low, following, ranks = self._in_order(high, low, following, ranks)
         places = self._homes_of(high, low)
@@ -362,9 +360,7 @@ class OffsetMap:
         return _taken((high, low, following, ranks), order)
 
     def _merge(self, at: _Places, following: Offsets, ranks: _Words) -> None:
-        """Lets slots of a ranked map have these rows of theirs, from the worst to the best, where
-        they are better.
-        """
+        """Lets slots of a ranked map have these rows, from worst to best, where they are better."""
         self._ranks[at[ranks >= _COUNTS]] |= _COUNTS
         had = self._ranks.take(at)
         mine, theirs = had & _ORDER, ranks & _ORDER
@@ -439,9 +435,7 @@ class OffsetMap:
         return others[lost], evicted
 
     def _locate(self, high: _Words, low: _Words) -> tuple[_Places, Mask]:
-        """Returns where the search for each hash ends, and whether the same hash is there (step
-        1).
-        """
+        """Returns where the search for each hash ends, and whether the hash is there (step 1)."""
         places = self._homes_of(high, low)
         larger, same = self._compare(places, high, low)
         rows = np.flatnonzero(larger)
@@ -863,9 +857,7 @@ def _hashed(
 
 @dataclass(slots=True)
 class _Waiting:
-    """Rows on their way into a map, so many that a put is worth it; ``taken`` of those that are
-    judged are in it.
-    """
+    """Rows on their way into a map, enough for a put; ``taken`` of the judged are in it."""
 
     offset_map: OffsetMap
     judged: tuple[int, int]

@@ -267,9 +267,7 @@ class RewritePolicy:
         )
 
     def _is_worth_it(self, c: JudgedChunk) -> bool:
-        """Tells whether rewriting now is cheaper than later, in rows: what a dead one weighs is not
-        known.
-        """
+        """Tells whether rewriting now is cheaper than later, in rows."""
         delay_ms = self.config.dead_rows_delay_ms
         marked = c.chunk.dead
         age_ms = 0 if marked is None else max(0, self.now_ms - marked.since_ms)
@@ -424,9 +422,7 @@ class Rewriter:
     def _calls(
         self, run: Sequence[JudgedChunk], recheck: GroupRecheck
     ) -> Iterator[Call[Iterable[_Part]]]:
-        """Yields what makes of portions of the chunks what stays; requests for the next chunk go
-        ahead.
-        """
+        """Yields what makes of portions of the chunks what stays; requests go ahead."""
         read_bytes = 0
         opened = ahead(self.store, ((partial(self._opened, c), _fetched_bytes(c)) for c in run))
         for c, portions in zip(run, opened, strict=True):
@@ -463,9 +459,7 @@ class Rewriter:
         )
 
     def _changed_rows(self, c: JudgedChunk) -> Mask | None:
-        """Returns which rows of a chunk, the dead ones counted, go or get their horizon; None where
-        none does.
-        """
+        """Returns which rows of a chunk, dead ones too, go or get horizons; None: none."""
         changed = np.zeros(c.chunk.live_rows, np.bool_)
         for mask in (None if c.keep is None else ~c.keep, c.new_horizon):
             if mask is not None:
@@ -483,9 +477,7 @@ class Rewriter:
         at: int,
         recheck: GroupRecheck,
     ) -> Iterator[_Part]:
-        """Yields what stays of a portion of a chunk that begins with the ``at``-th live row, and
-        the offsets of what of it gets its horizon.
-        """
+        """Yields what stays from the ``at``-th live row on, and offsets that get horizons."""
         for part, here in _placed(read(), at):
             if c.rows_left == 0:
                 self._recheck(c.chunk, part, np.ones(part.num_rows, np.bool_), here, recheck)
@@ -529,9 +521,7 @@ def _fetched_bytes(c: JudgedChunk) -> int:
 
 
 def _dated_in(c: JudgedChunk, part: pa.RecordBatch | CopiedGroup, here: slice) -> Offsets:
-    """Returns the offset of each tombstone in a part of a chunk that gets its horizon now; in a
-    copied group, which lies in one object, its first offset for each.
-    """
+    """Returns offsets of tombstones that get horizons now; of a copied group the first."""
     if isinstance(part, CopiedGroup):
         # Of one with others than undated ones nothing is copied (`_changed_rows`).
         return np.full(part.stats.tombstones if c.undated else 0, part.stats.first_offset)
@@ -557,9 +547,7 @@ def last_expired(group: Group) -> int:
 
 
 def _decided(group: Group, config: LogConfig) -> list[tuple[bool, JudgedChunk]]:
-    """Returns which chunks are written anew. A lone small one between others that stay is not worth
-    it.
-    """
+    """Returns which chunks are written anew: no lone small one between others that stay."""
     must = [c.action is Action.REWRITE for c in group.chunks]
     shared = [is_shared(c.chunk) for c in group.chunks]
     would = [m or is_loose(c.chunk, config) for m, c in zip(must, group.chunks, strict=True)]
@@ -573,9 +561,7 @@ def _decided(group: Group, config: LogConfig) -> list[tuple[bool, JudgedChunk]]:
 def _tiles(
     group: Group, chunks: Sequence[Chunk], config: LogConfig
 ) -> tuple[tuple[int, int, int], ...]:
-    """Returns the segments that take the group's place: one, or several where merging made too much
-    of it (its sizes were estimated, and KAFKA-20036 is what happens to those who trust theirs).
-    """
+    """Returns the segments that take the group's place: several if too much (KAFKA-20036)."""
     edges = [group.base]
     if len(group.segments) > 1:
         size_bytes = count = 0

@@ -207,9 +207,7 @@ def _horizons(h: ChunkHorizon, planned: _Chunks, now: _Chunks) -> Iterator[Chunk
 
 
 def _has_same_rows(before: Sequence[Chunk], after: Sequence[Chunk]) -> bool:
-    """Tells whether chunks that lie where others lay hold all of their rows, with their
-    horizons.
-    """
+    """Tells whether chunks hold all rows of those before them, with their horizons."""
     if before == after:
         return True
     had, have = _horizons_of(before), _horizons_of(after)
@@ -301,9 +299,7 @@ class _GroupCleaner:
         return True
 
     def _written(self, group: Group) -> _Written:
-        """Writes what takes a group's place, and bitmaps; of several groups at once, where threads
-        are free.
-        """
+        """Writes what takes the place of groups, and bitmaps; several where threads are free."""
         counts = PassStats()
         replaced = (self.rewriter.rewrite(group, counts),) if group.needs_work else ()
         return _Written(replaced, self.bitmap_writer.write(group, counts), counts)
@@ -328,9 +324,7 @@ class _GroupCleaner:
         return ChunkHorizon(*place, AT_COMMIT, self.covered)
 
     def _finish(self) -> None:
-        """Publishes the last group; with it goes what ends the pass, unless that waits for other
-        stretches.
-        """
+        """Publishes the last group, and the pass's end, unless that waits for other stretches."""
         if self.plan.stretch is None:
             self.counts.tombstones_stamped += self.horizons_set
             self.edit = ending(self.edit, self.plan, self.covered, self.horizons)
@@ -607,9 +601,7 @@ def _settled(handle: Handle, store: Store, plan: PassPlan, tools: PassTools) -> 
 def _execute_pass(
     store: Store, plan: PassPlan, tools: PassTools, publish: Publish
 ) -> tuple[int, bool]:
-    """Does all steps; what is ready to be committed goes to ``publish``. Returns up to where the
-    map went, and whether all of it was cleaned.
-    """
+    """Does all steps, to ``publish``; returns up to where the map went, and if all was."""
     p, manifest, config, dirty = plan.partition, plan.manifest, plan.config, plan.dirty
     progress, clock = tools.progress, tools.clock
     stats, metered = progress.stats, MeteredStore(store, tools.throttle)
@@ -657,9 +649,7 @@ def _execute_pass(
 
 
 def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
-    """Does P1: returns a judge with the last map of the pass, and what those before it found
-    dead.
-    """
+    """Does P1: returns a judge with the last map, and what those before it found dead."""
     p, manifest, (first, end) = plan.partition, plan.manifest, plan.dirty
     stats = tools.progress.stats
     ranking, found = _ranking(plan), FoundDead()
@@ -802,9 +792,7 @@ def _add(stats: PassStats, other: PassStats) -> None:
 
 
 def _commit(handle: Handle, plan: PassPlan, covered: int) -> bool:
-    """Commits the end of the pass at the newest version; False where the partition is another by
-    then.
-    """
+    """Commits the end of the pass; False where the partition is another by then."""
     handle.refresh()
     now = replace(plan, manifest=handle.manifest())
     edit = ending(Edit(), now, covered, _undated(now, covered))

@@ -281,9 +281,7 @@ class _Run:
         return {name: value for name, value in given.items() if value}
 
     def follow(self, should_stop: Callable[[], bool], *, once: bool) -> None:
-        """Takes what the engine reads, until all is committed that was there (``once``), or
-        somebody stops it.
-        """
+        """Takes what the engine reads, until what was there is committed, or somebody stops it."""
         until = self._end if once else None
 
         def has_all() -> bool:

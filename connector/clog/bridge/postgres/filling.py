@@ -193,9 +193,7 @@ def _before(keys: pa.Array) -> _Ints:
 
 
 def _sources(before: _Ints, mask: _Flags) -> _Ints:
-    """Returns for each row where its value is: at a row, or, beyond all rows, outside of them where
-    that of this row was before.
-    """
+    """Returns for each row where its value is: at a row, or outside, beyond all rows."""
     count = len(before)
     at = np.arange(2 * count)
     rows = np.flatnonzero(mask)

@@ -117,9 +117,7 @@ class _Reading:
         self._bytes += sum(map(len, messages))
 
     def decoded(self) -> Decoded | None:
-        """Returns what waits up to the last end of a transaction, or a large part of one; of one
-        that was returned in part up to its own end, which ends its group.
-        """
+        """Returns what waits up to the last end of a transaction, or a large part of one."""
         if self._ends:
             count = 1 + self._ends[0 if self.in_transaction else -1]
         elif self._bytes < _TAKE_BYTES:
@@ -250,9 +248,7 @@ class Following:
         self._waiting.append((piece, self._committer.submit(self._commit, piece)))
 
     def _settle(self, left: int) -> None:
-        """Waits until at most ``left`` pieces are not committed. The source hears that we live
-        meanwhile.
-        """
+        """Waits until at most ``left`` pieces are not committed, and tells the source we live."""
         while self._waiting and (len(self._waiting) > left or self._waiting[0][1].done()):
             piece, future = self._waiting[0]
             while not future.done():
@@ -265,9 +261,7 @@ class Following:
             self._of.on_commit(piece.ended, piece.newest_us)
 
     def _idle(self, *, even_little: bool = False) -> None:
-        """Moves the position on where nothing came: the source has written much else, or there was
-        no cut yet.
-        """
+        """Moves the position on where nothing came, or there was no cut yet."""
         home, now_ms = self._of.home, self._of.clock.monotonic_ms()
         behind = self._reached - home.position
         ahead = max(one.position for one in self._tables)
@@ -301,9 +295,7 @@ class Following:
 
 
 def _steps(parts: Sequence[Decoded]) -> Iterator[tuple[Changes | Truncated, Any]]:
-    """Yields what parts of a stream say that the tables' logs do not have, each with the times of
-    its rows, or of itself; of each table what is between two ends of it as one.
-    """
+    """Yields what is new to the tables' logs, a table's rows between two ends as one."""
     gathered: dict[int, list[tuple[Changes, Any]]] = {}
     for decoded in parts:
         lsns = np.array([t.commit_lsn for t in decoded.transactions], np.int64)

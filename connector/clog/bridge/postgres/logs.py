@@ -343,9 +343,7 @@ class TableLog:
                 self.flush(sequence)
 
     def _keys_there(self) -> Iterator[pa.Array]:
-        """Yields the keys of the log's records, those of deleted rows, too, and some again and
-        again: to know which are there, all of them would have to be in memory.
-        """
+        """Yields keys of the log's records, deleted ones too, and some again and again."""
         for batch in self.log.read(columns=["key"]):
             keys = batch.column(0)
             words = _as_one(fingerprints_of(key_bytes(keys), seed=SEED))

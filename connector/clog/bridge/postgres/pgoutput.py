@@ -403,9 +403,7 @@ def _changes(buffer: _Buffer, at: Ints, known: _Known, transactions: Ints) -> Ch
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Changes of a table as they lie in messages; masks have one entry a change, tuples as many as
-    there are.
-    """
+    """Changes of a table as they lie in messages; masks have an entry a change."""
 
     known: _Known
     has_old: Mask
@@ -415,9 +413,7 @@ class _Found:
     new: _Tuples
 
     def values(self, i: int) -> tuple[Octets, Ints, Ints]:
-        """Returns kind, start and end of a column of the new rows, from the old one where the new
-        one lacks what the old one has.
-        """
+        """Returns kind, start and end of a column of the new rows, else of the old."""
         if self.old is None:  # So none is a delete.
             return self.new.kinds[i], self.new.starts[i], self.new.ends[i]
         count = len(self.is_delete)

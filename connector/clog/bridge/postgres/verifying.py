@@ -333,9 +333,7 @@ class _Compared:
 
 
 def _common(source: pa.Schema, log: pa.Schema) -> tuple[pa.Schema, list[RowDifference]]:
-    """Returns the columns that both have, with the types of the log, which may be wider; and what
-    is wrong with others.
-    """
+    """Returns the columns that both have, by the log's types; what is wrong with others."""
     columns, others = [], []
     for field in source:
         at = log.get_field_index(field.name)

@@ -348,9 +348,7 @@ def _cut(piece: "ReadPiece", rows: int) -> tuple["ReadPiece", "ReadPiece"]:
 
 
 def _by_object(pieces: Mapping[int, Sequence["ReadPiece"]]) -> list["ReadPiece"]:
-    """Does D1: returns a topological order of the objects, of several possible ones that which
-    follows partitions.
-    """
+    """Does D1: returns the topological order of objects that follows partitions."""
     plan = {p: [piece for piece in pieces[p] if piece.rows] for p in sorted(pieces)}
     held: dict[str, list[ReadPiece]] = {}
     successors: dict[str, set[str]] = {}
@@ -515,9 +513,7 @@ class Losses:
 
 
 def _commit_id(handle: "Handle", version: int) -> str | None:
-    """Returns the id of the commit of a version, an empty one where it was never committed; None
-    where nobody can say any more.
-    """
+    """Returns the id of a version's commit, "" if it never was; None: nobody can say."""
     from clog.storage.commit.tip import is_closed, try_read
 
     tip = handle.tip

@@ -243,9 +243,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._handle
 
     def _is_same_log(self, offsets: StreamOffsets) -> bool:
-        """Tells whether the log is the one that offsets are of; raises or warns. Those of a query
-        that runs are of the log that it opened: histories are compared once.
-        """
+        """Tells whether the log is the one that offsets are of; raises or warns."""
         planned, handle = offsets.planned, self._opened()
         if planned is None:
             return True
@@ -269,9 +267,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Planned(name, tip.head.log.log_id, tip.version, tip.record.commit_id)
 
     def _manifest_of(self, offsets: StreamOffsets) -> "Manifest":
-        """Returns the manifest that a batch is read from: of the version it was planned at, so that
-        a batch that runs again has the same records; of the newest where that has expired.
-        """
+        """Returns the manifest of a batch's planned version; the newest if that expired."""
         handle, planned = self._opened(), offsets.planned
         if planned is None:
             return handle.manifest()
@@ -326,9 +322,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffsets(starts, self._opened().tip.version, starts)
 
     def _waits(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:
-        """Tells whether there is too little for a batch (``minOffsetsPerTrigger``). The first batch
-        of a run does not wait, and availableNow does not end before all is read.
-        """
+        """Tells whether there is too little for a batch (``minOffsetsPerTrigger``)."""
         admission = self._options.admission
         if admission.min_offsets is None or self._admitted_ms is None or self._target is not None:
             return False

@@ -164,9 +164,7 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator[pa.Rec
 def _planned_anew(
     partition: LogPartition, pieces: Sequence[ReadPiece], following: Mapping[int, int]
 ) -> LogPartition | None:
-    """Plans the rest of the pieces anew, from the newest version: offsets are stable, only their
-    objects changed. None where the log is gone with its records, and another stands there.
-    """
+    """Plans the rest of the pieces from the newest version; None where the log is gone."""
     from clog.storage.log import Log
 
     handle = Log.open(partition.location.store()).handle

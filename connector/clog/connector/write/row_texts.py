@@ -83,9 +83,7 @@ def _json_structs(column: pa.Array, *, is_key: bool) -> pa.Array:
 
 
 def _map_keys(keys: pa.Array) -> pa.Array:
-    """Returns the keys of maps as JSON strings: as Spark's ``to_json``, dates and times as the
-    numbers that they are.
-    """
+    """Returns keys of maps as JSON strings, dates and times as numbers, as ``to_json``."""
     kind = keys.type
     if types.is_date(kind):
         keys = keys.cast(pa.int32())
@@ -130,9 +128,7 @@ def _timestamp_texts(column: pa.Array, *, is_json: bool) -> pa.Array:
 def _time_texts(
     days: pa.Array, values: pa.Array, kind: pa.DataType, text_of: Callable[[int], str]
 ) -> pa.Array:
-    """Returns Arrow's texts of dates or times, and in other years than 0 to 9999 those that
-    ``text_of`` gives.
-    """
+    """Returns Arrow's texts of dates or times, but beyond years 0 to 9999 ``text_of``'s."""
     first, after = _YEARS_0_TO_9999
     is_far = pc.or_(pc.less(days, first), pc.greater_equal(days, after))
     is_far = pc.coalesce(is_far, pa.scalar(value=False))
@@ -145,9 +141,7 @@ def _time_texts(
 
 
 def _date_text(day: int) -> str:
-    """Returns the date of a day since 1970, of any year, as Java does: by the proleptic Gregorian
-    calendar, years of four digits, more with a sign.
-    """
+    """Returns the date of a day since 1970 as Java does: any year, proleptic Gregorian."""
     # Eras of 400 years, each of which begins on the first of March.
     era, of_era = divmod(day + 719_468, 146_097)
     year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365

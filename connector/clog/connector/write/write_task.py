@@ -455,9 +455,7 @@ def _types_of(new: "NewLog") -> LogTypes:
 
 
 def _move(location: Location, new: "NewLog", log: "Log", objects: "Sequence[DataObject]") -> None:
-    """Moves objects into a log that somebody else made meanwhile, if it is as the new one was to
-    be.
-    """
+    """Moves objects into a log that others made meanwhile, if it is as the new one was to be."""
     info = log.handle.tip.head.log
     theirs = info.partitions, info.partitioner, info.schema
     if theirs != (new.partitions, new.settings.partitioner, new.schema):
@@ -474,9 +472,7 @@ def _move(location: Location, new: "NewLog", log: "Log", objects: "Sequence[Data
 def _partitions(
     plan: WritePlan, batch: "pa.RecordBatch", records: "pa.Table", rows_before: int
 ) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
-    """Returns the partition of each row: as the column says; by the key where it is null or
-    missing.
-    """
+    """Returns the partition of each row: the column's, else the key's."""
     import numpy as np
 
     from clog.storage.keys.hashing import partitions_for

@@ -400,9 +400,7 @@ class Combiner:
             self._committer.commit(prepare, operation="sequence")
 
     def _of(self, keys: Collection[tuple[str, str]], tip: Commit) -> Iterator[tuple[str, int]]:
-        """Yields author and number of what is pending of writers; LISTs, and a GET for each
-        proposal, of which no more is held than one commit reads.
-        """
+        """Yields author and number of what is pending; LISTs, a GET for each proposal."""
         files = self._files(tip, looks=False, whole=True) or ()
         there = sorted(self._newest(files, tip).values(), key=lambda found: found.path)
         sizes = accumulate(found.size_bytes for found in there)
@@ -438,9 +436,7 @@ class Combiner:
     # F1, F2, F4, F5: this author's own operation.
 
     def _begun(self, group: Appends, *, lost: bool) -> Operation | None:
-        """Returns what is to be proposed; None where it has to be committed as ever: nothing of it
-        fits, or the handle waits for an operation already, around a signal's handler.
-        """
+        """Returns what is to be proposed; None where it has to be committed as ever."""
         if self._waits:
             return None
         tip = self._tip.commit
@@ -462,9 +458,7 @@ class Combiner:
         return Operation(author, tip, group, url=url, is_proven=is_proven)
 
     def _next_author(self) -> Author:
-        """Returns this author with the number of its next operation, which others may commit from
-        now on.
-        """
+        """Returns this author with the number of its next operation."""
         if (author := self._author) is None:
             author = Author(self._ids.new_id()[:16])
             self._committer.known_as(author.id)
@@ -535,9 +529,7 @@ class Combiner:
         return done
 
     def _settled(self, op: Operation) -> None:
-        """Notes that nobody can take an operation along any more. Elsewhere than on this machine
-        who appends may not delete, and the sweep takes what was posted.
-        """
+        """Notes that nobody can take an operation along any more."""
         self._author = Author(op.author, op.number)
         self.owes = False
         if op.posted and is_on_disk(self._store):
@@ -605,18 +597,14 @@ class Combiner:
                 return
 
     def _due_ms(self, op: Operation) -> float:
-        """Returns when this author looks who else waits upon the tip, which it has seen just now: a
-        few do at once, the others later and later.
-        """
+        """Returns when to look who else waits upon the tip: a few do at once, others later."""
         version = self._tip.commit.version
         late = _LATE * max(0.0, self._turn(op, version) - 1)
         late = min(late, _LATE_MAX + _share(op.author, version))
         return self._clock.monotonic_ms() + late * self._cycle_ms
 
     def _turn(self, op: Operation, version: int) -> float:
-        """Returns the place of an author in the order of a version, about: of all who wait as many
-        as the root of their number have one up to 1.
-        """
+        """Returns an author's place in a version's order, about: the root of all have up to 1."""
         return _share(op.author, version) * math.sqrt(self._pending(self._tip.commit))
 
     def _place(self, op: Operation, tip: Commit) -> int | None:
@@ -729,10 +717,7 @@ class Combiner:
     def _eligible(
         self, tip: Commit, head: Head, time_ms: int, *, own: bool
     ) -> tuple[list[Proposal], int]:
-        """Returns the proposals that a commit upon the tip may take along, in turn: those that wait
-        longest first, and of these the authors who were answered longest ago; and a stamp as
-        `_listed`.
-        """
+        """Returns the proposals that a commit upon the tip may take; a stamp as `_listed`."""
         combined = tip.head.combined or Combined()
         answered = {answer.author: answer.version for answer in combined.authors}
         listed, least = self._listed(tip, own=own)
@@ -773,9 +758,7 @@ class Combiner:
         return [p for p in self._known.values() if p is not None], min([tip.version, *left])
 
     def _fetch(self, paths: Sequence[str], partitions: int, *, whole: bool = False) -> None:
-        """Reads proposals; what takes a quarter longer than nearly all the others is left out, but
-        where they are wanted as a ``whole``: else a commit would wait for the slowest of many.
-        """
+        """Reads proposals; the slowest are left out, but where a ``whole`` is wanted."""
         done: dict[str, Proposal | StoreUnavailableError | None] = {}
 
         def read(some: Sequence[str]) -> None:

@@ -299,9 +299,7 @@ class Committer:
     def _asked(
         self, prepare: Prepare[_Nothing], operation: str, *, newest: bool, lost: bool
     ) -> Commit | _Nothing:
-        """Asks what to commit; of a tip that is perhaps not the ``newest`` that the call could
-        find, twice before it says no. ``lost``: the tip was found after a lost race.
-        """
+        """Asks what to commit; where the tip may be old or ``lost``, twice before it says no."""
         tip, newest = self._tip.commit, newest or lost
         try:
             commit = self._prepared(prepare, operation, lost=lost)
@@ -366,9 +364,7 @@ class Committer:
             return after  # Longer than it might be, and as true.
 
     def _deny(self, commit: Commit) -> None:
-        """Raises the error of a commit whose block has no file; it was created all the same, so
-        that nobody knows what became of it while nobody can say which log stands there.
-        """
+        """Raises the error of a commit whose block has no file; it was created all the same."""
         self._tip.doubt()  # Where it cannot be asked now, what was written may look like news.
         log, version = self._tip.log, commit.version
         _patiently(
@@ -541,9 +537,7 @@ def _open_block(store: Store, first: int, clock: Clock, ids: Ids) -> None:
 
 
 def _block_of(store: Store, version: int) -> Block | None:
-    """Returns the version's block; None where the log was deleted. The first committer of a block
-    made its file himself, so that of the block before tells.
-    """
+    """Returns the version's block, or, before its first commit, that before; None: deleted."""
     if (
         version
         and version == documents.block_of(version)
@@ -608,9 +602,7 @@ def _unknown(store: Store, version: int, cause: Exception | None) -> CommitState
 
 
 def _back_off(attempt: int, clock: Clock, ids: Ids) -> None:
-    """Sleeps for a random while that grows with the attempt; not at all before the first, which is
-    0.
-    """
+    """Sleeps for a random while that grows with the attempt; not before the first, 0."""
     if attempt:
         ceiling = min(_BACKOFF_MS_MAX, _BACKOFF_MS << min(attempt, 10))
         clock.sleep_ms(int(ids.uniform() * ceiling))

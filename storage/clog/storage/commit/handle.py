@@ -409,9 +409,7 @@ class AppendQueue(Shared):
         return cast("Appended | _Nothing", outcome)
 
     def _lead(self, mine: _Waiting) -> None:
-        """Commits groups until an append has its outcome; others than its own only where no append
-        is under way around this one, as a signal's handler may append, too.
-        """
+        """Commits groups until an append has its outcome; inside another append only its own."""
         is_inner, self._is_led = self._is_led, True
         try:
             while mine.outcome is None:
@@ -423,9 +421,7 @@ class AppendQueue(Shared):
             self._is_led = is_inner
 
     def _first(self) -> list[_Waiting]:
-        """Returns the next group. They stay in the queue until their own threads take them out, so
-        that none is lost where the leader is interrupted.
-        """
+        """Returns the next group, which stays in the queue, as its leader may be interrupted."""
         group: list[_Waiting] = []
         chunks = 0
         for one in list(self._waiting):  # In one step, as others queue meanwhile.

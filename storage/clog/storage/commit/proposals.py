@@ -440,9 +440,7 @@ def order_needed(header: str) -> str:
 
 
 def _is_next(known: TransactionState | None, ours: OfTransaction) -> bool:
-    """Tells whether the state of an id lets this transaction of it commit: it is at this epoch, and
-    neither this nor a later one was committed.
-    """
+    """Tells whether the state of an id lets this transaction, of its epoch, commit."""
     if known is None or known.epoch != ours.epoch:
         return False
     done = known.committed
@@ -458,9 +456,7 @@ def _check_floor(obj: DataObject, head: Head, url: str) -> None:
 
 
 def _check_schema(obj: DataObject, head: Head, url: str) -> None:
-    """Raises unless the object was written under a schema that the log has, or had: what fits an
-    earlier one fits all later ones.
-    """
+    """Raises unless the log has, or had, the schema under which the object was written."""
     newest = NONE if head.log.schema is None else head.log.schema.id
     if obj.schema_id > newest or (obj.schema_id == NONE) != (newest == NONE):
         raise InvalidInputError(

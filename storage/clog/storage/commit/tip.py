@@ -369,9 +369,7 @@ def first_open_version(store: Store) -> int:
 
 
 def _first_not_closed(store: Store) -> tuple[int, Block | None]:
-    """Returns the first version after the closed blocks, and its block; None where that has no
-    file: the log was deleted, or is damaged.
-    """
+    """Returns the first version after the closed blocks, and its block; None: no file."""
     blocks: dict[int, Block | None] = {}
 
     def is_closed_at(at: int) -> bool:
@@ -656,9 +654,7 @@ class Tip:
         return self.commit
 
     def _leap(self, behind: float) -> int:
-        """Returns how far to look ahead of the tip: to a version that carries the edits up to it,
-        as far as that goes.
-        """
+        """Returns how far to look ahead: to a version that carries the edits up to it."""
         known = self.commit.version
         newest = known + max(1, int(_SURELY * behind))
         whole = (newest - newest % stride for stride in (HINT_STRIDE, 2))
@@ -730,9 +726,7 @@ class Tip:
         self._note(stood_ms=self._clock.monotonic_ms() - CONFIRM_MS)
 
     def _is_left_behind(self, newer: Commit | None) -> bool:
-        """Tells whether the block of the version after the tip is closed; before its first commit
-        it has no file. ``newer``: what was found there.
-        """
+        """Tells whether the block of the version after the tip, ``newer``, is closed."""
         after = self.commit.version + 1
         if newer is not None or after != documents.block_of(after):
             return self._is_closed(after)
@@ -754,9 +748,7 @@ class Tip:
             raise
 
     def _is_there(self, there: Commit | None) -> bool:
-        """Tells whether what is read in the tip's place is the tip; else it was deleted with its
-        block, or this raises as `confirm`.
-        """
+        """Tells whether what is read in the tip's place is the tip; may raise as `confirm`."""
         ours = self.commit.record.commit_id
         if there is not None and there.record.commit_id == ours:
             return True
@@ -774,9 +766,7 @@ class Tip:
         return False
 
     def _check_successor(self, found: Found) -> None:
-        """Raises if the version after the tip, which is there, goes on from another one: who had
-        the log open while it was restored has written above the versions that the copy had.
-        """
+        """Raises if the version after the tip goes on from another one, as after a restore."""
         after = self.commit.version + 1
         commit = found.read.get(after)
         if commit is None and found.tip.version > after:
@@ -788,9 +778,7 @@ class Tip:
             raise mixed_histories(self._store.url, f"version {self.commit.version}")
 
     def _check_standing(self) -> None:
-        """Raises if ``_clog/log`` names another log: what others who hold the old one have left in
-        its folder may look like news, and the file of a block that they began like an open one.
-        """
+        """Raises if ``_clog/log`` names another log, whose leftovers may look like news."""
         if self._is_old(self._view.stood_ms):
             self.log.check()
             self._note(stood_ms=self._clock.monotonic_ms())
@@ -835,9 +823,7 @@ class Tip:
         )
 
     def _whole(self, commit: Commit, *known: Commit) -> Commit:
-        """Returns the commit with all columns of its head; one GET where they do not follow from
-        those of a commit that is known.
-        """
+        """Returns the commit with all columns of its head; a GET where none known leads to them."""
         columns = [(one.version, one.head.partitions) for one in known]
         try:
             head = with_columns(self._store, commit.head, *columns)
@@ -848,7 +834,5 @@ class Tip:
 
 
 def _left(behind: float, seen: int) -> float:
-    """Returns how many versions are still above the tip, where it was behind by so many, and went
-    on by those that were ``seen``.
-    """
+    """Returns how many versions are still above the tip, after those that were ``seen``."""
     return 0.0 if math.isinf(behind) else max(0.0, behind - seen)

@@ -195,9 +195,7 @@ def file_missing(
 
 
 def _log_of(store: Store) -> StandingLog | None:
-    """Returns the log whose folder this is, however it is wrapped; None where it is a store of its
-    own. No request.
-    """
+    """Returns the log whose folder this is; None where it is a store of its own. No request."""
     while isinstance(store, WrappingStore):
         if isinstance(store, Within):
             return StandingLog(store.inner, store.folder.removeprefix(documents.FOLDERS), store)

@@ -505,9 +505,7 @@ def _is_number(text: str) -> bool:
 
 
 def _parse_integer(kind: Integer, value: object) -> int:
-    """Reads an integer: 1e9 is one, True is none. This and its siblings raise TypeError or
-    ValueError.
-    """
+    """Reads an integer: 1e9 is one, True is none; raises TypeError or ValueError."""
     if isinstance(value, str):
         if not _INTEGER.fullmatch(value.strip()):
             raise ValueError

@@ -553,9 +553,7 @@ class CommitWalk:
             yield info_of(record, edit), effect
 
     def _sized(self, before: Manifest, after: Manifest) -> tuple[int, int]:
-        """Returns the bytes of the log and those that are dirty; only of partitions that changed
-        they are summed anew.
-        """
+        """Returns the bytes of the log and those that are dirty, summed anew where it changed."""
         for p, segments in enumerate(after.segments):
             dirty = after.first_dirty[p]
             is_same = segments is before.segments[p] and dirty == before.first_dirty[p]

@@ -76,9 +76,7 @@ def _tombstone_holder(one: ErasureEntry, config: LogConfig, holds: Holds) -> str
 
 
 def _holder(head: Head, needed: int, holds: Holds, *, due_ms: int, now_ms: int) -> str:
-    """Says who keeps a version below this one; "" for nobody. Cuts come first: what they published
-    is pinned, too, and goes with them alone.
-    """
+    """Says who keeps a version below this one, cuts first; "" for nobody."""
     for keep in head.kept.values():
         if keep.version < needed:
             until = "" if keep.until_ms == NONE else f" until {_at(keep.until_ms)}"

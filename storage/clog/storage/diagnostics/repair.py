@@ -111,17 +111,13 @@ class RepairReport:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """What is known of a log's blocks: the first version after those that were closed, and the
-    first versions of blocks without a file that can be read.
-    """
+    """The first version after closed blocks, and of each block without a file that can be read."""
 
     first_open: int
     lost: tuple[int, ...]
 
     def files(self) -> Mapping[str, bytes]:
-        """Returns by their paths the files that a copy needs in place of those that were lost. Of
-        a closed block none of the ids is known, and no committer of the copy can have slept.
-        """
+        """Returns by path the files that a copy needs in place of those that were lost."""
         return {
             documents.block_path(first): documents.encode(
                 "block", block_body(first, {} if first < self.first_open else None)
@@ -168,9 +164,7 @@ def repair_log(root: Store, copy: Store) -> RepairReport:
 
 
 def _blocks_of(store: Store, versions: Collection[int]) -> _Blocks:
-    """Returns what the files of blocks and the versions of which there are commits tell; a LIST,
-    and a GET for each block.
-    """
+    """Returns what block files and commits tell of blocks; a LIST, and a GET for each block."""
     there: dict[int, Block] = {}
     for stored in store.list(documents.BLOCKS):
         first = documents.version_of(stored.path)
@@ -188,9 +182,7 @@ def _blocks_of(store: Store, versions: Collection[int]) -> _Blocks:
 
 
 def _commits(store: Store, versions: Sequence[int]) -> dict[int, Commit | None]:
-    """Returns the commits by version, with all columns of their heads; None where one cannot be
-    read.
-    """
+    """Returns the commits by version, with all columns; None where one cannot be read."""
     found: dict[int, Commit | None] = {}
     for version in versions:
         before = found.get(version - 1)
@@ -255,9 +247,7 @@ class _Broken:
         return ids
 
     def _forward(self, ids: dict[int, str]) -> tuple[dict[int, Commit], int | None]:
-        """Returns the commits of these ids, and the highest version at which one cannot be had, or
-        does not follow from the one before.
-        """
+        """Returns the commits of these ids, and the highest version that lacks one."""
         carried = {(r.version, r.commit_id): r for c in self.files.values() for r in c.earlier}
         history: dict[int, Commit] = {}
         failed = None
@@ -283,9 +273,7 @@ class _Broken:
     def _rebuilt(
         self, before: Commit, record: EditRecord, history: dict[int, Commit]
     ) -> Commit | None:
-        """Returns the commit of a carried edit, None where the edit does not fit what was
-        before.
-        """
+        """Returns the commit of a carried edit, None where it does not fit what was before."""
         version, after = record.version, self.files.get(record.version + 1)
         head = self._advanced(before, record)
         if head is None or goes_back_in_time(self.store, before.record, record):
@@ -313,9 +301,7 @@ class _Broken:
 
 
 def _carrying_all(commit: Commit, history: dict[int, Commit]) -> Commit:
-    """Returns the commit with the edits that it should carry; as it is where the history does not
-    have them.
-    """
+    """Returns the commit with the edits that it should carry, where the history has them."""
     snapshot = -1 if commit.head.snapshot is None else commit.head.snapshot.version
     carried = range(carried_from(commit.version, snapshot_version=snapshot), commit.version)
     if any(version not in history for version in carried):

@@ -195,9 +195,7 @@ def verify_log(
 
 
 def _still_true(store: Store, manifest: Manifest, findings: list[Finding]) -> list[Finding]:
-    """Returns the findings, but of files that may be gone since the version expired meanwhile
-    (S27); raises if it did, and nothing else was found.
-    """
+    """Returns the findings, but of files that went as the version expired meanwhile (S27)."""
     others = [found for found in findings if found.check not in _OF_FILES]
     if others == findings or find_newest(store).tip.head.oldest_readable <= manifest.version:
         return findings
@@ -267,9 +265,7 @@ def _check_snapshot(store: Store, ref: SnapshotRef) -> None:
 def _writer_findings(
     pages: WriterPages, child: Child, end: str | None, seed: int
 ) -> Iterator[Finding]:
-    """Yields what is wrong with the pages of older writers from one downward, whose hashes end
-    before ``end``.
-    """
+    """Yields what is wrong with pages of older writers from one down, of hashes below ``end``."""
     below: list[Child] = []
     path = child[1].path
     yield from _unread(
@@ -297,9 +293,7 @@ def _checked(pages: WriterPages, child: Child, end: str | None, seed: int) -> li
 
 
 def _key_findings(store: Store, manifest: Manifest, partition: int) -> Iterator[Finding]:
-    """Yields at most one: what is wrong with the keys of the clean part; reads them, with at most 2
-    requests for each object and round.
-    """
+    """Yields at most one, of the keys of the clean part; at most 2 requests an object and round."""
     end = manifest.first_dirty[partition]
     pieces = plan_range(manifest, partition, 0, end)
     hashes_of = partial(index_hashes, seed=manifest.head.log.key_seed)
@@ -430,9 +424,7 @@ def _older_findings(
 
 
 def _files_since(store: Store, commits: dict[int, Commit], oldest: int) -> dict[str, _File]:
-    """Returns the objects and bitmap files by path, those of version ``oldest`` and all that came
-    since.
-    """
+    """Returns the objects and bitmap files by path, of version ``oldest`` and since."""
     chunks = [chunk for _, chunk in unpage(store, manifest_of(store, commits[oldest])).chunks()]
     bitmaps: list[Bitmap | None] = []
     for version, commit in commits.items():
@@ -528,9 +520,7 @@ def _chunk_problems(segment: Segment) -> Iterator[str]:
 
 
 def _commits(store: Store, findings: list[Finding]) -> dict[int, Commit]:
-    """Returns the commits that are there and can be read, by version; not what committers that
-    slept left in closed blocks.
-    """
+    """Returns the commits by version that can be read, but those left in closed blocks."""
     found = {}
     try:
         first = first_open_version(store)
@@ -552,9 +542,7 @@ def _commits(store: Store, findings: list[Finding]) -> dict[int, Commit]:
 
 
 def _commit_or_problem(store: Store, version: int) -> tuple[int, Commit | CorruptionError | None]:
-    """Returns a commit, or what is wrong with it; None where it was deleted with its block since
-    the listing.
-    """
+    """Returns a commit, or what is wrong with it; None where its block is deleted meanwhile."""
     try:
         return version, read_commit(store, version)
     except CorruptionError as e:
@@ -564,9 +552,7 @@ def _commit_or_problem(store: Store, version: int) -> tuple[int, Commit | Corrup
 
 
 def _behind_a_gap(store: Store, commits: dict[int, Commit], newest: int) -> Iterator[Finding]:
-    """Yields the commits that no search finds, since the file of one before them is gone (COMMIT.md
-    §6): only who lists knows of them.
-    """
+    """Yields the commits that no search finds, as one before them is gone (COMMIT.md §6)."""
     for version in sorted(commits):
         if version <= newest + 1 or version - 1 in commits:
             continue
@@ -646,9 +632,7 @@ def _succession_problem(store: Store, before: Commit, commit: Commit) -> str | N
 def _replay_findings(
     store: Store, commits: dict[int, Commit], manifest: Manifest
 ) -> Iterator[Finding]:
-    """Yields a finding where the edits do not lead to the state at the tip from the oldest state
-    there is.
-    """
+    """Yields a finding where the edits since the oldest state do not lead to that at the tip."""
     tip = commits.get(manifest.version)
     if tip is None:
         return  # Found above.
@@ -675,9 +659,7 @@ def _replay_findings(
 
 
 def _oldest_base(commits: dict[int, Commit], oldest_readable: int) -> int | None:
-    """Returns the oldest snapshot that the head of a readable version names, as others may be
-    swept, and from which all commits are there; None: version 0 is.
-    """
+    """Returns the oldest snapshot named from which all commits are there; None: version 0 is."""
     first = min(commits)
     if first == 0:
         return None

@@ -139,9 +139,7 @@ def object_problems(
 
 
 def _schema_problem(table: pa.Table, schema: LogSchema | None) -> str | None:
-    """Returns what is wrong with columns that nobody could read; those of a newer clog do not
-    count.
-    """
+    """Returns what is wrong with columns; those of a newer clog do not count."""
     names = table.schema.names
     missing = {"key", "value", "timestamp"} - set(names)
     if missing or len(set(names)) < len(names):
@@ -161,9 +159,7 @@ def _schema_problem(table: pa.Table, schema: LogSchema | None) -> str | None:
 def _index_problems(
     data: bytes, ref: ObjectRef, keys: pa.ChunkedArray, key_seed: int
 ) -> Iterator[str]:
-    """Yields the keys that an index misses: they would be taken for absent, by look-ups and by the
-    cleaner.
-    """
+    """Yields the keys that an index misses, which would be taken for absent."""
     start = ref.tail[0]
     try:
         index = decode(data[start : start + ref.index_bytes])

@@ -750,9 +750,7 @@ class Work:
     def _mark(
         self, given: Sequence[_Mark], change: Callable[[Chunk, _Mark], Chunk | None], wrong: str
     ) -> None:
-        """Puts what ``change`` makes of a chunk and its mark in the chunk's place; it must make
-        something of each.
-        """
+        """Puts what ``change`` makes of each chunk and its mark in the chunk's place."""
         wanted = {mark.place: mark for mark in given}
 
         def marked(p: int, c: Chunk) -> Chunk | None:
@@ -764,9 +762,7 @@ class Work:
             raise CorruptionError(f"{len(given) - changed} of {len(given)} {wrong}")
 
     def _change(self, partitions: set[int], change: Callable[[int, Chunk], Chunk | None]) -> int:
-        """Puts what ``change`` makes of a chunk in its place, where it makes anything; returns
-        how often. The files that the chunk needs no more are released.
-        """
+        """Puts what ``change`` makes of a chunk in its place, if anything; returns how often."""
         count, files = 0, []
         for p in partitions:
             segments = list(self.segments[p])
@@ -833,9 +829,7 @@ def _check_kept(r: Replacement, inside: list[Chunk]) -> None:
 
 
 def _with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
-    """Returns the new chunks; those that were there before keep their marks, and their
-    masks where they have as many rows.
-    """
+    """Returns the new chunks, with the marks of those before, and masks of as many rows."""
     if any(c.undecided for c in inside):
         raise CorruptionError(
             f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes a chunk that"

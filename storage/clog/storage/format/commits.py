@@ -840,9 +840,7 @@ def goes_back_in_time(store: Store, before: EditRecord, record: EditRecord) -> b
 
 
 def _leading_to(commit: Commit) -> tuple[EditRecord, ...]:
-    """Returns the edits that lead to a commit without a gap, of those that it carries, each by its
-    id. What comes before a gap is passed over: it can be read elsewhere.
-    """
+    """Returns the edits by id, of those that a commit carries, that lead to it without a gap."""
     leading: list[EditRecord] = []
     version, commit_id = commit.version - 1, commit.parent
     for carried in reversed(commit.earlier):

@@ -394,9 +394,7 @@ def _field_problem(path: str, field: SchemaField) -> str | None:
 
 
 def _stands_in(kind: str) -> str | None:
-    """Returns the type that stands in ``type`` where a field of a key has this one, which only
-    ``typed-keys`` allows it to have; None for other types.
-    """
+    """Returns the type in whose place ``typed-keys`` lets a key have this one; None for others."""
     found = kind_named(kind)
     return None if found is None else found.stands_in
 

@@ -330,9 +330,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
 
 
 def _with_released(before: tuple[Released, ...], work: Work) -> tuple[Released, ...]:
-    """Returns all that is released; an object counts from the newest commit that took a chunk of it
-    (FORMAT.md §6). The list may be long: it is gone through once an edit.
-    """
+    """Returns all that is released, an object from the newest commit that took from it (§6)."""
     gone = work.forgotten.union(work.released)
     if not gone:
         return before
@@ -357,9 +355,7 @@ def _with_times_reset(manifest: Manifest, time_ms: int) -> Manifest:
 
 
 def _segment_reset(segment: Segment, time_ms: int) -> Segment:
-    """Returns the segment with no time later than ``time_ms``: what a clock that was far ahead has
-    left is set back (FORMAT.md §3.2, ``reset_times``).
-    """
+    """Returns the segment with no time later than this (FORMAT.md §3.2, ``reset_times``)."""
     chunks = tuple(_chunk_reset(c, time_ms) for c in segment.chunks)
     return replace(segment, created_ms=min(segment.created_ms, time_ms), chunks=chunks)
 
@@ -573,9 +569,7 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
 
 
 def _check_order(segment: Segment, *, after: list[Segment], partition: int) -> None:
-    """Raises ValueError unless a segment comes after the one before it, and its chunks lie in it,
-    in order.
-    """
+    """Raises ValueError unless segments, and the chunks in them, follow one another."""
     edges = [segment.base, *(at for c in segment.chunks for at in (c.base, c.next)), segment.next]
     if segment.base < 0 or edges != sorted(edges):
         raise ValueError(f"partition {partition}: chunks at {edges[1:-1]} in [{segment.base}, …")
@@ -596,9 +590,7 @@ def _check_follow(segments: Sequence[Segment], partition: int) -> None:
 def _check_places(
     partition: int, paged: Sequence[tuple[int, int]], mine: Sequence[Segment]
 ) -> None:
-    """Raises ValueError unless the ranges that pages have, and the segments after them, follow one
-    another.
-    """
+    """Raises ValueError unless the ranges of pages and the segments after them follow."""
     ranges = [*paged, (mine[0].base, mine[0].base)]
     for (base, end), (after, _) in pairwise(ranges):
         if not base < end == after:

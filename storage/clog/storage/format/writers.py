@@ -314,9 +314,7 @@ def page_out_if_full(
 
 
 def _room(head: "Head", writers: Sequence[WriterEntry]) -> int:
-    """Returns how many writers a head may keep: while many combine, each commit brings as many, and
-    they come again (FORMAT.md §21).
-    """
+    """Returns how many writers a head may keep: more while many combine (FORMAT.md §21)."""
     if head.combined is None or len(head.combined.authors) < 2:
         return WRITERS_MAX
     sizes = (len(entry.writer_id) + _ENTRY_BYTES for entry in reversed(writers))
@@ -325,9 +323,7 @@ def _room(head: "Head", writers: Sequence[WriterEntry]) -> int:
 
 
 def _with_positions_inline(store: Store, entry: WriterEntry) -> WriterEntry:
-    """Returns the entry as pages hold it: the sweep looks for documents of positions in heads alone
-    (FORMAT.md §11.1). One GET where it has one.
-    """
+    """Returns the entry as pages hold it (FORMAT.md §11.1); a GET for positions elsewhere."""
     state = entry.transaction
     if state is None or not isinstance(state.positions, PositionsAt):
         return entry
@@ -390,9 +386,7 @@ class _Growing:
 def _pieces(
     start: str, hashed: Sequence[tuple[str, _Row]], cuts: Sequence[int]
 ) -> Iterator[tuple[str, list[_Row]]]:
-    """Yields the rows between the cuts, and where each piece begins: as few digits as tell it from
-    the one before. Writers of one hash stay together.
-    """
+    """Yields the rows between the cuts, and the digits that tell each from the one before."""
     first = 0
     for cut, following in pairwise([*cuts, len(hashed)]):
         edges = (i for i in range(cut, following) if hashed[i][0] != hashed[i - 1][0])
@@ -405,9 +399,7 @@ def _pieces(
 
 
 def _cuts(count: int, size_bytes: int) -> list[int]:
-    """Returns where to cut so many things, which together are a page of this size; nowhere where
-    that is small enough, or there is too little to cut.
-    """
+    """Returns where to cut so many things, together a page of this size; nowhere if it is small."""
     if size_bytes <= PAGE_BYTES_MAX:
         return []
     pieces = min(-(-size_bytes * 4 // (PAGE_BYTES_MAX * 3)), count // 2)  # with room in them

@@ -528,9 +528,7 @@ def _are_short(lengths: _Numbers) -> NDArray[np.bool_]:
 def _hash_short(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], seed: int
 ) -> tuple[_Words, _Words]:
-    """Returns the high and low words of the hashes of ``data[start:start + length]``, each of
-    `_LENGTH_MIN` to `_LENGTH_MAX` bytes.
-    """
+    """Returns the words of hashes of `_LENGTH_MIN` to `_LENGTH_MAX` bytes from ``start`` on."""
     high, low = np.empty(len(starts), np.uint64), np.empty(len(starts), np.uint64)
     for of_class, is_in in ((_up_to_8, lengths <= 8), (_up_to_16, lengths > 8)):
         rows = np.flatnonzero(is_in)
@@ -624,9 +622,7 @@ def _up_to_16_64(
 def _both_ends(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], word: str
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]]:
-    """Returns the first word (``<u4`` or ``<u8``) and the last one of each key, which has at least
-    one; not to be written to.
-    """
+    """Returns views of the first word (``<u4`` or ``<u8``) and the last one of each key."""
     size = np.dtype(word).itemsize
     # The word that begins at each byte.
     words = np.ndarray((max(0, len(data) - size + 1),), word, data, strides=(1,))
@@ -765,18 +761,14 @@ class LatestKeys:
         self._index, self._settled = index[:kept], self._rows
 
     def _numbers(self) -> _Words:
-        """Returns the rows as sorted numbers: their place in the bits of the mask, their key's bits
-        above.
-        """
+        """Returns the rows as sorted numbers: their place in the mask's bits, their key's above."""
         numbers: _Words = self._words[: self._rows, 0] & ~self._mask
         numbers |= np.arange(self._rows, dtype=np.uint64)
         numbers.sort()
         return numbers
 
     def _is_last_of_key(self, part: _Words, tied: Mask) -> Mask:
-        """Tells whether each row is the last of its key; ``tied``: those that share the upper bits
-        with the next one.
-        """
+        """Tells whether each row is its key's last; ``tied``: of equal upper bits with the next."""
         near = np.append(tied, False)
         near[1:] |= tied
         some, last = np.flatnonzero(near), np.ones(len(part), np.bool_)
@@ -803,9 +795,7 @@ class LatestKeys:
         self._rows, self._settled = rows, 0
 
     def _find(self, words: Fingerprints) -> tuple[_Numbers, Mask]:
-        """Returns the row of each key's last offset, any row where the key is not known, and
-        whether it is.
-        """
+        """Returns the row of each key's last offset, any where it is not known, and if it is."""
         self._settle()
         rows, known = np.zeros(len(words), np.int64), np.zeros(len(words), np.bool_)
         if len(self._index):
@@ -832,9 +822,7 @@ class LatestKeys:
     def _compare(
         self, at: _Numbers, first: _Words, words: Fingerprints
     ) -> tuple[_Numbers, Mask, _Numbers]:
-        """Returns the rows at these places of the index, whether they are those of the words, and
-        which are not and may be further on.
-        """
+        """Returns the rows at these places, which are the words' own, and which may be later."""
         there = self._index.take(at)
         rows = (there & self._mask).view(np.int64)
         same = _equal(_take(self._words, rows), words)
@@ -845,9 +833,7 @@ class LatestKeys:
 
 
 def _last_of_key(words: Fingerprints, tied: Mask) -> Mask:
-    """Returns which of the rows, in the order of their numbers, are the last of their key;
-    ``tied``: rows that share the upper bits with the next one.
-    """
+    """Returns which of the rows are the last of their key; ``tied``: as in `_is_last_of_key`."""
     last = np.ones(len(words), np.bool_)
     np.logical_not(_equal(words[1:], words[:-1]), out=last[:-1])
     mixed = tied & last[:-1]
@@ -861,9 +847,7 @@ def _last_of_key(words: Fingerprints, tied: Mask) -> Mask:
 
 
 def _directory(numbers: _Words) -> NDArray[np.uint32]:
-    """Returns, by uppermost bits, the first of the sorted numbers that has them or larger ones; the
-    last one where none has.
-    """
+    """Returns, by uppermost bits, the first number that has them or larger; else the last."""
     buckets = 1 << len(numbers).bit_length()
     filled = np.bincount(_bucket(numbers, buckets), minlength=buckets)
     first = np.empty(buckets, np.uint32)

@@ -294,9 +294,7 @@ def _joined(first: ChunkStats, after: ChunkStats) -> ChunkStats:
 def _groups_of(
     part: Part, schema: pa.Schema, compression: Compression, seed: int | None
 ) -> tuple[list[tuple[int, list[RawColumn]]], list[bytes]]:
-    """Returns the row groups of a part, as rows and columns in the schema's order; their blocks of
-    a key index.
-    """
+    """Returns the row groups of a part, in the schema's order; their blocks of a key index."""
     if isinstance(part, CopiedGroup):
         blocks = [] if part.block is None else [part.block]
         return [(part.num_rows, _completed(part, schema, compression))], blocks

@@ -115,9 +115,7 @@ def decided(pairs: Pairs, offset: int) -> Pairs:
 
 
 def _fewest(pairs: Sequence[tuple[int, int]]) -> Pairs:
-    """Returns pairs that say the same, in order: of one end the highest order, and none that an
-    earlier one says as well.
-    """
+    """Returns pairs that say the same: the highest order of each end that none before it says."""
     kept: list[tuple[int, int]] = []
     for order, end in sorted(pairs, key=lambda pair: (pair[1], -pair[0])):
         if not kept or order > kept[-1][0]:

@@ -219,9 +219,7 @@ def _wanted(
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows ``[start, end)`` of an object, which are its row group ``number``, and where its columns
-    lie.
-    """
+    """Rows ``[start, end)`` of an object, its row group ``number``, and where its columns lie."""
 
     number: int
     start: int
@@ -309,9 +307,7 @@ class _Source:
     def groups(
         self, data: bytes, wanted: Sequence[tuple[int, int, int]]
     ) -> tuple[Sequence[RowGroup], list[_Group], Any]:
-        """Returns the row groups by the footer that the data end with, those that the wanted runs
-        lie in, and Arrow's metadata.
-        """
+        """Returns the row groups in which the wanted runs lie, and Arrow's metadata."""
         obj = self._obj
         with self._decoding("its footer"):
             footer, end = data[-obj.footer_bytes :], obj.tail[0]
@@ -395,9 +391,7 @@ class _Source:
         return FetchedParts(places, parts, size)
 
     def places(self, groups: Sequence[_Group]) -> list[tuple[int, int]]:
-        """Returns where the columns of the groups lie that are read, as half-open ranges of
-        bytes.
-        """
+        """Returns where the columns of the groups lie that are read, as half-open ranges."""
         paths = {path for group in groups[:1] for path, _, _ in group.pages}
         whole = tuple(f"{column}." for column in self._stored)
         read = {path for path in paths if path in self._stored or path.startswith(whole)}
@@ -425,9 +419,7 @@ class _Source:
 
     @contextmanager
     def _decoding(self, what: str) -> Iterator[None]:
-        """Makes damage of everything that Arrow raises while it decodes: it is given nothing
-        else.
-        """
+        """Makes damage of all that Arrow raises while it decodes: it is given nothing else."""
         try:
             with enough_memory(f"{self._obj.path} of {self._store.url}"):
                 yield  # Arrow's own error of too little memory is an ArrowException, too.
@@ -554,9 +546,7 @@ class Reader:
         return [self.value(kind, depth) for _ in range(count)]
 
     def _map(self, depth: int) -> bytes:
-        """Reads over the number of pairs, the kinds of keys and of values, and the pairs; returns
-        their bytes.
-        """
+        """Reads over a map: the number of pairs, both kinds, the pairs; returns their bytes."""
         start = self.at
         count = self._count(self._varint())
         kinds = self._byte() if count else 0

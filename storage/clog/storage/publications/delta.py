@@ -342,9 +342,7 @@ def _type(field: SchemaField, path: str, url: str) -> Any:
 
 
 def _check_names(fields: Iterable[SchemaField], path: str, url: str) -> None:
-    """Raises if Delta refuses the names: it has no spaces and punctuation in them, and takes
-    capitals for small letters.
-    """
+    """Raises if Delta refuses the names: no spaces or punctuation, and no two but for capitals."""
     seen: dict[str, str] = {}
     for one in fields:
         if _REFUSED_IN_NAMES & set(one.name):
@@ -698,9 +696,7 @@ def _configuration(table: DeltaTable) -> dict[str, str]:
 
 
 def _first_published_ms(table: DeltaTable, log_id: str) -> int | None:
-    """Returns when the view of a log was first published, by that publisher's clock; None where it
-    was not.
-    """
+    """Returns when a view was first published, by its publisher's clock; None if it was not."""
     if _configuration(table).get(_LOG) != log_id:
         return None
     created_ms = table.metadata.get("createdTime")

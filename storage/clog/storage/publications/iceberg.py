@@ -137,9 +137,7 @@ def _avro() -> Any:
 
 
 def _puffin(hidden: Sequence[tuple[str, HiddenRows]]) -> tuple[bytes, list[tuple[int, int]]]:
-    """Returns the file with the vectors of these objects, by path, and where in it each begins and
-    how long it is.
-    """
+    """Returns the file with the vectors of these objects, and where each begins, by path."""
     file, places, described = bytearray(_MAGIC), [], []
     for path, rows in hidden:
         body = _VECTOR_MAGIC + rows.roaring
@@ -312,9 +310,7 @@ class IcebergSeen(Seen):
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """The snapshot that a version adds to those before; `IcebergView.create` keeps these, and says
-    what it shows.
-    """
+    """The snapshot that a version adds to those before, which `IcebergView.create` keeps."""
 
     source: Source
     schema: Metadata
@@ -571,9 +567,7 @@ class IcebergView:
         }
 
     def _without_snapshots(self, seen: IcebergSeen, said: Withdrawal) -> Metadata:
-        """Returns the metadata of a version that is withdrawn, but for its time: with the schema
-        that the table has, as the log's may have none in Iceberg.
-        """
+        """Returns a withdrawn version's metadata, with the table's own schema, but for its time."""
         before, mine = seen.metadata, _about(seen.metadata).get("log") == said.log_id
         schemas = before["schemas"] if mine else [iceberg_schema(None, url=self._root.url)]
         schema_id = before["current-schema-id"] if mine else 0

@@ -508,9 +508,7 @@ class Publications(Shared):
         seen: Seen | None = None,
         kept: KeptView | None = None,
     ) -> None:
-        """Commits other pins: those that are needed as the view was ``seen``, changed; ``kept`` is
-        noted in its keep.
-        """
+        """Commits other pins, as the view was ``seen``, changed; notes ``kept`` in its keep."""
 
         def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
             before = tip.head.pins.get(view.row.name, ())
@@ -557,11 +555,7 @@ class Publications(Shared):
 
 
 def _showing(seen: Seen, asked: Source, tip: Commit, *, url: str) -> int | None:
-    """Returns the version of a view that shows what is asked for; None: it has to be made.
-
-    Raises:
-        VersionExpiredError: one that shows it can come no more, or would not stay.
-    """
+    """Returns the version that shows what is asked for, None: none yet; raises if none can come."""
     now = source_of(tip.head, version=tip.version, commit_id=tip.record.commit_id)
     shown = seen.source
     if not now.has_starts_of(asked):

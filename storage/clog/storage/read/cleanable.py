@@ -74,9 +74,7 @@ def first_uncleanable(
 
 
 def _bytes_to_clean(segment: Segment) -> int:
-    """Returns the bytes of a dirty segment. What was aborted is not live, but it counts: else no
-    pass would come to drop it (S53).
-    """
+    """Returns the bytes of a dirty segment; what was aborted counts, as passes drop it (S53)."""
     return segment.size_bytes + sum(c.size_bytes for c in segment.chunks if c.aborted)
 
 

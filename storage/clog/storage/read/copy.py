@@ -237,9 +237,7 @@ class RowGroupSource:
     def _facts(
         self, number: int, rows: int, base: int
     ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:
-        """Returns the first and the largest timestamp, the first and the last offset, the least and
-        the greatest horizon; None where they are not as they are to be.
-        """
+        """Returns bounds of timestamps, offsets and horizons; None where they are not sound."""
         names = [name for name in ("timestamp", OFFSET, DELETE_HORIZON) if name in self._names]
         table = self._file.read_row_group(number, columns=names, use_threads=False)
         if table.num_rows != rows:
@@ -409,9 +407,7 @@ def _rows_of(piece: ReadPiece, first: int, end: int) -> list[ReadPiece]:
 
 
 def _columns_of(tree: Struct, names: Collection[str], schema: pa.Schema) -> list[str]:
-    """Returns the names of the columns; none where the file is not one of ours, to the last field
-    of its schema.
-    """
+    """Returns the names of the columns; none where the file is not wholly one of ours."""
     elements: list[Struct] = tree[2][1][1]
     present = [name for name in schema.names if name in names]
     ours = file_without_rows(pa.schema([schema.field(n) for n in present]), Compression("none"))
@@ -429,9 +425,7 @@ def _content(column: RawColumn) -> int | None:
 
 
 def _present(column: RawColumn, level: int) -> int | None:
-    """Returns how many values of a leaf of this definition level are there; None where it is not
-    stated.
-    """
+    """Returns how many values of a leaf of this definition level are there; None: not stated."""
     levels = _levels(column)
     if len(levels) != level + 1 or min(levels) < 0 or sum(levels) != column.metadata[5][1]:
         return None
@@ -452,9 +446,7 @@ def _holds_no_headers(columns: Mapping[str, Sequence[RawColumn]]) -> bool:
 
 
 def _levels(column: RawColumn, *, of: int = 3) -> list[int]:
-    """Returns how many values there are of each definition level, or repetition level (2); nothing
-    where none is stated.
-    """
+    """Returns how many values there are of each definition (or 2: repetition) level, if stated."""
     _, stated = column.metadata.get(16, (0, {}))
     _, (_, levels) = stated.get(of, (0, (0, [])))
     counts: list[int] = levels

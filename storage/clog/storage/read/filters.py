@@ -240,9 +240,7 @@ def _expression(given: object, schemas: Sequence[pa.Schema]) -> Any:
 
 
 def _names_in(expression: Any, schema: pa.Schema) -> tuple[str, ...] | None:
-    """Returns which columns, of structs fields, the expression names, at least one; None where it
-    does not fit the schema.
-    """
+    """Returns which columns, of structs fields, an expression names; None where it does not fit."""
     text = str(expression)
     whole = _NESTED.sub("", text)  # What is left may name a struct itself.
     named: list[str] = []

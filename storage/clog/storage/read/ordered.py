@@ -126,9 +126,7 @@ class BestKeys:
         return loses
 
     def _settle(self) -> None:
-        """Keeps the best row of each key, in the order of the words; a part of the words at a time,
-        so that beside what is kept little memory is taken.
-        """
+        """Keeps the best row of each key, a part of the words at a time, which bounds memory."""
         if self._is_settled:
             return
         into = BestKeys(len(self._offsets))
@@ -216,9 +214,7 @@ def _compared(rows: pa.RecordBatch, order: Ordering, seed: int) -> Rows:
 def _put_pieces(
     store: Store, pieces: Sequence[ReadPiece], best: BestKeys, order: Ordering, seed: int
 ) -> tuple[int | None, list[pa.Array]]:
-    """Does O1: returns the first offset that has no room any more, None where all have, and the
-    keys, while they are few.
-    """
+    """Does O1: returns the first offset without room, None for none, and the keys, while few."""
     keys: list[pa.Array] = []
     few = sum(piece.rows for piece in pieces) <= _ASKED_MAX
     for some, rows in _ordered_rows(store, pieces, order, seed):
@@ -239,9 +235,7 @@ def _winners(
     seed: int,
     map_bytes: int,
 ) -> Iterator[tuple[list[ReadPiece], Offsets]]:
-    """Yields own pieces, and the ascending offsets of rows in them that win (O1 to O3); ``beside``
-    are the other pieces of their partition.
-    """
+    """Yields own pieces, and the offsets in them that win over all, ``beside`` too (O1 to O3)."""
     best = BestKeys.within(map_bytes, rows=sum(piece.rows for piece in own))
     rest = [piece for piece in own if piece.rows]
     while rest:

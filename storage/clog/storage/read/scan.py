@@ -489,9 +489,7 @@ def _timestamps(piece: ReadPiece, batch: pa.RecordBatch) -> pa.Array:
 
 
 def _horizons(piece: ReadPiece, batch: pa.RecordBatch, offsets: np.ndarray[Any, Any]) -> pa.Array:
-    """Returns the row's own horizon, else the chunk's for tombstones below ``up_to`` (FORMAT.md
-    §5.3).
-    """
+    """Returns the row's own horizon, else the chunk's for tombstones below ``up_to`` (§5.3)."""
     own = batch.column(DELETE_HORIZON)
     if own.null_count < len(own):
         own = pc.if_else(pc.greater_equal(own, 0), own, null(own.type))

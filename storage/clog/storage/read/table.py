@@ -281,9 +281,7 @@ def table_batches(
 def _map_all(
     store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], kept: KeptRows
 ) -> bool:
-    """Maps the keys of all that is dirty, and keeps what T3 need not read again; False where the
-    map is full before.
-    """
+    """Maps the keys of all that is dirty, and keeps rows for T3; False where it has no room."""
     for is_whole, pieces in groupby(plan.dirty, _is_fetched_whole):
         keep = _needed(plan, columns) if is_whole else {"key"}.intersection(columns)
         kept.columns = _in_order(keep)
@@ -303,9 +301,7 @@ def _map(
     latest: LatestKeys,
     kept: KeptRows | None = None,
 ) -> int | None:
-    """Maps the keys of the pieces, until the map is full; the first offset that has no room any
-    more, None where all have.
-    """
+    """Maps keys until the map is full: the first offset without room, None: all have."""
     for fingerprints, offsets in _fingerprinted(store, plan, pieces, kept):
         taken = latest.put(fingerprints, offsets)
         if taken < len(offsets):
@@ -336,9 +332,7 @@ def _of_one_map(
 def _of_many_maps(
     store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a plan that has too many dirty keys for the map, map-full by
-    map-full.
-    """
+    """Yields the records of a plan with too many dirty keys for the map, map by map."""
     dirty = (*plan.dirty, *plan.later)
     rest = [piece for piece in (*plan.clean, *plan.dirty) if piece.rows]
     while rest:
@@ -357,9 +351,7 @@ def _of_many_maps(
 def _unknown(
     store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the clean part whose key the map does not know (T2); where there are
-    masks, and nothing is dirty, no key is needed for that.
-    """
+    """Yields the clean records whose key the map does not know (T2); masks alone need no key."""
     is_dirty = bool(plan.dirty or plan.later)
     for is_masked, pieces in groupby(plan.clean, attrgetter("is_masked")):
         needed = {*columns, "key"} if is_dirty or not is_masked else {*columns}
@@ -390,9 +382,7 @@ def _at(
     *,
     kept: KeptRows | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the pieces at these offsets (T3); ``kept``: what is not to be read
-    again.
-    """
+    """Yields the records of the pieces at these offsets (T3); ``kept`` is not read again."""
     kept = kept if kept is not None and kept.are_all else None
     ends = np.array([(piece.start, piece.end) for piece in pieces], np.int64).reshape(-1, 2)
     low, high = np.searchsorted(last, ends).T
@@ -444,9 +434,7 @@ _RUN_ROWS: Final = 1024
 
 
 def _rows_of(batch: pa.RecordBatch, places: Offsets) -> Iterator[pa.RecordBatch]:
-    """Yields the rows at these places, which ascend: where few are missing, as the runs between
-    those, which copies nothing.
-    """
+    """Yields the rows at these ascending places; where few are missing as runs, without a copy."""
     missing = batch.num_rows - len(places)
     if not missing:
         yield batch

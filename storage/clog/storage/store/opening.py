@@ -274,9 +274,7 @@ def _meant(url: str) -> str | None:
 
 
 def _host(place: Location) -> str:
-    """Returns whom requests go to, as far as the URL says it: a host, or an account's; empty where
-    the protocol and options alone do.
-    """
+    """Returns whom requests go to, as far as the URL says it: a host, or an account's."""
     form, authority = kind_of(place.protocol).authority, place.root.partition("/")[0]
     is_local = place.protocol in (LOCAL, MEMORY)
     if is_local or form == "bucket" or (form == "container" and "@" not in authority):
@@ -288,9 +286,7 @@ def _host(place: Location) -> str:
 def _connected(
     operation: str, url: str, storage_options: Mapping[str, object] | None
 ) -> Iterator[tuple[Location, dict[str, object], Any, str]]:
-    """Yields the place, the options for fsspec, its filesystem and the root on it; errors in the
-    block become ours.
-    """
+    """Yields the place, its options, filesystem and root there; errors in the block become ours."""
     from clog.storage.store.remote import connect
 
     location = parse(url)

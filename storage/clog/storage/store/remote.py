@@ -419,9 +419,7 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
 
 
 def _read(fs: Any, name: str, start: int, end: int | None) -> bytes:
-    """Returns bytes of an object; a cache takes whatever failed for absence, so that the filesystem
-    inside it is asked what that was.
-    """
+    """Returns bytes of an object; what a cache takes for absence is asked of the store inside."""
     try:
         data: bytes = fs.cat_file(name, start=start, end=end)
     except FileNotFoundError:

@@ -606,9 +606,7 @@ class Committing:
         return False
 
     def _end_unknown(self) -> AlreadyCommitted | NotCommitted:
-        """Makes certain what became of a commit that may still be on its way: it happened, or never
-        will, as the id is taken up here (H-T13). One commit where it did not.
-        """
+        """Makes certain what became of an unknown commit (H-T13); one commit if nothing did."""
         handle, ours, holder = self._handle, self.ours, self.holder
         was_unsure = holder.is_unsure
 
@@ -636,9 +634,7 @@ class Committing:
         return NotCommitted(by_us=True)
 
     def _check_fenced(self, e: ClogError) -> None:
-        """Raises that it is fenced, where it turned out so after another error: whoever took the id
-        up has ended it in logs that did not know of that yet.
-        """
+        """Raises that it is fenced, where that turned out after another error."""
         if self.state is State.FENCED and not isinstance(e, TransactionFencedError):
             raise self.fenced() from e
 

@@ -266,9 +266,7 @@ def _names(entry: Unended | None, part: str | None) -> bool:
 def _decided_at_home(
     home: Handle, name: TransactionName, part: str | None, *, abort: bool
 ) -> str | None:
-    """Returns the outcome; where there is none yet and its timeout has passed, or with ``abort``,
-    the home decides now. None: it is too early.
-    """
+    """Returns the outcome, decided now if timed out, or to ``abort``; None: it is too early."""
     entry = find_unended(home.tip.head.unended, name)
     if entry is None or entry.is_decided:
         return _outcome_at(home, name, part)

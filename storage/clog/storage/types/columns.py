@@ -344,9 +344,7 @@ def leaves_of(stored: pa.Field, wanted: pa.DataType) -> tuple[str, ...]:
 
 
 def _leaves_inside(stored: pa.Field, level: str, name: str, wanted: pa.DataType) -> tuple[str, ...]:
-    """Returns those of what a list or a map holds; its own path where it is all of it. ``level`` is
-    what Parquet has between.
-    """
+    """Returns the leaves of what a list or map holds; ``level``: Parquet's between."""
     kind = stored.type
     inner = kind.item_field if pa.types.is_map(kind) else kind.value_field
     found = leaves_of(inner.with_name(name), wanted)

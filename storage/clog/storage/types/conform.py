@@ -118,9 +118,7 @@ _VIEWS: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Returns the values of a dictionary, a large list, runs or an extension in the plain layout:
-    what they are stored as.
-    """
+    """Returns the values of a dictionary, a large list, runs or an extension as they are stored."""
     kind, types = array.type, pa.types
     if types.is_dictionary(kind):  # Arrow casts none of views, and takes nothing from views.
         values, plain = array.dictionary, _VIEWS.get(kind.value_type)
@@ -273,9 +271,7 @@ def _check_required(array: pa.Array, path: str) -> None:
 
 
 def _check_leaves(array: pa.Array, path: str) -> None:
-    """Raises if a string is no UTF-8, a time of no day, or a decimal of too many digits: Arrow's
-    own arrays may hold any bytes, and what Parquet has no room for would be stored as another.
-    """
+    """Raises if a string is no UTF-8, a time of no day, or a decimal of too many digits."""
     kind = array.type
     if pa.types.is_struct(kind):
         for field, child in zip(kind, array.flatten(), strict=True):

@@ -38,10 +38,7 @@ was not sent in vain.
 
 @dataclass(slots=True)
 class _Call:
-    """A create under way: the requests it took, and the version that its reply names.
-
-    ``version`` is None where the bucket keeps none, "null" where it does not any more.
-    """
+    """A create under way: its requests, its version, "null" or None in buckets that keep none."""
 
     requests: int = 0
     version: str | None = None
@@ -76,9 +73,7 @@ def _put(fs: Any, path: str, data: bytes) -> None:
 
 
 def _create(fs: Any, path: str, data: bytes) -> None:
-    """Creates by a PUT with ``If-None-Match: *``, in one part; raises `ProbeAgainError` when that
-    was done, and the bucket's versioning is not what it was at the last create.
-    """
+    """Creates with ``If-None-Match: *``; raises `ProbeAgainError` where versioning changed."""
     _prepare(fs)
     call = _Call()
     token = _call.set(call)
@@ -98,9 +93,7 @@ def _create(fs: Any, path: str, data: bytes) -> None:
 
 
 def _forget_old(fs: Any, name: str, begun_ms: int) -> None:
-    """Deletes all versions that are not the newest, then the markers of deletions, which hide them,
-    and ends uploads that began before; a LIST for each thousand objects and versions.
-    """
+    """Deletes old versions, then markers, and old uploads; a LIST for each thousand."""
     bucket, _, prefix = name.partition("/")
     place = {"Bucket": bucket, "Prefix": prefix}
     for kind in ("Versions", "DeleteMarkers"):

@@ -27,10 +27,7 @@ _PORT = 22
 
 
 def _create(fs: Any, path: str, data: bytes) -> None:
-    """Creates by SSH_FXP_RENAME, which OpenSSH makes of ``link`` and ``unlink``.
-
-    Not ``fs.mv``, which is posix-rename@openssh.com and replaces.
-    """
+    """Creates by ``link`` and ``unlink`` (SSH_FXP_RENAME), as posix-rename of ``mv`` replaces."""
     with temporary(fs, path, data, _upload) as beside:
         try:
             fs.ftp.rename(beside, path)

@@ -8,8 +8,9 @@ confluent-kafka, PostgreSQL's, psycopg2, and Debezium's engine, pydbzengine, are
 source is talked to.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from clog.storage.env import loading
 
 if TYPE_CHECKING:
     from clog.bridge.decoding import Decoding
@@ -50,37 +51,22 @@ __all__ = [
     "verify_capture",
 ]
 
-_MODULES = {
-    "Captured": "postgres.capturing",
-    "CapturedTable": "postgres.capturing",
-    "Decoding": "decoding",
-    "Difference": "verifying",
-    "Mirrored": "mirroring",
-    "MirroredTopic": "mirroring",
-    "Replayed": "replaying",
-    "RowDifference": "postgres.verifying",
-    "Sent": "sending",
-    "Verified": "verifying",
-    "VerifiedCapture": "postgres.verifying",
-    "VerifiedTable": "postgres.verifying",
-    "capture": "postgres.capturing",
-    "capture_mysql": "mysql.capturing",
-    "keep_state": "quix",
-    "mirror": "mirroring",
-    "replay": "replaying",
-    "send": "sending",
-    "verify": "verifying",
-    "verify_capture": "postgres.verifying",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Loads what is asked for."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    """Lists the names that are not loaded yet, too, for ``help`` and completion."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = loading(
+    __name__,
+    {
+        "decoding": ("Decoding",),
+        "mirroring": ("Mirrored", "MirroredTopic", "mirror"),
+        "mysql.capturing": ("capture_mysql",),
+        "postgres.capturing": ("Captured", "CapturedTable", "capture"),
+        "postgres.verifying": (
+            "RowDifference",
+            "VerifiedCapture",
+            "VerifiedTable",
+            "verify_capture",
+        ),
+        "quix": ("keep_state",),
+        "replaying": ("Replayed", "replay"),
+        "sending": ("Sent", "send"),
+        "verifying": ("Difference", "Verified", "verify"),
+    },
+)

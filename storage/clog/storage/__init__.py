@@ -4,10 +4,17 @@ Everything that a signature of this API mentions is exported here; what is not e
 with any release. Start with `Log` and `StateTable`; all errors are kinds of `ClogError`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clog.storage.env import Clock, Ids, ManualClock, SeededIds, SystemClock, SystemIds
+from clog.storage.env import (
+    Clock,
+    Ids,
+    ManualClock,
+    SeededIds,
+    SystemClock,
+    SystemIds,
+    loading,
+)
 from clog.storage.errors import (
     AlreadyExistsError,
     ClogError,
@@ -141,55 +148,34 @@ __all__ = [
     "snapshot",
     "snapshots",
 ]
-_NEEDS_ARROW = {
-    "READ_SCHEMA": "read.scan",
-    "AppendResult": "append",
-    "Appendable": "objects.records",
-    "ArrowStream": "objects.records",
-    "CommitInfo": "diagnostics.describe",
-    "Cut": "cuts",
-    "Erasure": "erasures",
-    "ErasureRequest": "erasures",
-    "FeatureState": "administration",
-    "Following": "read.following",
-    "Frame": "types.columns",
-    "KeptDescription": "diagnostics.describe",
-    "Log": "log",
-    "LogDescription": "diagnostics.describe",
-    "NamedReader": "readers",
-    "PartitionDescription": "diagnostics.describe",
-    "PublishResult": "publications.publish",
-    "Reader": "readers",
-    "Records": "types.columns",
-    "Refreshed": ".state",
-    "SegmentInfo": "diagnostics.describe",
-    "Source": "transactions.deferred",
-    "StateStore": ".state",
-    "StateTable": ".state",
-    "Store": "store.contract",
-    "StoredObject": "store.contract",
-    "Table": "read.table",
-    "Transaction": "transactions.transaction",
-    "TransactionDescription": "diagnostics.describe",
-    "TransactionInfo": "transactions.several",
-    "TransactionResult": "transactions.deferred",
-    "ViewDescription": "diagnostics.describe",
-    "WithdrawResult": "publications.publish",
-    "follow": "readers",
-    "drop_snapshot": "cuts",
-    "snapshot": "cuts",
-    "snapshots": "cuts",
-}
-"""Where each name is defined that would load Arrow, or the store, with it."""
-
-
-def __getattr__(name: str) -> Any:
-    """Loads what needs Arrow when asked: errors are wanted in cold processes, too."""
-    if name not in _NEEDS_ARROW:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_NEEDS_ARROW[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    """Lists the names that are not loaded yet, too, for ``help`` and completion."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = loading(
+    __name__,
+    {
+        "administration": ("FeatureState",),
+        "append": ("AppendResult",),
+        "cuts": ("Cut", "drop_snapshot", "snapshot", "snapshots"),
+        "diagnostics.describe": (
+            "CommitInfo",
+            "KeptDescription",
+            "LogDescription",
+            "PartitionDescription",
+            "SegmentInfo",
+            "TransactionDescription",
+            "ViewDescription",
+        ),
+        "erasures": ("Erasure", "ErasureRequest"),
+        "log": ("Log",),
+        "objects.records": ("Appendable", "ArrowStream"),
+        "publications.publish": ("PublishResult", "WithdrawResult"),
+        "read.following": ("Following",),
+        "read.scan": ("READ_SCHEMA",),
+        "read.table": ("Table",),
+        "readers": ("NamedReader", "Reader", "follow"),
+        ".state": ("Refreshed", "StateStore", "StateTable"),
+        "store.contract": ("Store", "StoredObject"),
+        "transactions.deferred": ("Source", "TransactionResult"),
+        "transactions.several": ("TransactionInfo",),
+        "transactions.transaction": ("Transaction",),
+        "types.columns": ("Frame", "Records"),
+    },
+)

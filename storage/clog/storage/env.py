@@ -37,10 +37,12 @@ name: `install_extra` says what to install where something is missing.
 import dataclasses
 import os
 import re
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clog.storage.errors import InvalidInputError, OutOfMemoryError
@@ -247,6 +249,22 @@ class enough_memory:  # noqa: N801 - a context manager, as a class: it costs les
         if isinstance(e, MemoryError) and not isinstance(e, OutOfMemoryError):
             what = f"{self.where} takes more memory than there is; {self.remedy}"
             raise OutOfMemoryError(what) from e
+
+
+def loading(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns ``__getattr__`` and ``__dir__`` of a package whose modules are loaded when somebody
+    asks for a name of theirs: cold processes want errors, and who only looks needs no Arrow.
+    """
+    places = {name: module for module, names in modules.items() for name in names}
+
+    def load(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f".{places[name]}", package), name)
+
+    return load, lambda: sorted({*vars(sys.modules[package]), *places})
 
 
 _DISTRIBUTION = "pyspark-clog"

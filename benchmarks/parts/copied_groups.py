@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.config.definitions import ZSTD
+from clog.storage.config.units import ZSTD
 from clog.storage.env import SeededIds
 from clog.storage.objects.composing import CopiedGroup, write_rewritten
 from clog.storage.objects.writer import rewritten_chunk

@@ -19,7 +19,7 @@ from harness.measure import Result, rate
 
 from clog.cleaner import Cleaner
 from clog.storage import Log
-from clog.storage.config.definitions import ZSTD_LEVEL
+from clog.storage.config.units import ZSTD_LEVEL
 from clog.storage.keys.hashing import hash_keys
 
 TITLE = "Beside what the machine allows"

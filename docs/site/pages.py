@@ -23,9 +23,9 @@ from clog.cli.app import COMMANDS, app
 from clog.cli.options import Argument
 from clog.connector.options import DEFINITIONS as OPTIONS
 from clog.storage import Log
-from clog.storage.config.definitions import config_text
 from clog.storage.config.log_config import DEFINITIONS as CONFIGS
 from clog.storage.config.log_config import LogConfig
+from clog.storage.config.units import config_text
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

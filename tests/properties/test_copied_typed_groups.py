@@ -13,7 +13,7 @@ from forged_groups import forged, set_limits
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from clog.storage.config.definitions import ZSTD
+from clog.storage.config.units import ZSTD
 from clog.storage.diagnostics.verify_objects import object_problems
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError

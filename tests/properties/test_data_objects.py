@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clog.storage.config.definitions import ZSTD, Compression
+from clog.storage.config.units import ZSTD, Compression
 from clog.storage.env import SeededIds
 from clog.storage.objects import reader, writer
 from clog.storage.objects.composing import write_rewritten

@@ -161,12 +161,12 @@ _DAYS_PER_MONTH = 30
 
 
 def _trigger_ms(text: str) -> int:
-    from clog.storage.config import definitions
+    from clog.storage.config import units
 
     if text.strip().isdecimal():
         raise click.BadParameter(f"{quoted(text)} has no unit; give 10s for ten seconds")
     try:
-        number = definitions.duration_ms(text)
+        number = units.duration_ms(text)
     except ValueError:
         number = 0
     if number == 0:

@@ -37,7 +37,7 @@ from clog.cli.output import (
     stdout,
     table,
 )
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -404,7 +404,7 @@ def next_action(
 
 
 def _setting(config: Mapping[str, str], name: str) -> str:
-    from clog.storage.config.definitions import config_text
+    from clog.storage.config.units import config_text
 
     return f"{name}={config_text(name, config[name])}"
 
@@ -415,7 +415,7 @@ def _configs(
     """Returns all configs, with the default beside those that were set; a line each if narrow."""
     from rich.text import Text
 
-    from clog.storage.config.definitions import config_text
+    from clog.storage.config.units import config_text
 
     rows = []
     for name, value in sorted(config.items(), key=lambda item: (item[0] not in overrides, item)):

@@ -40,7 +40,7 @@ from clog.cli.output import (
     size,
     table,
 )
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -265,7 +265,7 @@ def alter(
 
 
 def _change(name: str, before: str, after: str) -> str:
-    from clog.storage.config.definitions import config_text
+    from clog.storage.config.units import config_text
 
     return f"{name}: {config_text(name, before)} -> {config_text(name, after)}"
 

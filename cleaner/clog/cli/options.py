@@ -111,10 +111,10 @@ def partition_count(given: str | int) -> int:
 
 def duration_given(text: str | int) -> int:
     """Reads a length of time, in milliseconds."""
-    from clog.storage.config import definitions
+    from clog.storage.config import units
 
     try:
-        return definitions.duration_ms(str(text))
+        return units.duration_ms(str(text))
     except ValueError:
         raise click.BadParameter(
             f"{quoted(str(text))} is not a length of time; use 90s, 15min, 8h or 7d"
@@ -562,10 +562,10 @@ def pairs(
 
 def parse_time_ms(text: str) -> int:
     """Reads epoch milliseconds, or ISO 8601 (UTC where it names no zone), as epoch milliseconds."""
-    from clog.storage.config import definitions
+    from clog.storage.config import units
 
     try:
-        return definitions.time_ms(text)
+        return units.time_ms(text)
     except ValueError as e:
         raise click.BadParameter(f"{quoted(text)} is not a time; give {e}") from None
 

@@ -412,7 +412,7 @@ class ShownLogs:
             return self._details(self.log(number))
 
     def _details(self, log: "Log") -> dict[str, Any]:
-        from clog.storage.config.definitions import config_text
+        from clog.storage.config.units import config_text
         from clog.storage.diagnostics.describe import describe
 
         found: dict[str, Any] = dict(describe(log.handle, waits=True))

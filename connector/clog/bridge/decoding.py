@@ -45,10 +45,10 @@ from clog.bridge.values import (
     there,
 )
 from clog.storage import Log
+from clog.storage.column_kinds import widens, word_of
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, SourceUndecodableError
-from clog.storage.kinds import widens, word_of
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.objects.records import of_headers
 from clog.storage.objects.writer import record_sizes

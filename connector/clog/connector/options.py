@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clog.connector.positions import Position, Since, Times, parse_position, parse_times
-from clog.storage.config import definitions
+from clog.storage.config import units
 from clog.storage.env import dataclass
 from clog.storage.errors import OptionError
 from clog.storage.store.opening import redact
@@ -183,9 +183,9 @@ def _json_object(value: str) -> dict[str, Any]:
 
 
 def _some_bytes(value: str) -> int:
-    number = definitions.size_bytes(value)
+    number = units.size_bytes(value)
     if number == 0:
-        raise ValueError(definitions.SIZES)
+        raise ValueError(units.SIZES)
     return number
 
 
@@ -238,7 +238,7 @@ DEFINITIONS = (
         "as_of_version",
     ),
     Option(
-        *("asOfTimestamp", "batch", Unset("newest"), definitions.time_ms),
+        *("asOfTimestamp", "batch", Unset("newest"), units.time_ms),
         "with `view=table`: shows the newest version committed by this time, in milliseconds"
         " since 1970",
         "as_of_ms",
@@ -269,12 +269,12 @@ DEFINITIONS = (
         of_log=True,
     ),
     Option(
-        *("startingTimestamp", "read", _NONE, definitions.time_ms),
+        *("startingTimestamp", "read", _NONE, units.time_ms),
         "milliseconds since 1970: start at the first record that is not earlier; takes precedence"
         " over `startingOffsetsByTimestamp`, which takes precedence over `startingOffsets`",
     ),
     Option(
-        *("endingTimestamp", "batch", _NONE, definitions.time_ms),
+        *("endingTimestamp", "batch", _NONE, units.time_ms),
         "milliseconds since 1970: end before the first record that is not earlier; `latest` where"
         " no record is that late; takes precedence over `endingOffsetsByTimestamp`, which takes"
         " precedence over `endingOffsets`",
@@ -319,7 +319,7 @@ DEFINITIONS = (
         " `availableNow`",
     ),
     Option(
-        *("maxTriggerDelay", "stream", "15m", definitions.duration_ms),
+        *("maxTriggerDelay", "stream", "15m", units.duration_ms),
         "maximum wait for `minOffsetsPerTrigger`",
     ),
     Option(
@@ -328,7 +328,7 @@ DEFINITIONS = (
         " commits first, at least one record",
     ),
     Option(
-        *("pollInterval", "stream", "1s", definitions.duration_ms),
+        *("pollInterval", "stream", "1s", units.duration_ms),
         "minimum interval between polls of the log; each costs one request. Set `0s` in tests"
         " that call `processAllAvailable()`",
         "poll_interval_ms",
@@ -427,7 +427,7 @@ DEFINITIONS = (
         "reader_id",
     ),
     Option(
-        *("readerHold", "stream", "0s", definitions.duration_ms),
+        *("readerHold", "stream", "0s", units.duration_ms),
         "for how long after each word of it the cleaner waits for the reader that `readerId`"
         " names, so that it misses no delete: as far as the log's `reader.hold.max.ms` allows",
         "reader_hold_ms",

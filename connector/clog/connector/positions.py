@@ -24,7 +24,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from clog.storage.config import definitions
+from clog.storage.config import units
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, OptionError
 
@@ -182,7 +182,7 @@ def parse_times(value: str, log_name: str) -> Mapping[int, int]:
         "JSON by partition, milliseconds since 1970 or ISO 8601,"
         ' such as {"0": 1767225600000, "1": "2026-01-01T00:00:00Z"}'
     )
-    return _by_partition(value, log_name, 0, must, number_of=definitions.time_ms)
+    return _by_partition(value, log_name, 0, must, number_of=units.time_ms)
 
 
 def _of_the_log(value: str, log_name: str) -> str | None:

@@ -56,7 +56,7 @@ def spark_type(kind: "pa.DataType", path: str, others: DataType | None = None) -
     """Returns Spark's type of an Arrow type of a log's schema; ``others`` where Spark has none."""
     import pyarrow as pa
 
-    from clog.storage.kinds import word_for, word_of
+    from clog.storage.column_kinds import word_for, word_of
 
     types = pa.types
     if types.is_struct(kind):
@@ -82,7 +82,7 @@ def spark_type(kind: "pa.DataType", path: str, others: DataType | None = None) -
 
 
 def _named(word: str) -> DataType:
-    """Returns the type of this name (`kinds`)."""
+    """Returns the type of this name (`column_kinds`)."""
     name, _, digits = word.partition("(")
     if digits:
         return DecimalType(*map(int, digits.rstrip(")").split(",")))
@@ -94,7 +94,7 @@ def arrow_type(kind: DataType) -> "pa.DataType":
     """Returns the Arrow type that Spark compares columns of its type with."""
     import pyarrow as pa
 
-    from clog.storage.kinds import KINDS
+    from clog.storage.column_kinds import KINDS
 
     if isinstance(kind, ArrayType):
         element = pa.field("element", arrow_type(kind.elementType), nullable=kind.containsNull)

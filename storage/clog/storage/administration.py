@@ -87,7 +87,7 @@ from clog.storage.store.contract import Store, StoredObject, is_temporary
 from clog.storage.types.columns import schema_of
 from clog.storage.types.evolve import evolved, fields_from_words
 from clog.storage.types.rows import KEY_COLUMNS, schema_of_rows
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 
 
 def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:

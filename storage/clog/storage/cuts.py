@@ -61,7 +61,7 @@ from clog.storage.store.contract import Store, together
 from clog.storage.store.opening import Reach, redact
 from clog.storage.transactions.ids import participant_id, state_of
 from clog.storage.transactions.several import finish_all, open_other
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 
 CUTS_MAX: Final = 128
 """The home's head repeats them in each commit."""

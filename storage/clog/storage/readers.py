@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from clog.storage.commit.handle import Handle
-from clog.storage.config.definitions import LONG_MAX
 from clog.storage.config.log_config import LogConfig
+from clog.storage.config.units import LONG_MAX
 from clog.storage.env import Shared, dataclass
 from clog.storage.errors import (
     ClogError,

@@ -28,7 +28,6 @@ from clog.cleaner.cleaner import FoundLogs
 from clog.cleaner.daemon.metrics import RequestMeter
 from clog.cleaner.log_round import Rest
 from clog.storage import Log
-from clog.storage.config.definitions import Choice, Integer, Kind, Positive, Value
 from clog.storage.config.log_config import (
     BROKER_NAMES,
     DEFINITIONS,
@@ -38,6 +37,7 @@ from clog.storage.config.log_config import (
     parse_overrides,
     parse_value,
 )
+from clog.storage.config.units import Choice, Integer, Kind, Positive, Value
 from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, StoreUnavailableError
 from clog.storage.keys.hashing import ALGORITHMS

@@ -74,7 +74,7 @@ from clog.storage.objects.reader import read_rows
 from clog.storage.read.scan import asked_bytes, stored_index
 from clog.storage.readers import read_holds
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError, ahead
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 
 TRIES_MAX = 5
 _KINDS = {

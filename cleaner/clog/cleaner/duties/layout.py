@@ -75,8 +75,8 @@ from clog.cleaner.passes.run_pass import objects_may_be_gone, tried
 from clog.cleaner.selection import Candidate, PassPlan, is_loose, is_purge_due, is_shared
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.versions import file_missing
-from clog.storage.config.definitions import Compression
 from clog.storage.config.log_config import LogConfig
+from clog.storage.config.units import Compression
 from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError, VersionExpiredError
 from clog.storage.format.chunks import Chunk, Replacement, Segment

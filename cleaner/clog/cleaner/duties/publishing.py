@@ -32,7 +32,7 @@ from clog.storage.errors import (
 )
 from clog.storage.publications.publish import Publications
 from clog.storage.store.contract import StoreRefusedError
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 
 logger = logging.getLogger(__name__)
 

@@ -94,7 +94,7 @@ from clog.storage.store.contract import (
     delete_all,
     is_temporary,
 )
-from clog.storage.views import DELTA, FORMATS
+from clog.storage.view_formats import DELTA, FORMATS
 
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -34,13 +34,13 @@ from clog.bridge.postgres.source import Queries, Source, literal, lsn_of, lsn_te
 from clog.bridge.postgres.tables import Changes
 from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.storage import Cut, Log, drop_snapshot, snapshot
+from clog.storage.column_kinds import widens, word_of
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
     InvalidInputError,
     SourceReplacedError,
 )
 from clog.storage.keys.hashing import hash_keys, key_bytes
-from clog.storage.kinds import widens, word_of
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.types.columns import BYTES
 

@@ -35,7 +35,7 @@ from clog.connector.schema import (
     table_write,
     with_our_names,
 )
-from clog.storage.config.definitions import Compression
+from clog.storage.config.units import Compression
 from clog.storage.env import dataclass
 from clog.storage.errors import AlreadyExistsError, InvalidInputError, NotFoundError, OptionError
 
@@ -409,8 +409,8 @@ def _check_configs(log: "Log", given: Mapping[str, object]) -> None:
     """Raises if a config is not the log's, and was not when the log was created; logs a warning,
     once, where it was altered since. One GET where one differs.
     """
-    from clog.storage.config.definitions import config_text
     from clog.storage.config.log_config import LogConfig, parse_overrides
+    from clog.storage.config.units import config_text
 
     wanted = parse_overrides(given)
     has = LogConfig.from_overrides(log.handle.tip.head.config).as_dict()

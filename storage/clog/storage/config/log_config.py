@@ -17,8 +17,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, get_args
 
-from clog.storage.config import definitions
-from clog.storage.config.definitions import (
+from clog.storage.config import units
+from clog.storage.config.units import (
     DAY_MS,
     HOUR_MS,
     INT_MAX,
@@ -37,7 +37,7 @@ from clog.storage.config.definitions import (
 )
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _SHOWN_MAX = 60
@@ -474,7 +474,7 @@ def _parse(name: str, value: object) -> Value:
 
 def parse_value(name: str, kind: Kind, value: object, *, doc: str) -> Value:
     """Reads a value of a config, log's or process's; of one whose name ends with its unit, such
-    as ``segment.ms``, also text with another unit (`definitions`).
+    as ``segment.ms``, also text with another unit (`units`).
 
     Raises:
         InvalidInputError: it is out of range (S43).
@@ -484,7 +484,7 @@ def parse_value(name: str, kind: Kind, value: object, *, doc: str) -> Value:
     except (TypeError, ValueError):
         raise InvalidInputError(
             f"config {name}={_shown(value)} is refused; allowed: {_allowed(kind)}"
-            f"{definitions.must(name)} ({doc})"
+            f"{units.must(name)} ({doc})"
         ) from None
 
 
@@ -492,7 +492,7 @@ def _without_unit(name: str, kind: Kind, value: object) -> object:
     if not isinstance(value, str) or not isinstance(kind, Integer | Positive) or _is_number(value):
         return value
     low, high = (kind.low, kind.high) if isinstance(kind, Integer) else (0, LONG_MAX)
-    number = definitions.config_number(name, value, low=low, high=high)
+    number = units.config_number(name, value, low=low, high=high)
     return value if number is None else number
 
 

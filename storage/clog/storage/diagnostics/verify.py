@@ -80,7 +80,7 @@ from clog.storage.publications.publish import foreign_table, kept_for_views, vie
 from clog.storage.read.scan import ReadPiece, plan_range, read_pieces
 from clog.storage.read.table import plan_table, table_batches
 from clog.storage.store.contract import Store, ahead
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 
 ROWS_MAX = 1 << 24
 """Of more rows the keys are taken in several rounds, each a share of the hashes: bounds memory."""

@@ -34,7 +34,7 @@ import xxhash
 
 from clog.storage.env import UPGRADE, dataclass, enough_memory
 from clog.storage.errors import CorruptionError, InvalidInputError, UnsupportedFormatError
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 
 if TYPE_CHECKING:
     from clog.storage.store.contract import Store

@@ -7,7 +7,7 @@ every name that FORMAT.md specifies, built or not: a log that has what is built 
 refused by this name, and nobody uses it for something else.
 
 The *schema* of a typed log is a tree of fields for the key and one for the value, named by the
-format's own words: types of Arrow and of all others are those of `kinds`. A schema never
+format's own words: types of Arrow and of all others are those of `column_kinds`. A schema never
 loses a field and never changes one's name or id, so what was written under an earlier one is read
 under every later one (§12.4).
 """
@@ -16,6 +16,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final
 
+from clog.storage.column_kinds import (
+    DECIMAL_DIGITS_MAX,
+    KEY_DIGITS_MAX,
+    kind_named,
+    numbers_in,
+    widens,
+)
 from clog.storage.env import UPGRADE, dataclass
 from clog.storage.errors import CorruptionError, UnsupportedFormatError
 from clog.storage.format.documents import (
@@ -32,7 +39,6 @@ from clog.storage.format.documents import (
     record,
     whole,
 )
-from clog.storage.kinds import DECIMAL_DIGITS_MAX, KEY_DIGITS_MAX, kind_named, numbers_in, widens
 
 DEAD_ROWS = "dead-rows"
 TRANSACTIONS = "transactions"

@@ -81,8 +81,8 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
+from clog.storage.column_kinds import stored_kind
 from clog.storage.errors import InvalidInputError
-from clog.storage.kinds import stored_kind
 from clog.storage.numpy_arrays import (
     BYTES_MAX,
     Mask,

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from clog.storage.config.definitions import ZSTD, Compression
+from clog.storage.config.units import ZSTD, Compression
 from clog.storage.env import dataclass
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogSchema

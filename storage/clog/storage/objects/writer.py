@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from clog.storage.config.definitions import ZSTD, Compression
+from clog.storage.config.units import ZSTD, Compression
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 from clog.storage.format.chunks import Chunk, ObjectRef

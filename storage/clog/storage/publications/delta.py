@@ -35,13 +35,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from clog.storage.column_kinds import word_for
 from clog.storage.commit.committer import SKEW_MS_MAX
 from clog.storage.commit.tip import StandingLog
 from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError, InvalidInputError
 from clog.storage.format import documents
 from clog.storage.format.log_info import LIST, MAP, STRUCT, LogSchema, SchemaField
-from clog.storage.kinds import word_for
 from clog.storage.numpy_arrays import parquet
 from clog.storage.publications.source import (
     HiddenRows,
@@ -55,7 +55,7 @@ from clog.storage.publications.source import (
     uuid_of,
 )
 from clog.storage.store.contract import Store, StoredObject
-from clog.storage.views import DELTA, UUID
+from clog.storage.view_formats import DELTA, UUID
 
 MAPS: Final = ("partitionValues", "tags", "options", "configuration")
 WRITER_FEATURE: Final = "clogView"

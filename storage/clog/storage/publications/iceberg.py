@@ -23,12 +23,12 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
+from clog.storage.column_kinds import word_for
 from clog.storage.commit.tip import StandingLog
 from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.format import documents
 from clog.storage.format.log_info import KEY_ID, LIST, MAP, STRUCT, VALUE_ID, LogSchema, SchemaField
-from clog.storage.kinds import word_for
 from clog.storage.publications.source import (
     WITHDRAWN,
     HiddenRows,
@@ -41,7 +41,7 @@ from clog.storage.publications.source import (
     says,
     uuid_of,
 )
-from clog.storage.views import ICEBERG
+from clog.storage.view_formats import ICEBERG
 
 HINT: Final = "metadata/version-hint.text"
 SNAPSHOTS_MAX: Final = 100

@@ -70,7 +70,7 @@ from clog.storage.publications.source import (
     table_state,
 )
 from clog.storage.store.contract import Store, StoredObject, StoreRefusedError
-from clog.storage.views import FORMATS, ViewFormat
+from clog.storage.view_formats import FORMATS, ViewFormat
 
 PARTS = 8
 """Pins stand apart by this part of the delay, at least."""

@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.storage.config.definitions import Compression
+from clog.storage.config.units import Compression
 from clog.storage.env import dataclass
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, Chunk, ObjectRef, Rows
 from clog.storage.format.documents import NONE

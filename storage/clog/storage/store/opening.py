@@ -26,7 +26,7 @@ from clog.storage.store.contract import Store
 from clog.storage.store.failures import failed, failure_of, without_secrets
 from clog.storage.store.kinds import kind_of
 from clog.storage.store.kinds.kind import Location
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 
 LOCAL, MEMORY = "file", "memory"
 DEPTH_MAX = 8

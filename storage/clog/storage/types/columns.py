@@ -1,7 +1,7 @@
 """Columns of any type: the schema of a log as Arrow's, parts of it, and what was stored under an
 earlier one (FORMAT.md §12).
 
-Key and value have Arrow's types of bytes, or those of the log's schema: of kinds (`kinds`), and
+Key and value have Arrow's types of bytes, or those of the log's schema: of `column_kinds`, and
 structs, lists and maps of them. `schema_of` makes a schema of what a user gives. Layouts are none
 of it: large strings, views and dictionaries are what they hold. What Parquet does not store as it
 is, is refused.
@@ -25,6 +25,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from clog.storage.column_kinds import (
+    DECIMAL_DIGITS_MAX,
+    kind_named,
+    numbers_in,
+    stored_kind,
+    widens,
+    word_of,
+)
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.log_info import (
@@ -38,14 +46,6 @@ from clog.storage.format.log_info import (
     LogSchema,
     SchemaField,
     schema_problem,
-)
-from clog.storage.kinds import (
-    DECIMAL_DIGITS_MAX,
-    kind_named,
-    numbers_in,
-    stored_kind,
-    widens,
-    word_of,
 )
 from clog.storage.numpy_arrays import scalar, to_numpy, validity_of
 from clog.storage.types.rows import TableColumns

@@ -5,7 +5,7 @@ typed columns as Python's values and as JSON. Pure.
 or another order of fields; each value is checked, none is changed but floats that are rounded to
 32 or 16 bits.
 
-*Python's values* are made arrays first, as their kinds say (`kinds`). Their classes are checked
+*Python's values* are made arrays first, as `column_kinds` says. Their classes are checked
 before: Arrow drops of some what its type has no room for, and ends the process over others.
 
 *Keys that are asked for* go the same way, to canonical bytes. A key that is a struct is a tuple of
@@ -28,8 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.storage.errors import InvalidInputError
-from clog.storage.kinds import (
+from clog.storage.column_kinds import (
     DATE,
     DECIMAL,
     FLOAT,
@@ -42,6 +41,7 @@ from clog.storage.kinds import (
     stored_kind,
     takes,
 )
+from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import of_lists, to_arrow, to_numpy
 from clog.storage.types.columns import (
     elements,

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from clog.storage.column_kinds import kind_named, widens
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.log_info import (
     FIRST_ID,
@@ -35,7 +36,6 @@ from clog.storage.format.log_info import (
     SchemaField,
     schema_problem,
 )
-from clog.storage.kinds import kind_named, widens
 from clog.storage.types.columns import arrow_type, schema_field, schema_of
 
 _Change = Callable[[SchemaField], SchemaField]

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.storage.config.definitions import Integer
 from clog.storage.config.log_config import (
     BROKER_NAMES,
     DEFINITIONS,
@@ -15,6 +14,7 @@ from clog.storage.config.log_config import (
     LogConfig,
     parse_overrides,
 )
+from clog.storage.config.units import Integer
 from clog.storage.errors import InvalidInputError
 
 LONG_MAX = 9223372036854775807

@@ -2,9 +2,9 @@
 
 import pytest
 
-from clog.storage.config import definitions
-from clog.storage.config.definitions import LONG_MAX
+from clog.storage.config import units
 from clog.storage.config.log_config import DEFINITIONS, LogConfig, parse_overrides
+from clog.storage.config.units import LONG_MAX
 from clog.storage.errors import InvalidInputError
 
 
@@ -55,15 +55,15 @@ def test_what_is_shown_can_be_given(name):
     high = -1 if kind.low == -1 else kind.high  # Both mean that there is no limit.
     numbers = {kind.low, high, int(LogConfig.from_overrides({}).as_dict()[name])}
     for number in numbers | {n for n in (1234567, 90_000, 65_536) if kind.low <= n <= kind.high}:
-        shown = definitions.config_text(name, str(number))
+        shown = units.config_text(name, str(number))
         assert parse_overrides({name: shown}) == {name: str(number)}, shown
 
 
 def test_moments():
     """ISO 8601 with any zone, a day, or milliseconds."""
     for text in ("2026-01-31T12:00:00Z", "2026-01-31T14:00:00+02:00", "2026-01-31 12:00"):
-        assert definitions.time_ms(text) == 1_769_860_800_000
-    assert definitions.time_ms("1769860800000") == 1_769_860_800_000
-    assert definitions.time_ms("1969-12-31T23:59:59.9999Z") == -1
+        assert units.time_ms(text) == 1_769_860_800_000
+    assert units.time_ms("1769860800000") == 1_769_860_800_000
+    assert units.time_ms("1969-12-31T23:59:59.9999Z") == -1
     with pytest.raises(ValueError, match="ISO 8601"):
-        definitions.time_ms("soon")
+        units.time_ms("soon")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clog.storage.kinds import of_plain
+from clog.storage.column_kinds import of_plain
 
 INTEGERS = st.integers(-(2**70), 2**70) | st.sampled_from(
     [

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from clog.storage.config.definitions import Compression
+from clog.storage.config.units import Compression
 from clog.storage.env import SeededIds
 from clog.storage.errors import InvalidInputError
 from clog.storage.objects import writer as writing

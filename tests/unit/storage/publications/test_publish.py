@@ -13,7 +13,7 @@ from clog.storage.diagnostics.verify import Check, verify_log
 from clog.storage.env import SeededIds
 from clog.storage.publications.delta import CHECKPOINT_VERSIONS
 from clog.storage.publications.publish import VIEWS, Publications, view_of
-from clog.storage.views import FORMATS
+from clog.storage.view_formats import FORMATS
 from clog_testing.clocked import ClockedStore
 from clog_testing.counting import CountingStore
 from clog_testing.published import (

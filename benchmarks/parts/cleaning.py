@@ -94,8 +94,8 @@ def copy_limit(log: Log, retained: np.ndarray) -> int:
 
     objects = write_rewritten(store, kept(), partition=0, stamp=0, new_id=log.handle.ids.new_id)
     for obj in objects:
-        store.delete(obj.path)
-    return sum(obj.rows for obj in objects)
+        store.delete(obj.ref.path)
+    return sum(obj.ref.rows for obj in objects)
 
 
 def retained_by(url: Path, folder: Path) -> np.ndarray:

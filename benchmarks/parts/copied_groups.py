@@ -67,7 +67,7 @@ def main() -> None:
                     ]
                 (made,) = write_rewritten(store, parts, **common, object_bytes=1 << 30)
                 seconds.append(time.process_time() - begun)
-                store.delete(made.path)
+                store.delete(made.ref.path)
         for name, seconds in taken.items():
             median = statistics.median(seconds)
             rate = chunk.size_bytes / median / 1e6

@@ -49,7 +49,8 @@ class Batch:
         path = documents.data_path(stamp, log.handle.ids.new_id())
         log.handle.store.put(path, self.data)
         facts = replace(self.object.facts, order_header=config.compaction_strategy_header)
-        return replace(self.object, path=path, stamp=stamp, facts=facts)
+        ref = replace(self.object.ref, path=path, stamp=stamp)
+        return replace(self.object, ref=ref, facts=facts)
 
 
 class _Kept:

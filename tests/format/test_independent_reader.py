@@ -72,9 +72,9 @@ def rewrite(log, p, keep, base, end, *, horizons=None, segments=None):
     )
     (facts,) = obj.chunks
     old = [c for s in log.handle.manifest().segments[p] for c in s.chunks if base <= c.base < end]
-    first = kept[0][0] if obj.dense else base
+    first = kept[0][0] if obj.ref.dense else base
     chunk = Chunk(
-        *(obj.ref, 0, obj.rows, first, end, facts.size_bytes),
+        *(obj.ref, 0, obj.ref.rows, first, end, facts.size_bytes),
         *(facts.first_timestamp_ms, facts.max_timestamp_ms, facts.tombstones),
         *(max(c.version for c in old), NONE, facts.horizon_min, facts.horizon_max),
     )

@@ -163,7 +163,7 @@ def test_what_is_copied_is_not_decoded():
     assert len(groups) > 3
     first = store.get(chunk.object.path)
     (again,) = put(store, groups, ids)
-    second = store.get(again.path)
+    second = store.get(again.ref.path)
     pages = slice(4, chunk.object.tail[0])
     assert first[pages] == second[pages]
     discard(store)
@@ -175,7 +175,7 @@ def test_a_gap_before_what_is_copied_makes_offsets():
     chunk = one_object(store, ids)
     (joined,) = put(store, [*copies(store, chunk)[:1], *copies(store, chunk)[2:]], ids)
     assert chunk.object.dense
-    assert not joined.dense
+    assert not joined.ref.dense
     rows = read_back(store, [joined])
     assert rows.column("offset").to_pylist()[0] == 5
     assert rows.num_rows < chunk.rows

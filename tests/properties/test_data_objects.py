@@ -120,13 +120,13 @@ def test_records_come_back(calls, object_bytes, compression):
             check_chunk(chunk, rows)
             found[chunk.partition] += rows
         every = [row for rows in runs for row in rows]
-        assert obj.rows == len(every)
-        assert sum(map(size_of, every)) <= object_bytes or obj.rows == 1
+        assert obj.ref.rows == len(every)
+        assert sum(map(size_of, every)) <= object_bytes or obj.ref.rows == 1
         assert obj.facts.null_keys == sum(row[0] is None for row in every)
         assert obj.facts.largest_record_bytes == max(map(size_of, every))
         assert obj.facts.min_timestamp_ms == min(row[3] for row in every) // 1000
         assert obj.facts.max_timestamp_ms == max(row[3] for row in every) // 1000
-        assert obj.dense
+        assert obj.ref.dense
     assert found == expected
 
 
@@ -156,8 +156,8 @@ def test_rewritten_records_come_back(rows, object_bytes, data):
     )
     at = 0
     for obj in made:
-        expected = rows[at : at + obj.rows]
-        at += obj.rows
+        expected = rows[at : at + obj.ref.rows]
+        at += obj.ref.rows
         (chunk,) = obj.chunks
         check_chunk(chunk, expected)
         offsets = [row[4] for row in expected]
@@ -165,13 +165,15 @@ def test_rewritten_records_come_back(rows, object_bytes, data):
         assert (chunk.first_offset, chunk.last_offset) == (offsets[0], offsets[-1])
         assert chunk.horizon_min == min(horizons, default=-1)
         assert chunk.horizon_max == max(horizons, default=-1)
-        assert obj.dense == (offsets == list(range(offsets[0], offsets[-1] + 1)))
-        bounds = sorted(data.draw(st.lists(st.integers(0, obj.rows), min_size=4, max_size=4)))
+        assert obj.ref.dense == (offsets == list(range(offsets[0], offsets[-1] + 1)))
+        bounds = sorted(data.draw(st.lists(st.integers(0, obj.ref.rows), min_size=4, max_size=4)))
         runs = [(bounds[0], bounds[1] - bounds[0]), (bounds[2], bounds[3] - bounds[2])]
         found = [[], []]
         for i, _, batch in open_ranges(store, obj.ref, runs, columns=COLUMNS)(7):
             found[i] += as_rows(batch)
         for i, (first, count) in enumerate(runs):
             wanted = expected[first : first + count]
-            assert found[i] == [(*row[:4], None if obj.dense else row[4], row[5]) for row in wanted]
+            assert found[i] == [
+                (*row[:4], None if obj.ref.dense else row[4], row[5]) for row in wanted
+            ]
     assert at == len(rows)

@@ -55,7 +55,7 @@ def cleaned(make_log):
         (new,) = write_rewritten(
             *(log.handle.store, [batch]), partition=0, stamp=0, new_id=log.handle.ids.new_id
         )
-        assert new.dense == dense
+        assert new.ref.dense == dense
         ((_, old),) = log.handle.manifest().chunks()
         chunk = replace(rewritten_chunk(new, version=1), next=20)
         replacement = Replacement(0, 0, 20, (old.identity,), (chunk,))

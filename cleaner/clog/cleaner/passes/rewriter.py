@@ -394,7 +394,7 @@ class Rewriter:
             )
         before = sum(c.chunk.live_rows for c in run)
         removed = sum(c.removed.total for c in run)
-        written = sum(obj.rows for obj in objects)
+        written = sum(obj.ref.rows for obj in objects)
         if before - removed != written:
             first, last = run[0].chunk, run[-1].chunk
             raise CorruptionError(

@@ -318,7 +318,7 @@ def delete_of_new(location: Location, messages: Sequence[WriterCommitMessage | N
     with suppress(Exception):  # What is left is swept once a log stands there.
         store = location.store_of(new.log_id)
         for obj in answers.objects:
-            store.delete(obj.path)
+            store.delete(obj.ref.path)
 
 
 def opened_or_created(
@@ -465,8 +465,8 @@ def _move(location: Location, new: "NewLog", log: "Log", objects: "Sequence[Data
         )
     written = location.store_of(new.log_id)
     for obj in objects:
-        log.handle.store.put(obj.path, written.get(obj.path))
-        written.delete(obj.path)
+        log.handle.store.put(obj.ref.path, written.get(obj.ref.path))
+        written.delete(obj.ref.path)
 
 
 def _partitions(

@@ -205,7 +205,7 @@ def _rows_of(log: "Log", objects: Iterable["DataObject"]) -> Iterable["pa.Record
 
     store, schema = log.handle.store, log.handle.tip.head.log.schema
     for obj in objects:
-        yield from read_rows(store, obj.ref, 0, obj.rows, columns=_COMPARED, schema=schema)
+        yield from read_rows(store, obj.ref, 0, obj.ref.rows, columns=_COMPARED, schema=schema)
 
 
 def _summed(batches: Iterable["pa.RecordBatch"]) -> _Rows:

@@ -173,13 +173,13 @@ class Proposed:
             parts = [stats.partition for stats in obj.chunks]
             rows = [stats.rows for stats in obj.chunks]
             if (
-                documents.stamp_of(obj.path) != obj.stamp
-                or not (obj.dense and parts and parts[-1] < partitions and min(rows) > 0)
+                documents.stamp_of(obj.ref.path) != obj.ref.stamp
+                or not (obj.ref.dense and parts and parts[-1] < partitions and min(rows) > 0)
                 or any(a >= b for a, b in pairwise(parts))
-                or sum(rows) != obj.rows
+                or sum(rows) != obj.ref.rows
                 or obj.facts is None
             ):
-                raise ValueError(f"{obj.path} is no fresh object of {partitions} partitions")
+                raise ValueError(f"{obj.ref.path} is no fresh object of {partitions} partitions")
         if self.transaction is not None and (
             self.writer is None or self.writer.kind != TRANSACTION
         ):
@@ -398,7 +398,7 @@ def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool 
     assert facts is not None, "rewritten records are not appended"
     if config.compact and facts.null_keys:
         raise InvalidInputError(
-            f"{facts.null_keys} of {obj.rows} records have no key;"
+            f"{facts.null_keys} of {obj.ref.rows} records have no key;"
             f" cleanup.policy={config.as_dict()['cleanup.policy']} requires a key in every record"
         )
     if facts.largest_record_bytes > config.max_message_bytes:
@@ -412,7 +412,7 @@ def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool 
         )
     if facts.without_order and config.is_ordered:
         raise InvalidInputError(
-            f"{facts.without_order} of {obj.rows} records have no order:"
+            f"{facts.without_order} of {obj.ref.rows} records have no order:"
             f" {order_needed(config.compaction_strategy_header)}"
         )
     if config.log_append_time or given:
@@ -448,9 +448,9 @@ def _is_next(known: TransactionState | None, ours: OfTransaction) -> bool:
 
 
 def _check_floor(obj: DataObject, head: Head, url: str) -> None:
-    if obj.stamp < head.orphan_floor:
+    if obj.ref.stamp < head.orphan_floor:
         raise CommitConflictError(
-            f"this append took too long: an object of it began at version {obj.stamp} of {url},"
+            f"this append took too long: an object of it began at version {obj.ref.stamp} of {url},"
             f" below the orphan floor {head.orphan_floor}, and may be swept by now; append again"
         )
 

@@ -114,7 +114,7 @@ class ObjectRef:
         return self.size_bytes - rest, self.size_bytes
 
 
-_OBJECT = record(ObjectRef)
+OBJECT: Final = record(ObjectRef)
 OBJECTS: Final = columns(ObjectRef)
 
 
@@ -362,7 +362,7 @@ def append_to_json(add: Append) -> dict[str, Any]:
     columns_of = _GIVEN if add.is_given else _ADDED
     objects = [
         {
-            **_OBJECT.write(pairs[0][1].object),
+            **OBJECT.write(pairs[0][1].object),
             "chunks": {"p": [p for p, _ in pairs], **columns_of.write(c for _, c in pairs)},
         }
         for pairs in add.by_object()
@@ -381,7 +381,7 @@ def append_from_json(value: dict[str, Any], *, version: int) -> Append:
     is_given = FLAG.read(value.get("given", False))
     chunks = []
     for entry in value["objects"]:
-        ref, first_row, lists = _OBJECT.read(entry), 0, entry["chunks"]
+        ref, first_row, lists = OBJECT.read(entry), 0, entry["chunks"]
         partitions = [whole(p) for p in lists["p"]]
         found = _GIVEN.read(lists) if is_given else map(_with_next, _ADDED.read(lists))
         for p, numbers in zip(partitions, found, strict=True):
@@ -404,13 +404,13 @@ def _with_next(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 def _chunks_to_json(chunks: Iterable[Chunk]) -> list[dict[str, Any]]:
     grouped = groupby(chunks, lambda chunk: chunk.object)
-    return [{**_OBJECT.write(ref), "chunks": CHUNKS.write(some)} for ref, some in grouped]
+    return [{**OBJECT.write(ref), "chunks": CHUNKS.write(some)} for ref, some in grouped]
 
 
 def _chunks_from_json(value: list[dict[str, Any]]) -> tuple[Chunk, ...]:
     chunks: list[Chunk] = []
     for entry in value:
-        ref = _OBJECT.read(entry)
+        ref = OBJECT.read(entry)
         chunks.extend(Chunk(ref, *row).checked() for row in CHUNKS.read(entry["chunks"]))
     return tuple(chunks)
 

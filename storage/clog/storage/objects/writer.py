@@ -38,14 +38,12 @@ import xxhash
 from clog.storage.config.units import ZSTD, Compression
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
-from clog.storage.format.chunks import Chunk, ObjectRef
+from clog.storage.format.chunks import OBJECT, Chunk, ObjectRef
 from clog.storage.format.documents import (
+    BESIDE,
     NONE,
-    Flag,
-    Hex,
     Int,
     Natural,
-    Path,
     Text,
     columns,
     data_path,
@@ -129,37 +127,20 @@ class ObjectFacts:
 class DataObject:
     """An object that was written and is not committed yet: all that a commit needs of it.
 
-    ``footer_bytes`` includes the 8-byte tail; ``index_bytes`` is the size of the key index, 0 for
-    none; ``checksum`` is XXH3-128 of all bytes, in hex;
-    ``stamp`` a version that was read before the first byte was written; ``chunks`` are in the order
-    of their rows; ``facts`` are those of fresh records, None of rewritten ones; ``schema_id`` says
-    which of its log's schemas it was written under, -1 for bytes.
+    ``ref`` is what a manifest keeps of it, and a reader needs; ``chunks`` are in the order of their
+    rows; ``facts`` are those of fresh records, None of rewritten ones; ``schema_id`` says which of
+    its log's schemas it was written under, -1 for bytes.
     """
 
-    path: Path
-    size_bytes: Annotated[Natural, "bytes"]
-    footer_bytes: Annotated[Natural, "footer"]
-    checksum: Annotated[Hex, "xxh3_128"]
-    rows: Natural
-    stamp: Natural
+    ref: Annotated[ObjectRef, OBJECT, BESIDE]
     chunks: Annotated[tuple[ChunkStats, ...], columns(ChunkStats)]
     facts: Annotated[ObjectFacts | None, maybe(row(ObjectFacts))]
-    dense: Flag
-    index_bytes: Annotated[Natural, "index"] = 0
     schema_id: Annotated[Int, "schema"] = NONE
 
     @property
     def is_given(self) -> bool:
         """Whether its records came with their offsets."""
         return self.chunks[0].first_offset != NONE
-
-    @property
-    def ref(self) -> ObjectRef:
-        """What a manifest keeps of it, and a reader needs."""
-        return ObjectRef(
-            *(self.path, self.size_bytes, self.footer_bytes, self.checksum),
-            *(self.rows, self.stamp, self.dense, self.index_bytes),
-        )
 
 
 @contextmanager
@@ -178,7 +159,7 @@ def discard(store: Store, objects: Sequence[DataObject]) -> None:
     """Deletes objects that nobody has committed, or ever will, as far as possible."""
     with suppress(StoreUnavailableError):  # The sweep takes what is left.
         for obj in objects:
-            store.delete(obj.path)
+            store.delete(obj.ref.path)
 
 
 def rewritten_chunk(obj: DataObject, *, version: int) -> Chunk:
@@ -190,7 +171,7 @@ def rewritten_chunk(obj: DataObject, *, version: int) -> Chunk:
     return Chunk(
         object=obj.ref,
         first_row=0,
-        rows=obj.rows,
+        rows=obj.ref.rows,
         base=stats.first_offset,
         next=stats.last_offset + 1,
         size_bytes=stats.size_bytes,
@@ -351,17 +332,17 @@ class ObjectWriter:
             self._put_at(path, data)
         self._objects.append(
             DataObject(
-                path=path,
-                size_bytes=len(data),
-                footer_bytes=footer_bytes,
-                checksum=xxhash.xxh3_128_hexdigest(data),
-                rows=sum(chunk.rows for chunk in chunks),
-                stamp=self._stamp,
-                chunks=chunks,
-                facts=facts,
-                dense=dense,
-                index_bytes=index_bytes,
-                schema_id=self._schema_id,
+                ObjectRef(
+                    path=path,
+                    size_bytes=len(data),
+                    footer_bytes=footer_bytes,
+                    checksum=xxhash.xxh3_128_hexdigest(data),
+                    rows=sum(chunk.rows for chunk in chunks),
+                    stamp=self._stamp,
+                    dense=dense,
+                    index_bytes=index_bytes,
+                ),
+                *(chunks, facts, self._schema_id),
             )
         )
 

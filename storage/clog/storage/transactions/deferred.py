@@ -165,7 +165,7 @@ def result_of(handle: Handle, version: int, add: Append | None) -> TransactionRe
 
 def _own(handle: Handle, commit: Commit, objects: Iterable[DataObject]) -> Edit:
     """Returns what a commit says of these objects; it may have taken along those of others."""
-    return part_of(edit_of(handle.store, commit.record), {obj.path for obj in objects})
+    return part_of(edit_of(handle.store, commit.record), {obj.ref.path for obj in objects})
 
 
 def found_result(handle: Handle, transaction_id: str, version: int) -> TransactionResult:
@@ -370,7 +370,7 @@ class CommitRequest:
             check_undecided(tip.head, ours, url=store.url)
         self.check_time()
         floor = tip.head.orphan_floor
-        stamp = min((obj.stamp for obj in self.objects), default=floor)
+        stamp = min((obj.ref.stamp for obj in self.objects), default=floor)
         if stamp < floor:
             raise TransactionTimeoutError(
                 f"transaction id {ours.id!r} of {store.url} took too long: its objects began at"

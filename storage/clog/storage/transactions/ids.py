@@ -495,7 +495,7 @@ def _lacking(head: Head, needed: FeatureNames = _UNDECIDED) -> FeatureNames | No
 def _check_floor(
     objects: Sequence[DataObject], head: Head, name: TransactionName, *, url: str
 ) -> None:
-    if any(obj.stamp < head.orphan_floor for obj in objects):
+    if any(obj.ref.stamp < head.orphan_floor for obj in objects):
         raise TransactionTimeoutError(
             f"transaction id {name.id!r} took too long: its objects in {url} are below the orphan"
             f" floor {head.orphan_floor}, and may be swept by now; nothing of it was committed;"

@@ -148,7 +148,7 @@ def test_orphans(make_log, put, store, clock, open_log):
     clock.advance(ORPHAN_AGE_MS - 1)
     assert sweep_orphans(Work(log.handle, clock.now_ms())).objects == ()
     clock.advance(1)
-    assert sweep_orphans(Work(open_log().handle, clock.now_ms())).objects == (orphan.path,)
+    assert sweep_orphans(Work(open_log().handle, clock.now_ms())).objects == (orphan.ref.path,)
     assert data(store) == alive(log)
     assert log.handle.tip.head.orphan_floor == 2
 
@@ -180,7 +180,7 @@ def test_a_log_without_old_versions(make_log, put, store, clock):
     put(log, "b=1")
     assert sweep_orphans(Work(log.handle, clock.now_ms())).objects == ()
     assert log.handle.tip.head.orphan_floor == 0
-    assert orphan.path in data(store)
+    assert orphan.ref.path in data(store)
 
 
 def test_an_idle_log_gets_one_commit(make_log, put, store, clock):
@@ -225,7 +225,7 @@ def test_a_cleaner_that_runs_for_days_sweeps_orphans(make_log, put, store, clock
     for _ in range(2):
         clock.advance(DAY_MS)
         cleaner.run_once()
-    assert orphan.path not in data(store)
+    assert orphan.ref.path not in data(store)
 
 
 @pytest.fixture

@@ -101,10 +101,10 @@ def test_a_rewritten_object_carries_its_index(monkeypatch):
     monkeypatch.setattr(writer, "WHOLE_BYTES", 0)
     monkeypatch.setattr(writer, "GROUP_ROWS", 100)
     store, obj = made(250, key_seed=SEED)
-    data = store.get(obj.path)
+    data = store.get(obj.ref.path)
     start, end = obj.ref.tail
-    index = data[start : start + obj.index_bytes]
-    assert end == len(data) == start + obj.index_bytes + 16 + obj.footer_bytes
+    index = data[start : start + obj.ref.index_bytes]
+    assert end == len(data) == start + obj.ref.index_bytes + 16 + obj.ref.footer_bytes
     assert xxhash.xxh3_128_digest(index[16:]) == index[:16]
     found, at = [], 17
     while at < len(index):

@@ -75,10 +75,9 @@ def test_one_mebibyte_fits_the_default_limit():
 
 
 def test_values_travel():
-    """Tasks hand objects to the driver: they pickle, and `ref` is what the manifest keeps."""
+    """Tasks hand objects to the driver: they pickle."""
     stats = ChunkStats(0, 2, 40, 1, 2, 0)
     facts = ObjectFacts(0, 30, 1, 2)
-    made = DataObject("data/x.parquet", 100, 20, "ab", 2, 7, (stats,), facts, dense=True)
+    made = DataObject(ObjectRef("data/x.parquet", 100, 20, "ab", 2, 7, dense=True), (stats,), facts)
     assert pickle.loads(pickle.dumps(made)) == made
-    assert made.ref == ObjectRef("data/x.parquet", 100, 20, "ab", 2, 7, dense=True)
     assert (stats.first_offset, stats.horizon_min) == (-1, -1)

@@ -68,11 +68,11 @@ def rewrite(store, *tables, partition=2, **changed):
 
 
 def stored(store, obj):
-    return pq.read_table(pa.BufferReader(store.get(obj.path)))
+    return pq.read_table(pa.BufferReader(store.get(obj.ref.path)))
 
 
 def parquet(store, obj):
-    return pq.ParquetFile(pa.BufferReader(store.get(obj.path)))
+    return pq.ParquetFile(pa.BufferReader(store.get(obj.ref.path)))
 
 
 def test_rows_lie_by_partition_and_in_the_order_of_add(store):
@@ -85,8 +85,8 @@ def test_rows_lie_by_partition_and_in_the_order_of_add(store):
     keys = stored(store, obj).column("key").to_pylist()
     assert keys == [b"b", b"e", b"g", b"d", b"a", b"c", b"f"]
     assert [(c.partition, c.rows) for c in obj.chunks] == [(0, 3), (1, 1), (3, 3)]
-    assert obj.rows == 7
-    assert obj.dense
+    assert obj.ref.rows == 7
+    assert obj.ref.dense
 
 
 def test_chunks_count_their_own_rows(store):
@@ -116,14 +116,14 @@ def test_microseconds_round_down_to_milliseconds(store):
 def test_the_name_tells_the_stamp_and_the_sums_cover_the_bytes(store):
     """FORMAT.md §1, §3.3, §5.1: name, size, checksum of all, footer, checksum of the footer."""
     (obj,) = write(store, (records([b"k"]), [0]), stamp=42)
-    data = store.get(obj.path)
-    assert obj.path == f"data/{42:020d}-{SeededIds(1).new_id()}.parquet"
-    assert obj.stamp == 42
-    assert obj.size_bytes == len(data)
-    assert obj.checksum == xxhash.xxh3_128_hexdigest(data)
-    footer = data[-obj.footer_bytes :]
+    data = store.get(obj.ref.path)
+    assert obj.ref.path == f"data/{42:020d}-{SeededIds(1).new_id()}.parquet"
+    assert obj.ref.stamp == 42
+    assert obj.ref.size_bytes == len(data)
+    assert obj.ref.checksum == xxhash.xxh3_128_hexdigest(data)
+    footer = data[-obj.ref.footer_bytes :]
     assert int.from_bytes(footer[-8:-4], "little") == len(footer) - 8
-    assert data[: -obj.footer_bytes][-16:] == xxhash.xxh3_128_digest(footer)
+    assert data[: -obj.ref.footer_bytes][-16:] == xxhash.xxh3_128_digest(footer)
 
 
 def test_columns_have_the_types_of_the_format(store):
@@ -204,7 +204,7 @@ def test_an_object_holds_no_more_than_its_bytes(store):
     for i in range(100):
         made.add(table.slice(i, 1), partition[i : i + 1])
     one_by_one = made.finish()
-    assert [obj.rows for obj in at_once] == [obj.rows for obj in one_by_one] == [10] * 10
+    assert [obj.ref.rows for obj in at_once] == [obj.ref.rows for obj in one_by_one] == [10] * 10
     for p in range(3):
         keys = [
             key
@@ -219,7 +219,7 @@ def test_a_record_larger_than_an_object_has_its_own(store):
     """It is not refused here (the config decides that), nor does it take others along."""
     table = records([b"a", b"b", b"c"], [b"v", b"v" * 500, b"v"])
     made = write(store, (table, [0, 0, 0]), object_bytes=100)
-    assert [obj.rows for obj in made] == [1, 1, 1]
+    assert [obj.ref.rows for obj in made] == [1, 1, 1]
 
 
 def test_objects_are_put_while_records_come(store):
@@ -280,7 +280,7 @@ def test_a_higher_level_of_zstd_leaves_fewer_bytes(store):
         for level in (1, 19)
     ]
     (fast,), (small,) = made
-    assert small.size_bytes < fast.size_bytes
+    assert small.ref.size_bytes < fast.ref.size_bytes
 
 
 def test_tiny_partitions_share_a_row_group(store):
@@ -354,7 +354,7 @@ def test_columns_come_in_any_order(store):
 def test_rewritten_records_keep_their_offsets(store):
     """Cleaned data has gaps: an ``offset`` column, and its bounds for the commit (S1)."""
     (obj,) = rewrite(store, rewritten([3, 4]), rewritten([9]))
-    assert not obj.dense
+    assert not obj.ref.dense
     assert stored(store, obj).column("offset").to_pylist() == [3, 4, 9]
     (chunk,) = obj.chunks
     assert (chunk.partition, chunk.rows) == (2, 3)
@@ -366,7 +366,7 @@ def test_rewritten_records_keep_their_offsets(store):
 def test_offsets_without_gap_are_not_written(store):
     """Coalescing fresh data makes dense objects again."""
     (obj,) = rewrite(store, rewritten([5, 6, 7]))
-    assert obj.dense
+    assert obj.ref.dense
     assert stored(store, obj).column_names == ["key", "value", "timestamp"]
     assert (obj.chunks[0].first_offset, obj.chunks[0].last_offset) == (5, 7)
 
@@ -374,7 +374,7 @@ def test_offsets_without_gap_are_not_written(store):
 def test_density_is_by_object(store):
     """A gap between two objects is none in either."""
     made = rewrite(store, rewritten([1, 2, 10, 11]), object_bytes=2 * 15)
-    assert [obj.dense for obj in made] == [True, True]
+    assert [obj.ref.dense for obj in made] == [True, True]
     assert [obj.chunks[0].first_offset for obj in made] == [1, 10]
 
 
@@ -387,7 +387,7 @@ def test_density_is_by_partition(store):
             rewritten=True,
             new_id=SeededIds(offsets[2]).new_id,
         )
-        assert obj.dense is dense
+        assert obj.ref.dense is dense
         assert [c.first_offset for c in obj.chunks] == [4, 9]
 
 
@@ -422,8 +422,8 @@ def test_bytes_that_take_more_than_was_asked_for_are_all_there(store, monkeypatc
     """A footer is longer than one record; the file grows as often as it takes."""
     monkeypatch.setattr(writing, "_ROOM_BYTES", room)
     (obj,) = write(store, (records([b"k"]), [0]))
-    data = store.get(obj.path)
-    assert (len(data), xxhash.xxh3_128_hexdigest(data)) == (obj.size_bytes, obj.checksum)
+    data = store.get(obj.ref.path)
+    assert (len(data), xxhash.xxh3_128_hexdigest(data)) == (obj.ref.size_bytes, obj.ref.checksum)
     assert stored(store, obj).column("key").to_pylist() == [b"k"]
 
 

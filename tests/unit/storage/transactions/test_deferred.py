@@ -395,7 +395,7 @@ def test_objects_below_the_orphan_floor(make_log, open_log, clock, values_of):
         other.append(rows(str(n)))
     log.version  # noqa: B018 - it looks for newer versions
     t.append(rows("b"))
-    stamps = {obj.stamp for obj in t._work.objects}
+    stamps = {obj.ref.stamp for obj in t._work.objects}
     assert stamps == {1}
     other.handle.commit(lambda _tip, _ms: Edit(orphan_floor=2), operation="floor")
     with pytest.raises(TransactionTimeoutError, match=r"began at version 1, below .* 2,"):

@@ -1,7 +1,8 @@
 """`clog capture`: a database of PostgreSQL or MySQL, captured into logs, one a table."""
 
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from click import BadParameter
 
@@ -26,7 +27,7 @@ from clog.cli.output import (
     count,
     counted,
     duration,
-    print_json_line,
+    each_minute,
     print_note,
     progress,
     say,
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from clog.cleaner.daemon.metrics import MonitorServer
     from clog.storage.env import Clock
 
-_TOLD_MS: Final = 60_000
-"""How often it is told how far it is, where no bar shows that."""
 _STALLED_MS: Final = 900_000
 """So long without a word, something hangs."""
 _SHOWN: Final = 3
@@ -137,11 +136,11 @@ def capture(  # noqa: PLR0913 - one for each option
     clog capture postgres://clog@db/shop ./shop --mask public.users.email=hash
     clog capture postgres://clog@db/shop s3://bucket/shop --verify
     """
-    from clog.bridge import capture as run
+    from clog import bridge
 
     masks = pairs(mask, what="--mask")
     names = reload or []
-    both: _Both = {
+    both: dict[str, Any] = {
         "once": once,
         "tables": tables or (),
         "exclude": exclude or (),
@@ -155,22 +154,19 @@ def capture(  # noqa: PLR0913 - one for each option
     if is_mysql and (events or publication or slot_max_mib or verify or set(names) - {"all"}):
         raise BadParameter(_OF_POSTGRES)
     _check(source, masks)
-    if is_mysql:
-        return _of_mysql((source, url), both, given, listen, is_again=bool(names))
     if verify:
         return _verify(source, url, tables or (), exclude or (), given)
-    with until_stopped() as should_stop, _told(given, listen, once=once) as on_progress:
-        done = run(
-            source,
-            url,
-            **both,
+    run: Callable[..., Captured] = partial(bridge.capture_mysql, reload=bool(names))
+    if not is_mysql:
+        run = partial(
+            bridge.capture,
             events=events,
             publication=publication,
             reload=True if "all" in names else names,
             slot_bytes_max=None if slot_max_mib is None else slot_max_mib << 20,
-            on_progress=on_progress,
-            should_stop=should_stop,
         )
+    with until_stopped() as should_stop, _told(given, listen, once=once) as on_progress:
+        done = run(source, url, **both, on_progress=on_progress, should_stop=should_stop)
     given.tell(_as_json(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
 
@@ -186,37 +182,6 @@ def _check(source: str, masks: dict[str, str]) -> None:
     with usage_errors():
         Server(source, SystemIds()) if source.startswith("mysql:") else Source(source)
         hash_key(Choice(masks=masks).masks.values())
-
-
-class _Both(TypedDict):
-    """What both sources take."""
-
-    once: bool
-    tables: "Sequence[str]"
-    exclude: "Sequence[str]"
-    masks: dict[str, str]
-    partitions: int
-    config: dict[str, str]
-    storage_options: dict[str, object]
-    single_writer: bool
-
-
-def _of_mysql(
-    ends: tuple[str, str], both: _Both, given: Given, listen: str | None, *, is_again: bool
-) -> Code | None:
-    """Captures a database of MySQL."""
-    from clog.bridge import capture_mysql as run
-
-    with until_stopped() as should_stop, _told(given, listen, once=both["once"]) as on_progress:
-        done = run(
-            *ends,
-            **both,
-            reload=is_again,
-            on_progress=on_progress,
-            should_stop=should_stop,
-        )
-    given.tell(_as_json(done), lambda: _say(done))
-    return Code.INTERRUPTED if should_stop() else None
 
 
 class Watched:
@@ -359,9 +324,7 @@ def _told(
 @contextmanager
 def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]":
     """Yields what shows how far it is: bars, or lines where there is no terminal."""
-    from clog.storage.env import SystemClock
-
-    clock, told_ms = SystemClock(), [0]
+    tell = each_minute(json=given.json)
     bars_of: dict[str, Any] = {}
     with progress(hidden=given.json) as bars:
 
@@ -376,16 +339,9 @@ def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]
                         completed=table.loaded,
                         total=most if table.is_loading else table.loaded,
                     )
-            now_ms = clock.monotonic_ms()
             is_loading = any(table.is_loading for table in done.tables.values())
-            is_plain = bars.disable and (is_loading or not once) and not (once and given.json)
-            if not is_plain or told_ms[0] + _TOLD_MS > now_ms:
-                return
-            told_ms[0] = now_ms
-            if given.json:
-                print_json_line(_as_json(done))
-            else:
-                print_note(_pace(done))
+            if bars.disable and (is_loading or not once) and not (once and given.json):
+                tell(lambda: _as_json(done), lambda: _pace(done))
 
         yield on_progress
 

@@ -28,7 +28,7 @@ from clog.cli.output import (
     counted,
     counting,
     duration,
-    print_json_line,
+    each_minute,
     print_note,
     progress,
     say,
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT = "CLOG_KAFKA_OPTIONS"
 _REGISTRY_ENVIRONMENT = "CLOG_REGISTRY_OPTIONS"
-_TOLD_MS: Final = 60_000
-"""How often it is told how far it is, where no bar shows that."""
-
 
 _PARTITIONS = option(
     "--partitions N",
@@ -225,7 +222,7 @@ def _followed(given: Given, source: str, url: str, **settings: Any) -> Code | No
             on_progress=on_progress,
             should_stop=should_stop,
         )
-    given.tell({"topics": [_as_json(t) for t in done.topics.values()]}, lambda: _say(done))
+    given.tell(_as_json(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
 
 
@@ -349,23 +346,15 @@ def _send(given: Given, url: str, target: str, **settings: Any) -> Code | None:
 @contextmanager
 def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Mirrored], None]]":
     """Yields what shows how far it is: a bar, or lines where there is no terminal."""
-    from clog.storage.env import SystemClock
-
-    clock, told_ms = SystemClock(), [0]
+    tell = each_minute(json=given.json)
     with progress(hidden=given.json) as bars:
         bar = bars.add_task("mirroring", total=None)
 
         def on_progress(done: "Mirrored") -> None:
             has = sum(sum(topic.offsets.values()) for topic in done.topics.values())
             bars.update(bar, description=_pace(done), completed=has, total=has + done.lag)
-            now_ms = clock.monotonic_ms()
-            if once or not bars.disable or told_ms[0] + _TOLD_MS > now_ms:
-                return
-            told_ms[0] = now_ms
-            if given.json:
-                print_json_line({"topics": [_as_json(t) for t in done.topics.values()]})
-            else:
-                print_note(_pace(done))
+            if bars.disable and not once:
+                tell(lambda: _as_json(done), lambda: _pace(done))
 
         yield on_progress
 
@@ -407,7 +396,7 @@ def _notes(topic: "MirroredTopic") -> "Iterator[str]":
         yield f"config {name} is not taken over: {why}"
 
 
-def _as_json(topic: "MirroredTopic") -> dict[str, Any]:
+def _as_json(done: "Mirrored") -> dict[str, Any]:
     from dataclasses import asdict
 
-    return {**asdict(topic), "lag": topic.lag}
+    return {"topics": [{**asdict(topic), "lag": topic.lag} for topic in done.topics.values()]}

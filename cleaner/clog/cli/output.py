@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from clog.storage import Log
 
 _TABLE_WIDTH_MAX = 10_000
+_TOLD_MS = 60_000
+"""How often it is told how far something is, where no bar shows that."""
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters, ends of lines and paragraphs, overrides and isolates of the direction."""
 
@@ -233,6 +235,22 @@ def counting(verb: str, total: int | None) -> Iterator[Callable[[int], None]]:
     with progress() as shown:
         task = shown.add_task(verb, total=total)
         yield lambda more: shown.advance(task, more)
+
+
+def each_minute(*, json: bool) -> Callable[[Callable[[], Any], Callable[[], str]], None]:
+    """Returns what tells, once a minute at most, a document in JSON, or else a note."""
+    from clog.storage.env import SystemClock
+
+    clock, told_ms = SystemClock(), 0
+
+    def tell(document: Callable[[], Any], note: Callable[[], str]) -> None:
+        nonlocal told_ms
+        now_ms = clock.monotonic_ms()
+        if told_ms + _TOLD_MS <= now_ms:
+            told_ms = now_ms
+            print_json_line(document()) if json else print_note(note())
+
+    return tell
 
 
 def shown(text: str) -> str:

@@ -20,7 +20,7 @@ from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format.log_info import NAMED_CUTS
 from clog.storage.store import open_store
 
-(WHEEL,) = (Path(__file__).parent / "releases/0.1.0").glob("*.whl")
+(WHEEL,) = (Path(__file__).parent / "releases").glob("*.whl")
 KEYS = 7
 ROLES = {
     "writer": """

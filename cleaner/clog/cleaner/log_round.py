@@ -128,9 +128,7 @@ else is faster.
 
 @dataclass(slots=True)
 class Rest:
-    """Waiting after failures: 15 s, doubled each time, up to `REST_MS_MAX`, and at random up to
-    half of it less.
-    """
+    """Waiting after failures: 15 s, doubled up to `REST_MS_MAX`, less up to half at random."""
 
     until_ms: int = 0
     failures: int = 0
@@ -492,9 +490,7 @@ class LogRound:
         return result
 
     def fail_pass(self, plan: PassPlan, cause: Exception) -> None:
-        """Makes the partition uncleanable (S28), and logs why; the way there only of what nobody
-        foresaw.
-        """
+        """Makes the partition uncleanable (S28), and logs why; a traceback of the unforeseen."""
         reason = f"{type(cause).__name__}: {cause}"
         unforeseen = None if isinstance(cause, ClogError | FileNotFoundError) else cause
         logger.error(
@@ -558,9 +554,7 @@ class LogRound:
         return 0
 
     def config(self, manifest: Manifest) -> LogConfig:
-        """Returns what holds for the log: its own configs, then the cleaner's defaults (S42,
-        S45).
-        """
+        """Returns what holds for the log: its own configs, then the cleaner's (S42, S45)."""
         return with_defaults(manifest.head.config, self._settings.defaults)
 
     def failed(self, cause: Exception) -> None:
@@ -712,9 +706,7 @@ def plan_round(
     compaction: bool = True,
     defaults: Mapping[str, str] = NO_DEFAULTS,
 ) -> PlannedRound:
-    """Plans the next round, from the newest version; costs the requests of opening it.
-    ``compaction`` and ``defaults`` are the process's (S45).
-    """
+    """Plans the next round by the process's ``defaults``; costs the opening of a version."""
     handle.refresh()
     work = Work(handle, now_ms, None, defaults, planned=handle.manifest())
     if sealed := idle_partitions(work):

@@ -99,9 +99,7 @@ class Monitor(Shared):
             return {url: _apart(state) for url, state in self._logs.items()}
 
     def unlisted(self) -> dict[str, str] | None:
-        """Returns the folders in which nobody can look for logs, and why; None before the first
-        look.
-        """
+        """Returns folders that cannot be searched for logs, and why; None before a look."""
         with self._lock:
             return self._unlisted
 

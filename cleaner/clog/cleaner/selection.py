@@ -79,9 +79,7 @@ def candidates(
     force: bool = False,
     holds: Holds = NO_HOLDS,
 ) -> list[Candidate]:
-    """Returns the eligible partitions, most urgent first; none when the policy does not compact
-    (S31).
-    """
+    """Returns the eligible partitions, most urgent first; none if not compacted (S31)."""
     found = (
         candidate(manifest, config, p, now_ms=now_ms, force=force, holds=holds)
         for p in range(manifest.head.log.partitions)
@@ -217,9 +215,7 @@ def expired_tombstones(
 
 
 def in_doubt(chunk: Chunk, *, now_ms: int) -> bool:
-    """Tells whether the chunk's tombstones are past their horizon for long, and its dead rows may
-    be others: then it is rewritten, however long its dead rows may wait.
-    """
+    """Tells whether its tombstones have long been due, but its dead rows may be others."""
     horizon = latest_horizon_ms(chunk)
     is_late = horizon != NONE and now_ms - horizon > DOUBT_MS_MAX
     return is_late and chunk.dead is not None and chunk.tombstones > 0
@@ -244,9 +240,7 @@ def is_purge_due(chunk: Chunk, config: LogConfig, *, now_ms: int) -> bool:
 
 
 def is_shared(chunk: Chunk) -> bool:
-    """Tells whether the object holds other rows, too: then it lives as long as any of its
-    chunks.
-    """
+    """Tells whether the object holds other rows, too, and lives as long as any chunk."""
     return chunk.rows != chunk.object.rows
 
 

@@ -162,9 +162,7 @@ class CleanerThreads:
             yield partial(first.result, turns)
 
     def begin(self, call: Callable[[], _T], size_bytes: int) -> Callable[[], _T] | None:
-        """Begins a call in a thread that is free; None where none is, or it is not worth it, or
-        too much was begun.
-        """
+        """Begins a call in a free thread; None: none is, it is not worth it, or too much began."""
         with self._lock:
             can = self._free > 0 and not self._passes_waiting and size_bytes >= WORTH_BYTES
             if not can or not self._took(size_bytes):

@@ -107,9 +107,7 @@ class _Commands(Mapping[str, Any]):
 
 
 class ClogGroup(click.Group):
-    """Commands whose errors are printed in one line instead of a traceback, and whose list has
-    headings.
-    """
+    """Commands whose errors are printed in one line, and whose list has headings."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)

@@ -329,9 +329,7 @@ def watching_passes(monitor: "Monitor") -> "Iterator[Live | None]":
 
 
 def drawn(picture: "Callable[[], Table | Group]") -> "Live":
-    """Returns a picture that is drawn anew as long as a block lasts; on standard error, as passes
-    may go to the other.
-    """
+    """Returns a picture, drawn anew while a block lasts, on standard error."""
     from rich.live import Live
 
     return Live(

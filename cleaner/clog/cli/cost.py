@@ -35,9 +35,7 @@ LISTS_PER_SWEEP = 7
 
 
 class Past(NamedTuple):
-    """What some commits of a log had, in sum. ``span_ms``: from the first to the last of them;
-    ``snapshot_bytes``: of the newest one.
-    """
+    """Sums over commits of a log, the first to last in ``span_ms``; bytes of the last snapshot."""
 
     span_ms: int
     commits: int
@@ -67,9 +65,7 @@ class Daily(NamedTuple):
 def daily(
     past: Past, *, trigger_ms: int, readers: int, reads_back: bool = False
 ) -> Sequence[Daily]:
-    """Returns what a day costs at a trigger interval, with streams that read all of it;
-    ``reads_back``: on a store where each commit is.
-    """
+    """Returns what a day costs at a trigger interval, with streams that read all of it."""
     days = past.span_ms / DAY_MS
     batches = DAY_MS / trigger_ms
     objects = _share(past.append_objects, past.appends, 1.0)

@@ -113,9 +113,7 @@ def parse_text(lines: Sequence[bytes], *, null_marker: bytes | None = None) -> R
 
 
 def parse_jsonl(lines: Sequence[bytes], *, first: int, schema: "pa.Schema | None" = None) -> Rows:
-    """Reads records of JSON lines; ``first`` is the number of the first record, for errors;
-    ``schema`` is that of a typed log.
-    """
+    """Reads records of JSON lines; ``first`` is the first's number, ``schema`` a typed log's."""
     from clog.storage.errors import InvalidInputError
     from clog.storage.types.conform import parsed_json
 
@@ -306,9 +304,7 @@ def _headers_text(headers: list[dict[str, Any]] | None, null: bytes) -> bytes:
 
 
 def check_base64(texts: Iterable[str], *, is_base64: bool) -> None:
-    """Raises if keys are not given as they are said to be. They are not repeated: keys may be
-    secrets.
-    """
+    """Raises if keys are not as they are said to be, without repeating them."""
     try:
         for text in texts if is_base64 else ():
             base64.b64decode(text, validate=True)

@@ -297,9 +297,7 @@ class Given(NamedTuple):
         return storage_options(self.options)
 
     def open(self, url: str, *, to_read: bool = False) -> "Log":
-        """Opens a log, and says where that takes long; ``to_read`` leaves out what a writer says of
-        itself.
-        """
+        """Opens a log, and says where that takes long; ``to_read`` drops what writers say."""
         from clog.storage import Log
 
         with waiting_for(url, self.storage):
@@ -419,9 +417,7 @@ def usage_errors() -> Iterator[None]:
 
 @contextmanager
 def until_stopped() -> "Iterator[Callable[[], bool]]":
-    """Yields what tells whether a signal has come that ends processes; a second one ends it at
-    once.
-    """
+    """Yields whether a signal has come that ends processes; a second one ends it at once."""
     came: list[int] = []
 
     def note(number: int, _: object) -> None:
@@ -521,9 +517,7 @@ def storage_options(given: Iterable[str] | None) -> dict[str, object]:
 
 
 def environment_object(variable: str) -> dict[str, object]:
-    """Returns the JSON object in a variable of the environment; an empty one where it is not
-    set.
-    """
+    """Returns the JSON object in a variable of the environment; empty where it is not set."""
     text = os.environ.get(variable)
     if not text:
         return {}

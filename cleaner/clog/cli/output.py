@@ -146,9 +146,7 @@ def print_table(made: "Table") -> None:
 
 
 def say(text: str) -> None:
-    """Prints text for people on standard output, not wrapped, so that it can be copied and
-    pasted.
-    """
+    """Prints text for people, not wrapped, so that it can be copied and pasted."""
     stdout().print(text, soft_wrap=True)
 
 

@@ -128,9 +128,7 @@ class _Look:
 
 
 class Looks:
-    """Looks at things by name; what ``look`` raises is raised to who asks. ``patience_s``: how long
-    is waited for looks that have begun just now.
-    """
+    """Looks by name, each at most ``patience_s`` if just begun; raises what ``look`` raises."""
 
     def __init__(
         self, look: Callable[[str], _Line], clock: "Clock", patience_s: float = PATIENCE_S
@@ -252,9 +250,7 @@ def part_of(text: str, path: str) -> str | None:
 
 
 class Page(list[dict[str, Any]]):
-    """Records as the page shows them; ``next`` is where the next ones are asked for, if there may
-    be some.
-    """
+    """Records as the page shows them; ``next`` is where more are asked for, if there may be."""
 
     next: str | None = None
 
@@ -320,15 +316,11 @@ class ShownLogs:
         self._looked_ms: int | None = None
 
     def look(self) -> None:
-        """Looks for new logs, if it was not done lately; whoever asks does not wait for a store
-        that does not answer.
-        """
+        """Looks for new logs, if not done lately; nobody waits for a store that is silent."""
         self._looks.lines([_PREFIXES])
 
     def log(self, number: int) -> "Log":
-        """Returns a log; who asks for one whose store has not answered for a while does not
-        wait.
-        """
+        """Returns a log; nobody waits for one whose store has long been silent."""
         if not 0 <= number < len(self._urls):
             raise NotFoundError(f"no log has the number {number}; reload the page")
         url = self._urls[number]
@@ -350,9 +342,7 @@ class ShownLogs:
         return [(number, url) for number, url in named if contains.lower() in url.lower()]
 
     def overview(self, contains: str = "", page: int = 0) -> list[dict[str, Any]]:
-        """Returns a line for each log of a page of those that match; of one that cannot be read,
-        why. A request for each, all under way at once.
-        """
+        """Returns a line a log of a page of those that match, or why not; a request each."""
         self.look()
         some = self.matching(contains)[page * LOGS_MAX : (page + 1) * LOGS_MAX]
         urls = [self._urls[number] for number, _ in some]
@@ -450,9 +440,7 @@ class ShownLogs:
         return [known[v] for v in sorted(known)]
 
     def users(self, number: int) -> dict[str, Any]:
-        """Returns who reads a log by name, what is undecided, and who writes it: a LIST, and a
-        request for each reader.
-        """
+        """Returns readers by name, writers, what is undecided: a LIST, a request a reader."""
         log = self.log(number)
         lags = self._lags.setdefault(log.id, {})
         found = [
@@ -476,9 +464,7 @@ class ShownLogs:
         return list(mine.items())
 
     def cost(self, number: int, readers: int) -> dict[str, Any]:
-        """Returns what the log costs a day if it goes on as in its newest commits; a request for
-        each of these.
-        """
+        """Returns what the log costs a day, by its newest commits; a request for each."""
         found = bill(self.log(number), PRICES["aws"], readers=readers, commits=COMMITS_MAX)
         return found.as_json() | {"stored_dollars": found.stored_dollars}
 

@@ -52,9 +52,7 @@ _PROMPTS: dict[str, str] = {
 
 @dataclass(slots=True)
 class Summary:
-    """What was appended so far. ``offsets`` by partition: the first one given, and one past the
-    last.
-    """
+    """What was appended so far, and the ``offsets`` by partition, half-open."""
 
     records: int = 0
     commits: int = 0
@@ -355,9 +353,7 @@ class LineReader:
 
 
 class Interrupts:
-    """Whether a signal ``came``; once it did, there is something to read in the descriptor
-    ``fd``.
-    """
+    """Whether a signal ``came``, which is to be read from the descriptor ``fd``."""
 
     def __init__(self) -> None:
         self.fd, self.signalled = os.pipe()

@@ -103,9 +103,7 @@ def clean_with_spark(
 
 
 class SparkCleaner(Cleaner):
-    """Cleans logs with the tasks of a Spark session. Arguments are those of `clean_with_spark` and
-    of `Cleaner`.
-    """
+    """Cleans logs by Spark's tasks; arguments as of `clean_with_spark` and `Cleaner`."""
 
     def __init__(
         self,

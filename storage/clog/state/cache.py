@@ -280,9 +280,7 @@ class Cache(Shared):
 
 
 def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
-    """Returns a batch as SQLite takes it: column by column, without a step of Python for each
-    row.
-    """
+    """Returns a batch as rows, column by column, without a step of Python for each."""
     batch = codec.columns(batch)
 
     def values(name: str) -> list[Any]:
@@ -395,9 +393,7 @@ class Uncommitted(Shared):
         return None if found is None else (key, found[0])
 
     def between(self, low: bytes, high: bytes | None) -> Iterator[Change]:
-        """Returns the changes of keys from ``low`` on and below ``high``, None: all, in their
-        order, as they are now.
-        """
+        """Returns the changes of keys in ``[low, high)``, None: all, in order, as they are now."""
         with self._lock:
             keys = sorted(k for k in self._recent if k >= low and (high is None or k < high))
             recent = [(key, self._recent[key]) for key in keys]

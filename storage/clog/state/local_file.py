@@ -266,9 +266,7 @@ class LocalFile:
     def rows(
         self, shown: Shown, low: bytes = b"", high: bytes | None = None
     ) -> Iterator[tuple[bytes, int, int, bytes]]:
-        """Yields key, timestamp, partition and value of the rows, in the order of their keys, from
-        ``low`` on and below ``high``, None: all.
-        """
+        """Yields key, timestamp, partition, value of the rows in ``[low, high)``, None: all."""
         starts = shown.position.starts
         runs = [
             self._rows_from(run, low, number)

@@ -279,9 +279,7 @@ class InputReaders:
         self._readers: dict[str, NamedReader] = {}
 
     def tell(self, read: Mapping[Source, Mapping[int, int]]) -> None:
-        """Takes note of positions that are committed; each log hears of them at most each ten
-        seconds.
-        """
+        """Notes positions that are committed; each log hears of them each ten seconds at most."""
         if self._name is None:
             return
         for source, offsets in read.items():

@@ -182,9 +182,7 @@ def position_of(at: Manifest | Commit) -> Position:
 
 
 def is_of(before: Position, now: Position) -> bool:
-    """Tells whether rows may be added to those of before: the log, its schema and the order of its
-    records are the same.
-    """
+    """Tells whether rows may be added to those of before: log, schema and order are the same."""
     of_before, of_now = ((at.log_id, at.schema, at.order) for at in (before, now))
     return of_before == of_now
 
@@ -253,9 +251,7 @@ class Follower(Shared):
         return self.handle.store.url
 
     def shown(self) -> Position:
-        """Returns what look-ups show: the file's position, not the last one seen here, as another
-        process may have moved it.
-        """
+        """Returns what look-ups show: the file's position, which another process may have moved."""
         self.check_open()
         try:
             return self._cache.position()
@@ -263,9 +259,7 @@ class Follower(Shared):
             return self.position  # The next look-up builds the file anew.
 
     def reaches(self, ends: Mapping[int, int]) -> bool:
-        """Tells whether the file shows all records below these offsets: not where an undecided one
-        comes before them.
-        """
+        """Tells whether the file shows all records below these offsets, undecided ones too."""
         return all(self.position.offsets[p] >= end for p, end in ends.items())
 
     def asked(self, ask: Callable[[Cache], _T]) -> _T:

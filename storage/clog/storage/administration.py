@@ -91,9 +91,7 @@ from clog.storage.view_formats import FORMATS
 
 
 def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
-    """Sets configs; None takes one back to its default. The last of two that race wins, key by key
-    (S42).
-    """
+    """Sets configs, None: to the default; of two that race the last wins, key by key (S42)."""
     removed = {name for name, value in changes.items() if value is None}
     for name in removed:
         check_known(name)
@@ -466,9 +464,7 @@ _TYPED_KEYS = lists_of([FEATURES[TYPED_KEYS]])
 
 @dataclass(frozen=True, slots=True)
 class NewLog:
-    """A log that does not stand yet: its id, and what it is to be. ``config`` has only what was
-    given.
-    """
+    """A log that does not stand yet: its id, and what it is to be, of ``config`` what was given."""
 
     log_id: str
     partitions: int
@@ -617,9 +613,7 @@ def _inside(root: Store, folder: str) -> list[StoredObject]:
 
 
 def is_creation(names: Iterable[str]) -> bool:
-    """Tells whether a folder with these files holds only what a creator writes before it creates
-    ``_clog/log``.
-    """
+    """Tells whether a folder holds only what a creator writes before ``_clog/log``."""
     return all(name in OF_A_CREATION or name.startswith(OF_A_FIRST_WRITE) for name in names)
 
 

@@ -38,9 +38,7 @@ from clog.storage.types.columns import OFFSET, rows_of, shaped
 
 
 def producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool) -> Writer:
-    """Returns the writer that ``Log.append(producer=)`` names. ``has_times``: the caller gave all
-    timestamps, so they belong to the content.
-    """
+    """Returns the writer that ``producer`` names; where ``has_times`` times are content."""
     try:
         writer_id, sequence = producer
     except (TypeError, ValueError):
@@ -237,9 +235,7 @@ def append_objects(
 def partitions_of(
     records: pa.Table, given: int | Sequence[int] | _Partitions | None, head: Head, *, url: str
 ) -> _Partitions:
-    """Returns the partition of each record: the one given for all, or for each; None: by its key's
-    hash.
-    """
+    """Returns the partition of each record: given for all, or each; None: by its key's hash."""
     count = head.log.partitions
     if given is None:
         keys = records.column("key").combine_chunks()

@@ -56,9 +56,7 @@ _TIME: Final = re.compile(r"(\d\d):(\d\d):(\d\d)\.(\d{9})")
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What stands in place of a value that some text does not hold; ``why`` is what is wrong with
-    it, as in "has a value.n that …".
-    """
+    """Stands for a value that a text does not hold; ``why`` is as in "has a value.n that …"."""
 
     why: str
 

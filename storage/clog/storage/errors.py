@@ -135,9 +135,7 @@ def version_expired(
     why: str = "",
     remedy: str = "read a newer version",
 ) -> VersionExpiredError:
-    """Makes the error of a version that expired while somebody worked with it; ``why`` follows
-    "expired", ``gone`` names the file that was looked for.
-    """
+    """Makes the error of a version that expired in use: ``why``, and the file that is ``gone``."""
     file = "" if gone is None else f": {gone.filename or gone} is gone"
     return VersionExpiredError(f"version {version} of {url} expired{why}{file}; {remedy}")
 

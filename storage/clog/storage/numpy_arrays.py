@@ -31,9 +31,7 @@ BYTES_MAX = (1 << 31) - 1
 def to_arrow(
     numbers: NDArray[Any], kind: pa.DataType | None = None, *, valid: Mask | None = None
 ) -> pa.Array:
-    """Returns an array of these numbers or truth values, null where they are not ``valid``;
-    ``kind``: as this type of the same width.
-    """
+    """Returns an array of numbers or truth values, null where not ``valid``; of this ``kind``."""
     nulls = None if valid is None else bits(valid)
     if numbers.dtype == np.bool_:
         return pa.Array.from_buffers(pa.bool_(), len(numbers), [nulls, bits(numbers)])

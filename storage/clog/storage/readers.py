@@ -190,9 +190,7 @@ def _checked(handle: Handle, reader: ReaderDocument) -> ReaderDocument:
 
 @dataclass(frozen=True, slots=True)
 class HeldTombstones:
-    """Which tombstones of a partition are held at a moment: those from ``start`` on whose delete
-    horizon is later than ``after_ms``.
-    """
+    """Tombstones that are held: from ``start`` on, with a horizon later than ``after_ms``."""
 
     start: int = LONG_MAX
     after_ms: int = LONG_MAX
@@ -212,9 +210,7 @@ NOTHING_HELD = HeldTombstones()
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What one reader holds: what is at or above its ``offsets``, and versions from ``version`` on,
-    until ``until_ms``.
-    """
+    """What one reader holds until ``until_ms``: from its ``offsets`` and ``version`` on."""
 
     name: str
     version: int
@@ -241,9 +237,7 @@ class Holds:
         return HeldTombstones(min(starts), max(-1, now_ms - self.max_ms))
 
     def keeps_version(self, version: int, due_ms: int, *, now_ms: int) -> bool:
-        """Tells whether ``oldest_readable`` may not become this version now, which without holds it
-        could from ``due_ms`` on.
-        """
+        """Tells whether a hold keeps ``oldest_readable`` from this version, due at ``due_ms``."""
         return now_ms < due_ms + self.max_ms and any(
             h.version < version and h.until_ms > now_ms for h in self.holds
         )

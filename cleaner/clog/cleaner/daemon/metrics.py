@@ -542,9 +542,7 @@ class MonitorServer:
 
 
 def listening(address: str) -> socket.socket:
-    """Returns a socket that listens at ``HOST:PORT`` or, on this host alone, at ``PORT``: who
-    connects before a server runs waits for it.
-    """
+    """Returns a socket at ``HOST:PORT`` or, on this host, ``PORT``: who connects early waits."""
     host, _, port = address.rpartition(":")
     try:
         place = (host.strip("[]") or _THIS_HOST, int(port))

@@ -161,9 +161,7 @@ def relaid(work: Work, due: Callable[[Work], list[Run]], operation: str) -> list
 
 
 def bounded(runs: Sequence[Run]) -> list[Run]:
-    """Returns the parts of the runs that lie in objects of `ROUND_BYTES_MAX` of records together,
-    or in two: run by run, that with the oldest records first.
-    """
+    """Returns parts of runs in objects of `ROUND_BYTES_MAX` together, or two, oldest first."""
     size_bytes: Counter[str] = Counter()
     for run in runs:
         for c in run.read:
@@ -371,9 +369,7 @@ WAIT_MS_MAX = 3_600_000
 
 
 def coalesce(work: Work, *, force: bool = False) -> list[Run]:
-    """Coalesces what is due, round by round; returns the runs that were replaced. Costs one GET
-    where loose objects are too few.
-    """
+    """Coalesces what is due, by rounds; returns the runs. One GET where loose objects are few."""
     return relaid(work, partial(due_coalescing, force=force), "coalesce")
 
 
@@ -607,9 +603,7 @@ class Gathered:
     fetched: Mapping[str, bytes] = field(default_factory=dict)
 
     def used_by(self, plan: PassPlan) -> PassPlan:
-        """Returns the plan of a pass over the gathered rows of its partition, as far as they still
-        lie where they lay.
-        """
+        """Returns a pass's plan over the gathered rows that still lie where they lay."""
         p, manifest, plan = plan.partition, plan.manifest, replace(plan, fetched=self.fetched)
         mine = [r for run, r in self.made if run.partition == p and run.is_there(manifest)]
         if not mine:
@@ -625,9 +619,7 @@ class Gathered:
 
 
 def gather(work: Work, shared: Sharing) -> Gathered:
-    """Reads what is shared, each object once, and coalesces the runs in memory. What is damaged is
-    left out: the pass that needs it says so.
-    """
+    """Reads what is shared, once, and coalesces in memory; leaves damage for passes to tell."""
     memory = _Memory(work.store)
     made, _ = _rewritten(work, work.manifest, shared.gathered, to=memory)
     calls = ((partial(_bytes_of, work.store, path, n), n) for path, n in shared.fetched.items())
@@ -646,9 +638,7 @@ def _bytes_of(store: Store, path: str, size_bytes: int) -> bytes:
 def fetchable(
     manifest: Manifest, chosen: Iterable[Candidate], gathered: Sequence[Run]
 ) -> dict[str, int]:
-    """Returns by path the bytes of the objects that several passes over these partitions read, but
-    for what is gathered.
-    """
+    """Returns bytes by path of objects that several passes read, but for what is gathered."""
     apart = {c.identity for run in gathered for c in run.chunks}
     read = [
         c.object
@@ -684,9 +674,7 @@ def gatherable(manifest: Manifest, chosen: Iterable[Candidate]) -> list[Run]:
 
 
 def is_worth_coalescing(runs: Sequence[Run]) -> bool:
-    """Tells whether coalescing the runs costs less than what it spares the passes: two requests for
-    each chunk.
-    """
+    """Tells whether it costs less than what it spares passes: two requests a chunk."""
     chunks = [c for run in runs for c in run.chunks]
     read = len({c.object.path for c in chunks})
     written_bytes = sum(c.size_bytes for c in chunks)

@@ -54,9 +54,7 @@ class MaintenanceResult:
 
 
 def idle_partitions(work: Work) -> list[int]:
-    """Returns the partitions whose active segment is older, by the wall clock since its first
-    commit, than the effective ``segment.ms`` (S8).
-    """
+    """Returns partitions whose active segment is older than its ``segment.ms`` (S8)."""
     columns, segment_ms = work.head.partitions, work.config.effective_segment_ms
     return [
         p
@@ -179,9 +177,7 @@ back-off.
 
 
 def is_resting(manifest: Manifest, partition: int, *, now_ms: int) -> bool:
-    """Tells whether a partition that failed still waits: 15 s, doubled by every further failure, an
-    hour at most.
-    """
+    """Tells whether a failed partition still waits: 15 s, doubled each time, an hour at most."""
     found = manifest.uncleanable.get(partition)
     if found is None:
         return False

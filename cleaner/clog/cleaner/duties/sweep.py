@@ -129,9 +129,7 @@ class Swept:
 
 
 def sweep_released(work: Work, *, dry_run: bool = False, track: Track = iter) -> Swept:
-    """Deletes objects that nothing refers to and that were released longer than
-    ``file.delete.delay.ms`` ago (S27).
-    """
+    """Deletes what nothing refers to since more than ``file.delete.delay.ms`` (S27)."""
     handle, due = work.handle, due_released(work)
     if dry_run or not due:
         return Swept.of(due)
@@ -145,9 +143,7 @@ def sweep_released(work: Work, *, dry_run: bool = False, track: Track = iter) ->
 
 
 def due_released(work: Work) -> list[Released]:
-    """Returns what `sweep_released` deletes; without a request where nothing is due, or no reader
-    may hold anything.
-    """
+    """Returns what `sweep_released` deletes; no request where nothing is due or held."""
     config, now_ms = work.config, work.now_ms
     due = due_objects(work.manifest, config, now_ms=now_ms)
     if due:
@@ -280,9 +276,7 @@ def _raised(tip: Commit, floor: int) -> Edit | NothingToCommit:
 
 
 class SweepSchedule:
-    """Tells when a log is due for `sweep_orphans`. Remembers what cannot change, so that most looks
-    cost nothing.
-    """
+    """Tells when a log is due for `sweep_orphans`; most looks cost nothing."""
 
     def __init__(self) -> None:
         self._after_floor = (-1, 0)

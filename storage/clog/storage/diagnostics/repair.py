@@ -80,9 +80,7 @@ _FOLLOWS = (
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A commit that is not in the copy; ``operation`` is what it did, None where it cannot be
-    read.
-    """
+    """A commit that is not in the copy, and what it did; None where it cannot be read."""
 
     version: int
     operation: str | None

@@ -123,9 +123,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was looked at, and what was found. ``version`` is None where the newest one cannot be
-    read.
-    """
+    """What was looked at, and found; ``version`` is None where the newest cannot be read."""
 
     url: str
     version: int | None
@@ -220,9 +218,7 @@ def _unread(
 def document_findings(
     store: Store, commits: dict[int, Commit], manifest: Manifest
 ) -> Iterator[Finding]:
-    """Yields what is wrong with each document that is missing or cannot be read whole; one GET for
-    each.
-    """
+    """Yields what is wrong with each document that cannot be read whole; one GET for each."""
     head = manifest.head
     calls = [
         (partial(_unread, Check.SNAPSHOT, path, read), size_bytes)
@@ -356,9 +352,7 @@ def _mask_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
 
 
 def mask_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
-    """Yields each mask that cannot be read, and each partition whose masks hide something else than
-    what was superseded or is a tombstone.
-    """
+    """Yields masks that cannot be read, and partitions whose masks hide the wrong rows."""
     if not manifest.covered:
         return
     broken = set()

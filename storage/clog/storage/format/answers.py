@@ -48,9 +48,7 @@ class Combined:
         return next((answer for answer in self.authors if answer.author == author), None)
 
     def after(self, given: "Combining", *, version: int, time_ms: int) -> "Combined":
-        """Returns what is remembered after an edit of this version and time, which answers some,
-        and forgets as far as it says.
-        """
+        """Returns what is remembered after an edit that answers some, and forgets as it says."""
         known = {answer.author: answer for answer in self.authors}
         first = max(self.first, given.first)
         if first >= version:

@@ -136,9 +136,7 @@ _BITS = Codec(
 
 @dataclass(frozen=True, slots=True)
 class Bitmap:
-    """``rows`` of a chunk's rows have their bit set; ``bitmap`` is the zlib stream itself where it
-    is inline.
-    """
+    """``rows`` of a chunk's rows have their bit set; inline, ``bitmap`` is the zlib stream."""
 
     rows: Annotated[int, checked(INT, lambda rows: rows >= 1, "a bitmap without rows")]
     bitmap: Annotated[bytes | BitmapFile, _BITS, BESIDE]
@@ -170,9 +168,7 @@ class ChunkMask:
         return files_of(self.superseded, self.tombstones)
 
     def may_follow(self, before: "ChunkMask | None", chunk_rows: int) -> bool:
-        """Tells whether it may take the place of the mask that a chunk of so many rows has, as far
-        as numbers tell.
-        """
+        """Tells whether numbers allow it in place of the mask of a chunk of so many rows."""
         old = before or ChunkMask()
         pairs = (old.superseded, self.superseded), (old.tombstones, self.tombstones)
         counts = ([0 if bitmap is None else bitmap.rows for bitmap in pair] for pair in pairs)
@@ -245,9 +241,7 @@ class Chunk:
 
     @property
     def tombstones_left(self) -> int:
-        """Tombstones among the rows that are not dead, at least: which of these were tombstones is
-        not known.
-        """
+        """Tombstones among the rows that are not dead, at least."""
         return max(0, self.tombstones - (self.rows - self.live_rows))
 
     @property
@@ -261,9 +255,7 @@ class Chunk:
         return other is not None and replace(self, mask=other.mask) == other
 
     def checked(self) -> "Chunk":
-        """Returns the chunk itself; raises ValueError unless its rows are some of its object's, and
-        its numbers possible.
-        """
+        """Returns the chunk; raises ValueError unless its rows and numbers are possible."""
         times = (self.first_timestamp_ms, self.max_timestamp_ms, self.append_time_ms)
         least = min(*times, self.horizon_min, self.horizon_max, self.horizon, self.up_to)
         if not (
@@ -494,9 +486,7 @@ class Released:
 
 
 def write_bitmap(store: Store, rows: Rows, path: Callable[[], str]) -> Bitmap:
-    """Stores a bitmap, one element for each row of its chunk; a PUT where it is not inline, to a
-    ``path`` that nobody has.
-    """
+    """Stores a bitmap, an element a row; a PUT to a new ``path`` where it is not inline."""
     data = zlib.compress(np.packbits(rows, bitorder="little").tobytes(), 9)
     count = int(np.count_nonzero(rows))
     if len(data) <= INLINE_BYTES_MAX:
@@ -559,9 +549,7 @@ _Mark = TypeVar("_Mark", ChunkHorizon, DeadMark, MaskMark)
 
 
 class Work:
-    """The manifest's segments while an edit is applied; each part of it by the method of its
-    name.
-    """
+    """The manifest's segments while an edit is applied, each part by the method of its name."""
 
     def __init__(self, manifest: "Manifest", edit: "Edit", time_ms: int) -> None:
         self.manifest = manifest
@@ -678,9 +666,7 @@ class Work:
             self.first_dirty[p] = offset
 
     def remove_tombstones(self, highest: Mapping[int, int]) -> None:
-        """Adds steps of S41, in place of those that a newer and higher one answers for: they stay
-        few.
-        """
+        """Adds steps of S41, in place of those that a newer and higher one answers for."""
         kept = [step for step in self.steps if step[0] not in highest or step[2] > highest[step[0]]]
         fresh = ((p, self.version, offset) for p, offset in sorted(highest.items()))
         self.steps = (*kept, *fresh)

@@ -468,7 +468,5 @@ def rolls_for(
 
 
 def new_jitter_ms(config: LogConfig, *, uniform: Callable[[], float]) -> int:
-    """Returns the jitter of a new segment, drawn once: below min(``segment.jitter.ms``,
-    ``segment.ms``).
-    """
+    """Returns a new segment's jitter, below min(``segment.jitter.ms``, ``segment.ms``)."""
     return int(uniform() * min(config.segment_jitter_ms, config.segment_ms))

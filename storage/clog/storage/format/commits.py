@@ -146,9 +146,7 @@ INLINE_EDIT_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """``version`` of the log is needed by versions of a view from ``view`` on; committed at
-    ``time_ms``.
-    """
+    """Versions of a view from ``view`` on need ``version`` of the log; made at ``time_ms``."""
 
     view: Natural
     version: Natural
@@ -235,9 +233,7 @@ def head_to_json(head: Head) -> dict[str, Any]:
 
 
 def head_from_json(value: dict[str, Any], *, where: str) -> Head:
-    """Returns the head in a commit or snapshot. UnsupportedFormatError: the log uses a feature that
-    readers must know, and this clog does not.
-    """
+    """Returns the head in a document; UnsupportedFormatError: a feature is not known here."""
     with reading(f"the head in {where}"):
         info: LogInfo = LOG_INFO.read(value["log"])
         info.check_readable(where=where)
@@ -598,15 +594,11 @@ class Edit:
                 yield part, given
 
     def changed_partitions(self) -> set[int]:
-        """Returns the partitions changed otherwise than by appending or sealing: what voids a
-        planned clean.
-        """
+        """Returns the partitions in which a planned clean is void: changed, not only longer."""
         return {p for part, given in self.parts() if part.changes for p in _partitions_of(given)}
 
     def rewritten_partitions(self) -> set[int]:
-        """Returns the partitions whose sealed segments change: those that must not lie in pages to
-        apply it.
-        """
+        """Returns the partitions whose sealed segments change, and must not be in pages."""
         return {p for part, given in self.parts() if part.rewrites for p in part.rewrites(given)}
 
     def first_of(self, joining: Joining) -> dict[int, int]:
@@ -747,27 +739,21 @@ class Commit:
 
 
 def carried_from(version: int, *, snapshot_version: int) -> int:
-    """Returns the first version whose edit a commit of ``version`` carries (FORMAT.md §3.1);
-    ``version`` itself: it carries none.
-    """
+    """Returns the first version whose edit a commit carries (FORMAT.md §3.1), or its own."""
     if version % HINT_STRIDE == 0:
         return min(snapshot_version + 1, version)
     return version - 1 if version % 2 == 0 else version
 
 
 def lacks_edits(commit: Commit) -> bool:
-    """Tells whether a commit carries less than it should: readers find the rest in the commits
-    before it, but for release 0.1.0, which refuses it.
-    """
+    """Tells whether a commit carries less than it should, which only 0.1.0 refuses."""
     snapshot = -1 if commit.head.snapshot is None else commit.head.snapshot.version
     first = carried_from(commit.version, snapshot_version=snapshot)
     return len(commit.earlier) < commit.version - first
 
 
 def stored_edit(store: Store, edit: Edit, *, commit_id: str) -> dict[str, Any]:
-    """Returns the edit as a commit holds it; a large one is written as a document of its own
-    first.
-    """
+    """Returns the edit as a commit holds it; a large one is made a document first."""
     value = edit_to_json(edit)
     body = documents.body_json(value)
     if len(body) <= INLINE_EDIT_BYTES_MAX:
@@ -802,9 +788,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def read_commit(store: Store, version: int) -> Commit:
-    """Returns the commit of this version; one GET. FileNotFoundError: there is none, not yet or no
-    longer.
-    """
+    """Returns the commit of this version; one GET. FileNotFoundError: there is none (any more)."""
     path = commit_path(version)
     where = f"{path} of {store.url}"
     body = documents.get(store, "commit", path)
@@ -833,9 +817,7 @@ def edit_of(store: Store, record: EditRecord) -> Edit:
 
 
 def goes_back_in_time(store: Store, before: EditRecord, record: EditRecord) -> bool:
-    """Tells whether a commit's time lies before its parent's, without being the repair that may;
-    one GET where the edit of such a commit is a document of its own.
-    """
+    """Tells whether a commit is before its parent without being a repair; one GET at most."""
     return record.time_ms < before.time_ms and not edit_of(store, record).reset_times
 
 

@@ -136,9 +136,7 @@ def stored_logs(store: Store, logs: CutLogs, *, new_id: Callable[[], str]) -> Cu
 
 
 def read_logs(store: Store, logs: CutLogs | CutLogsAt) -> CutLogs:
-    """Returns the logs of a cut; one GET where they are a document. FileNotFoundError: the cut was
-    dropped, and it was swept.
-    """
+    """Returns the logs of a cut; one GET of a document. FileNotFoundError: it was swept."""
     if not isinstance(logs, CutLogsAt):
         return logs
     body = documents.get(store, "page", logs.path, logs.size_bytes)

@@ -291,9 +291,7 @@ def record(made: type, *, without: Sequence[str] = ()) -> Codec:
 
 
 def row(of: type, *, made: Callable[..., Any] | None = None) -> Codec:
-    """Returns the codec of a list with the fields of a dataclass, in their order; ``made`` makes
-    something else of it, from its parts.
-    """
+    """Returns the codec of a list with a dataclass's fields in order; ``made`` takes its parts."""
     steps = _fields_of(of)
     get = attrgetter(*(f.attribute for f in steps))
     to_json, from_json, all_from_json = pair(*(f.codec for f in steps))
@@ -641,9 +639,7 @@ def block_path(version: int) -> str:
 
 
 def data_path(stamp: int, object_id: str) -> str:
-    """Returns the path of a data object; ``stamp`` is a version that its writer had read (FORMAT.md
-    §6).
-    """
+    """Returns the path of a data object, whose writer had read version ``stamp`` (FORMAT.md §6)."""
     return f"{DATA}{stamp:020d}-{object_id}.parquet"
 
 
@@ -658,9 +654,7 @@ def view_folder(name: str, view: int) -> str:
 
 
 def view_of(path: str) -> tuple[str, int] | None:
-    """Returns the format and the version of the view in the name of its file; None for any other
-    name.
-    """
+    """Returns format and version of a view by the name of its file; None for any other name."""
     match = _OF_VIEW.fullmatch(path)
     row = FORMATS.get(match[1]) if match else None
     if match is None or row is None or not row.files.fullmatch(match[3]):

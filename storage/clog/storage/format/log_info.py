@@ -218,9 +218,7 @@ NEW_LOG_FEATURES = lists_of([f for f in FEATURES.values() if f.is_default])
 
 @dataclass(frozen=True, slots=True)
 class SchemaField:
-    """One field: ``kind`` is its type without what is inside, ``required`` that it is never null
-    where the field around it is not.
-    """
+    """One field: its type, ``kind``; ``required`` where it is null only as what is around it."""
 
     name: str
     id: int
@@ -238,9 +236,7 @@ class SchemaField:
 
 @dataclass(frozen=True, slots=True)
 class LogSchema:
-    """The types of key and value. ``id`` counts the schemas that the log has had; ``last_id`` is
-    the highest that was ever given to a field.
-    """
+    """The types of key and value, the ``id``-th of a log; ``last_id`` is the highest of fields."""
 
     id: int
     last_id: int
@@ -495,9 +491,7 @@ class RowTexts:
     keys: Annotated[tuple[tuple[str, ...], ...], listed(listed(TEXT)), KEPT] = ()
 
     def spelled(self, names: Sequence[str]) -> tuple[str, ...] | None:
-        """Returns the names of a key's JSON as they are kept, of those that are the same but for
-        case and order; None where there are none.
-        """
+        """Returns the names that are kept of these, whatever their case and order; None: none."""
         wanted = sorted(map(str.lower, names))
         return next((own for own in self.keys if sorted(map(str.lower, own)) == wanted), None)
 

@@ -266,9 +266,7 @@ class Manifest:
         return tuple((order, end) for p, order, end in self.orders_removed if p == partition)
 
     def paged_below(self, partition: int) -> int:
-        """Returns the offset below which segments of the partition are in pages; -1 where none
-        is.
-        """
+        """Returns the offset below which segments of the partition are in pages; -1: none is."""
         ends = [r[partition][1] for page in self.pages if partition in (r := page.ranges)]
         return max(ends, default=NONE)
 
@@ -425,9 +423,7 @@ def mixed_histories(url: str, what: str) -> CorruptionError:
 
 
 def read_snapshot(store: Store, version: int) -> Manifest:
-    """Returns the manifest of a snapshot; pages are left where they are. FileNotFoundError: there
-    is none of this version.
-    """
+    """Returns a snapshot's manifest, pages as they are; FileNotFoundError: there is none."""
     where = snapshot_path(version)
     body = documents.get(store, "snapshot", where)
     with reading(where):
@@ -435,9 +431,7 @@ def read_snapshot(store: Store, version: int) -> Manifest:
 
 
 def unpage(store: Store, manifest: Manifest, partitions: Collection[int] | None = None) -> Manifest:
-    """Returns the manifest with the paged segments of these partitions (None: of all); one GET a
-    page.
-    """
+    """Returns the manifest with paged segments of partitions (None: all); one GET a page."""
     wanted = set(range(manifest.head.log.partitions) if partitions is None else partitions)
     older: dict[int, list[Segment]] = {p: [] for p in wanted}
     pages = []

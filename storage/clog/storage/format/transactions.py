@@ -297,9 +297,7 @@ ENDING: Final = record(Ending)
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """An offset without a record, where a transaction ended. ``horizon_ms``: from when it may go;
-    -1 until a pass has covered it.
-    """
+    """An offset without a record, where a transaction ended; ``horizon_ms`` -1: before a pass."""
 
     partition: Annotated[Natural, "p"]
     offset: Natural
@@ -365,9 +363,7 @@ def joined(
     version: int,
     time_ms: int,
 ) -> tuple[Unended, ...]:
-    """Returns the list with a transaction whose first undecided offsets of this commit are
-    ``first``.
-    """
+    """Returns the list with a transaction whose first undecided offsets are ``first``."""
     known = find_unended(unended, joining.entry.name)
     if known is not None and known.is_decided:
         raise CorruptionError(f"an edit adds to {known.name}, which was {known.state}")

@@ -72,9 +72,7 @@ FIRST = ""
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """A page of older writers; ``count`` entries are in it, or below it where it has a level above
-    0.
-    """
+    """A page of older writers; ``count`` entries are in it, or, above level 0, below it."""
 
     path: Path
     size_bytes: Annotated[Natural, "bytes"]
@@ -259,9 +257,7 @@ class WriterPages(Shared):
 
 
 def find_writer(pages: WriterPages, head: "Head", kind: str, writer_id: str) -> WriterEntry | None:
-    """Returns the writer's entry; where it is not in the head and there are older ones, a GET for
-    each level of pages that is not kept.
-    """
+    """Returns the writer's entry, from the head or pages; a GET for each level not kept."""
     for entry in head.writers:
         if entry.key == (kind, writer_id):
             return entry

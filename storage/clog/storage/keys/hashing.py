@@ -146,9 +146,7 @@ _PART_ROWS: Final = 1 << 16
 
 
 def key_bytes(keys: pa.Array) -> pa.Array:
-    """Returns the canonical bytes of each key as an array of binary, null where there is none;
-    binary keys as they are.
-    """
+    """Returns the canonical bytes of each key, null for none; binary keys as they are."""
     kind = keys.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return keys
@@ -704,9 +702,7 @@ class LatestKeys:
         self.latest_offset = -1
 
     def put(self, words: Fingerprints, offsets: Offsets) -> int:
-        """Takes rows in order until there is no room, and returns how many it took; offsets
-        increase, also from one call to the next.
-        """
+        """Takes rows in order while there is room; returns how many. Offsets only increase."""
         room, taken = len(self._offsets), 0
         while taken < len(offsets):
             if self._rows == room:
@@ -727,9 +723,7 @@ class LatestKeys:
         return self._offsets[: self._rows].compress(self._is_last())
 
     def last_rows(self) -> _Numbers:
-        """Returns which of the rows that were put those of `last_offsets` are, as long as none left
-        the room.
-        """
+        """Returns which of the rows those of `last_offsets` are, if none left the room."""
         self._settle()
         return np.flatnonzero(self._is_last())
 

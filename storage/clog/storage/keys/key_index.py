@@ -78,9 +78,7 @@ class KeyIndex:
         return self.first.nbytes + self.high.nbytes + self.low.nbytes
 
     def rows_of(self, hashes: IndexHashes) -> list[tuple[int, int]]:
-        """Returns the half-open ranges of rows, ascending and apart, outside of which no key has
-        one of the hashes.
-        """
+        """Returns half-open ranges of rows, ascending, outside of which no key has the hashes."""
         return self.rows_in(np.unique(self.hits(hashes)[1]))
 
     def rows_in(self, blocks: NDArray[np.intp]) -> list[tuple[int, int]]:
@@ -134,9 +132,7 @@ class KeyIndex:
 
 
 def joined(indexes: Sequence[KeyIndex]) -> KeyIndex:
-    """Returns the indexes of several objects as that of one which has their blocks, in this order:
-    it is asked in one step.
-    """
+    """Returns the indexes of several objects as that of one with their blocks, in order."""
     ends = np.cumsum([0, *(len(index.high) for index in indexes)], dtype=np.uint32)
     buckets = np.cumsum([0, *(len(index.first) - 1 for index in indexes)])
     pairs = list(zip(indexes, ends, buckets, strict=False))
@@ -165,9 +161,7 @@ def _is_first(ordered: IndexHashes) -> Mask:
 
 
 def encode(blocks: Sequence[tuple[int, IndexHashes]]) -> bytes:
-    """Returns the index of an object: for each block its rows and the hashes of its keys, in any
-    order.
-    """
+    """Returns the index of an object, by the rows and key hashes of its blocks."""
     return of_blocks([encode_block(rows, hashes) for rows, hashes in blocks])
 
 
@@ -196,9 +190,7 @@ def of_blocks(blocks: Iterable[bytes]) -> bytes:
 
 
 def blocks_of(data: bytes | memoryview) -> list[tuple[int, bytes]]:
-    """Returns the rows and the bytes of each block of an index; nothing for one of a version that
-    is not known.
-    """
+    """Returns rows and bytes of each block of an index; nothing for an unknown version."""
     view = memoryview(data)
     if decode(view) is None:
         return []

@@ -114,9 +114,7 @@ def in_order(calls: Sequence[tuple[Callable[[], Any], int]]) -> Iterator[Any]:
 
 
 class RewritingWriter(ObjectWriter):
-    """Writes rewritten records, and row groups as they are; records are encoded in so many parts,
-    ``together``.
-    """
+    """Writes rewritten records and copied row groups; encodes in parts, ``together``."""
 
     def __init__(self, store: Store, *, encoders: int, together: Together, **given: Any) -> None:
         super().__init__(store, rewritten=True, **given)

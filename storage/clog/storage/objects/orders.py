@@ -75,9 +75,7 @@ class Ordering:
 
 
 def header_orders(headers: pa.Array, name: str) -> Offsets:
-    """Returns the order of each record by its last header of this name; -1 where it has none, or
-    one that is not 8 bytes in the range.
-    """
+    """Returns each record's order by its last header of this name; -1: none, or no good one."""
     orders = np.full(len(headers), WITHOUT, np.int64)
     if headers.null_count == len(headers):
         return orders

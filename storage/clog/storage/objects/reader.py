@@ -176,9 +176,7 @@ def fetch_whole(store: Store, obj: ObjectRef) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a read of one object takes: row groups that are decoded, of those there are, and bytes
-    that are fetched.
-    """
+    """What a read of one object takes: row groups decoded, of how many, and bytes fetched."""
 
     path: str
     row_groups: int
@@ -265,9 +263,7 @@ class FetchedParts:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Number of rows; of each leaf its path with dots, and the half-open range of bytes that its
-    pages take.
-    """
+    """Number of rows; by path of each leaf the half-open range of bytes of its pages."""
 
     rows: int
     pages: tuple[tuple[str, int, int], ...]

@@ -208,9 +208,7 @@ def to_records(
 
 
 def loaded(data: Appendable) -> Appendable:
-    """Returns what can be gone through again, of what can be gone through once: generators of
-    dicts, streams.
-    """
+    """Returns what can be gone through again, of generators and streams, too."""
     if (records := _listed(data)) is not None:
         return records
     if isinstance(data, (pa.Table, pa.RecordBatch)):

@@ -513,9 +513,7 @@ class Rows:
         ]
 
     def consume(self, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Yields the row groups with the columns of the schema, once: what was yielded is let
-        go.
-        """
+        """Yields the row groups with the columns of the schema, once, and lets them go."""
         left, self.records = self.records.select(schema.names), None
         if self.order is not None:
             left = pa.table([of_one_width(column) for column in left.columns], left.schema.names)
@@ -579,9 +577,7 @@ def int64_of(column: pa.ChunkedArray) -> _Ints:
 
 
 def partition_order(partition: _Ints) -> _Ints | None:
-    """Returns the rows by partition, each partition's as they came; None where they are so
-    already.
-    """
+    """Returns the rows by partition, each's as they came; None: they are so already."""
     if not (np.diff(partition) < 0).any():
         return None
     # NumPy sorts 16 bits by radix, several times faster.
@@ -682,9 +678,7 @@ def _with_statistics(schema: pa.Schema) -> list[str]:
 
 
 def stored_schema(schema: pa.Schema, absent: Collection[str]) -> pa.Schema:
-    """Returns a schema of records as it is stored: with field ids, without the columns that say
-    nothing.
-    """
+    """Returns a schema as it is stored: with field ids, without columns that say nothing."""
     return pa.schema(
         [
             with_ids(field).with_nullable(field.name not in ("timestamp", OFFSET))

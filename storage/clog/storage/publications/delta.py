@@ -89,9 +89,7 @@ def checkpoint_path(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Which versions and which checkpoints are there, in ascending order, and when each version
-    was written, by the store's clock.
-    """
+    """Versions and checkpoints that are there, ascending, and when each was written."""
 
     written_ms: Mapping[int, int]
     checkpoints: tuple[int, ...]
@@ -307,9 +305,7 @@ _HEADERS: Final = {
 
 
 def delta_schema(schema: LogSchema | None, *, url: str) -> dict[str, Any]:
-    """Returns the view's schema, as Delta's JSON has it; raises at a field that Delta has no type
-    or name for.
-    """
+    """Returns the view's schema as Delta's JSON; raises where Delta has no type or name."""
     key: Any = "binary"
     value: Any = "binary"
     if schema is not None:
@@ -406,9 +402,7 @@ def file_name(file_id: str) -> str:
 
 
 def file_of(descriptor: Descriptor | None) -> str | None:
-    """Returns the path of the file that a descriptor names, relative to the table, or in full where
-    it says so; None where it names none.
-    """
+    """Returns the path of the file that a descriptor names, relative or in full; None: none."""
     if descriptor is None or descriptor.get("storageType") not in ("u", "p"):
         return None
     named = str(descriptor["pathOrInlineDv"])
@@ -563,9 +557,7 @@ class DeltaView:
         return files.keys() - self.named(seen)
 
     def named(self, _seen: DeltaSeen, first: int = 0) -> set[str]:
-        """Returns the paths of objects and files of vectors; a LIST, and a GET for each version
-        that is left.
-        """
+        """Returns the paths of objects and files of vectors; a LIST, a GET for each version."""
         named = self._named(first)
         return {p.removeprefix(self._folder) for p in named if p.startswith(self._folder)}
 

@@ -321,9 +321,7 @@ class _Addition:
 
 @dataclass(frozen=True, slots=True)
 class IcebergVersion:
-    """A version that is ready to be created, the one after ``seen``; its files are written.
-    ``shows``: what it adds, or that it is withdrawn.
-    """
+    """A version to be created after ``seen``, its files written: what it adds, or a withdrawal."""
 
     seen: IcebergSeen
     now_ms: int
@@ -456,9 +454,7 @@ class IcebergView:
         return {path for path, version in files.items() if version < needed}
 
     def named(self, seen: IcebergSeen, first: int = 0) -> set[str]:
-        """Returns the paths of what the newest version's snapshots name: objects, manifests,
-        vectors.
-        """
+        """Returns the paths of what the newest version names: objects, manifests, vectors."""
         found: set[str] = set()
         for snapshot in seen.metadata.get("snapshots", []):
             if int(snapshot["summary"].get(_VIEW, 0)) < first:

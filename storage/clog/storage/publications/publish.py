@@ -195,9 +195,7 @@ class View(Protocol[_S, _V]):
         """Raises if a package is missing that publishing needs."""
 
     def prepared(self, seen: _S, state: TableState, *, now_ms: int, file_id: str) -> _V:
-        """Returns the version after the one that was seen, and writes its files, which have names
-        by the ``file_id`` (U1).
-        """
+        """Returns the version after the one seen, its files written by ``file_id`` (U1)."""
 
     def withdrawn(self, seen: _S, said: Withdrawal) -> _V:
         """Returns the next version as one without files, which needs no type of the log's."""
@@ -213,14 +211,10 @@ class View(Protocol[_S, _V]):
         """
 
     def unnamed(self, seen: _S, files: Mapping[str, int]) -> set[str]:
-        """Returns which of the files in the log's folder, with the versions for which they were
-        made, no version that is left names.
-        """
+        """Returns which files in the log's folder no version that is left names."""
 
     def named(self, seen: _S, first: int = 0, /) -> set[str]:
-        """Returns the paths in the log's folder that versions from the ``first`` on name. Raises
-        CorruptionError if one cannot be read.
-        """
+        """Returns paths that versions from ``first`` on name; CorruptionError: one is damaged."""
 
 
 VIEWS: Mapping[str, type[View[Any, Any]]] = {"delta": DeltaView, "iceberg": IcebergView}
@@ -616,9 +610,7 @@ def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping
 
 
 def overdue(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[Released]:
-    """Returns the files that nothing refers to and whose time is up, so that they are kept for
-    somebody, or were not swept yet.
-    """
+    """Returns files that nothing refers to and whose time is up: kept for somebody, or unswept."""
     alive = manifest.files()
     last = {r.path: r for r in manifest.released if r.path not in alive}
     return [r for r in last.values() if now_ms - r.time_ms > delay_ms]
@@ -673,9 +665,7 @@ def with_pin(pins: Sequence[Pin], pin: Pin, *, delay_ms: int) -> tuple[Pin, ...]
 
 
 def published_files(root: Store) -> list[ViewFiles]:
-    """Returns the views at a root that are of clog, whichever their log; two LISTs, and a GET for
-    each.
-    """
+    """Returns the views of clog at a root, of any log; two LISTs, and a GET for each."""
     found = (_found(root, row, VIEWS[row.name].log_of) for row in FORMATS.values())
     return [one for one in found if one is not None]
 

@@ -79,9 +79,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """What a version without files says: that the view was withdrawn, at which version of the log,
-    by its commit, and when.
-    """
+    """What a version without files says: when, at which version and commit it was withdrawn."""
 
     log_id: str
     version: int
@@ -91,9 +89,7 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True)
 class HiddenRows:
-    """Rows of an object that a view must not show: ``roaring`` is the set of them, ``rows`` their
-    number, ``digest`` equal for equal sets.
-    """
+    """Rows of an object that a view must not show, as a set; equal ones by ``digest``."""
 
     rows: int
     roaring: bytes
@@ -148,9 +144,7 @@ class Seen:
     withdrawn_ms: int | None
 
     def written_ms(self, view: int) -> int | None:
-        """Returns when a version was written, by the store's clock: 0 where it was cleaned up, None
-        where it is not there yet.
-        """
+        """Returns when a version was written, by the store; 0: cleaned up, None: not there yet."""
         return None if view > self.newest else self.modified_ms.get(view, 0)
 
 
@@ -163,9 +157,7 @@ def says(shown: Source | Withdrawal, first: int) -> dict[str, str]:
 
 
 def said_by(about: Mapping[str, Any]) -> tuple[Source | None, int | None]:
-    """Returns what a version says it shows, and since when it shows nothing; None and None where
-    another wrote it.
-    """
+    """Returns what a version says it shows, and since when nothing; None, None of others'."""
     try:
         if WITHDRAWN in about:
             return None, int(about[WITHDRAWN])
@@ -213,9 +205,7 @@ def table_state(handle: Handle, manifest: Manifest) -> TableState:
 
 
 def check_times(manifest: Manifest, *, url: str) -> None:
-    """Raises if a chunk overrides the timestamps of its rows: readers of the objects alone would
-    see others (FORMAT.md §14).
-    """
+    """Raises if a chunk overrides its rows' timestamps, unseen by readers (FORMAT.md §14)."""
     overridden = sum(chunk.append_time_ms != NONE for _, chunk in manifest.chunks())
     if overridden:
         raise InvalidInputError(
@@ -227,9 +217,7 @@ def check_times(manifest: Manifest, *, url: str) -> None:
 
 
 def create_version(root: Store, path: str, body: bytes) -> bool:
-    """Creates the file of a version, and tells whether it is there now with these bytes; False
-    where another came first.
-    """
+    """Creates a version's file; tells whether it has these bytes, or another came first."""
     cause: Exception | None = None
     for _ in range(_CREATES_MAX):
         try:

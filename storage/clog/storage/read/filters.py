@@ -58,9 +58,7 @@ _types = pa.types
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column, or a field of one, that a filter names: its name there, where it is stored, and its
-    type.
-    """
+    """A column, or a field of one, that a filter names: the name, the stored place, the type."""
 
     name: str
     path: str
@@ -158,9 +156,7 @@ class RowFilter:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a filter leaves out of a read before it is read (`scan.Pruning`), by what is known of
-    some of its ``leaves``.
-    """
+    """What a filter leaves out of a read before it is read, by what is known of ``leaves``."""
 
     expression: Any
     schema: pa.Schema
@@ -377,9 +373,7 @@ _TURNED: Final = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
 
 
 def lazy_frame(schema: pa.Schema, read: Read) -> "pl.LazyFrame":
-    """Returns a lazy frame of these columns; ``read`` yields the rows that a filter wants, or all,
-    of these columns of them, or of all.
-    """
+    """Returns a lazy frame; ``read`` yields wanted rows, or all, of wanted columns, or all."""
     import polars as pl
     from polars.io.plugins import register_io_source
 

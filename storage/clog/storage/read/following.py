@@ -64,9 +64,7 @@ def reading_of(schema: LogSchema | None, columns: Sequence[str] | None) -> _Read
 
 
 class Followed:
-    """One log that is followed from these offsets on, of one thread at a time; ``reader`` notes
-    what was given and is done.
-    """
+    """One log that is followed from offsets on, by one thread; ``reader`` notes what is done."""
 
     def __init__(
         self,
@@ -86,9 +84,7 @@ class Followed:
         self._rest_ms, self._next_ms = 0, NONE
 
     def next(self) -> pa.RecordBatch | None:
-        """Returns the next batch, and takes the one before for done; None where there is none yet,
-        or the store failed of late.
-        """
+        """Returns the next batch, taking the one before for done; None: not yet, or a failure."""
         self.done()
         if self.clock.monotonic_ms() < self._next_ms:
             return None
@@ -118,9 +114,7 @@ class Followed:
             self._given = {}
 
     def tell(self) -> None:
-        """Notes the position at the version that was looked at: who waits for records is not
-        forgotten, and waited for.
-        """
+        """Notes the position at the version looked at: who waits for records is not forgotten."""
         self._told = dict(self._at)
         if self._reader is not None:
             tip = self._handle.tip

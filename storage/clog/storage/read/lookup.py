@@ -108,9 +108,7 @@ def _last_of_each(keys: pa.Array) -> pa.Array:
 
 
 def is_searched(piece: ReadPiece) -> bool:
-    """Tells whether keys are read first; a small object is fetched whole, in one request, in any
-    case.
-    """
+    """Tells whether keys are read first; a small object is fetched whole in any case."""
     return piece.object.size_bytes > WHOLE_BYTES
 
 

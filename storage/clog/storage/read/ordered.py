@@ -59,9 +59,7 @@ Deliver = Callable[
 
 
 class BestKeys:
-    """Fingerprints of keys -> the offset of the row with the highest order, of a bounded number of
-    rows.
-    """
+    """Fingerprints of keys -> the offset of the highest order, of a bounded number of rows."""
 
     __slots__ = ("_flags", "_is_settled", "_offsets", "_orders", "_rows", "_words")
 

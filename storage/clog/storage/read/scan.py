@@ -83,9 +83,7 @@ from clog.storage.types.columns import RECORD_SCHEMA, arrow_schema, cheapest_lea
 
 @dataclass(frozen=True, slots=True)
 class MarkedChunk:
-    """The rows that are left out of the chunk that is rows ``[first_row, first_row + rows)`` of its
-    object: those that any of the bitmaps has.
-    """
+    """Rows left out of the chunk ``[first_row, first_row + rows)``: those of any bitmap."""
 
     bitmaps: tuple[DeadRows | Bitmap, ...]
     first_row: int
@@ -161,9 +159,7 @@ def columns_asked(schema: LogSchema | None, columns: Sequence[str] | None) -> tu
 
 
 def presence_column(name: str, schema: LogSchema | None, columns: Sequence[str]) -> str:
-    """Returns what tells where a column is null: one of those that are read, or else what costs
-    least beside them.
-    """
+    """Returns what tells where a column is null: one that is read, or the cheapest."""
     read = (path for path in columns if path.partition(".")[0] == name)
     return next(read, None) or cheapest_leaf(read_schema(schema).field(name))
 
@@ -262,9 +258,7 @@ def piece_of(
     *,
     hidden: Hidden = Hidden.DEAD,
 ) -> ReadPiece:
-    """Returns the part of a chunk that holds ``[start, end)``; ``schema``: the log's, ``hidden``:
-    which rows are left out.
-    """
+    """Returns the part of a chunk that holds ``[start, end)``, for rows of the schema."""
     first_row, rows, base = chunk.first_row, chunk.rows, chunk.base
     bitmaps = hidden.of(chunk)
     end = min(end, chunk.next)
@@ -310,9 +304,7 @@ def cut(piece: ReadPiece, start: int, end: int) -> ReadPiece:
 
 
 def ordering_of(manifest: Manifest, partition: int) -> Ordering | None:
-    """Returns by what records of a key in the partition are compared at the manifest's version;
-    None: the last one wins.
-    """
+    """Returns by what records of a key are compared at this version; None: the last wins."""
     if STRATEGY not in manifest.head.config:
         return None
     order = Ordering.of(LogConfig.from_overrides(manifest.head.config))
@@ -402,9 +394,7 @@ def _fetched_bytes(run: Sequence[ReadPiece]) -> int:
 
 
 def dead_rows_of(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
-    """Returns which rows of each piece are left out; parts of one chunk share its bitmaps. One
-    request for each that is not inline.
-    """
+    """Returns which rows of each piece are left out; a request for each bitmap not inline."""
     masks = {m: left_out(store, m) for m in {p.marked for p in run} if m}
     return [
         masks[p.marked][p.first_row - p.marked.first_row :][: p.rows] if p.marked else None
@@ -535,9 +525,7 @@ class Hit:
     first_row: int
 
     def parts(self, asked: Mask) -> list[ReadPiece]:
-        """Returns the parts of the piece for those pairs, in their order; they hold other keys,
-        too.
-        """
+        """Returns the parts of the piece for those pairs, in order; they hold other keys, too."""
         ranges = self.index.rows_in(np.unique(self.blocks[asked]))
         first = self.first_row
         return list(_parts(self.piece, [(low - first, high - first) for low, high in ranges]))
@@ -640,9 +628,7 @@ class KeyIndexCache(WrappingStore, Shared):
         yield from _parts(piece, self.of(piece.object, schema=piece.schema).rows_of(hashes))
 
     def runs(self, pieces: Sequence[ReadPiece]) -> list[Run]:
-        """Returns the pieces in runs that are asked together, in their order; those of objects that
-        were known before as they were then.
-        """
+        """Returns the pieces in runs that are asked together, known objects as they were."""
         made: list[Run] = []
         small: list[ReadPiece] = []
         for piece in pieces:
@@ -722,9 +708,7 @@ class KeyIndexCache(WrappingStore, Shared):
 
 
 def stored_index(store: Store, obj: ObjectRef) -> KeyIndex | None:
-    """Returns the key index that an object carries, for those who ask once; one request. None where
-    it is of a version that is not known.
-    """
+    """Returns an object's key index; one request. None: of a version that is not known."""
     start = max(0, obj.tail[0])
     return _decoded(store, obj, store.get(obj.path, start, start + obj.index_bytes))
 
@@ -833,9 +817,7 @@ def ranges(
 
 
 def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
-    """Raises if reading may not begin at the offset: any in [log start, end] will do, gaps
-    included.
-    """
+    """Raises if reading may not begin at the offset: one in [log start, end] may be a gap."""
     low, high = head.partitions.start[partition], head.partitions.end[partition]
     if not low <= offset <= high:
         side = (
@@ -854,9 +836,7 @@ def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
 def for_times(
     store: Store, manifest: Manifest, times_ms: Mapping[int, int]
 ) -> dict[int, int | None]:
-    """Returns the first offset, in offset order, at or after the log start whose record is not
-    earlier than the time (S39).
-    """
+    """Returns the first offset from the log start on that is not earlier than the time (S39)."""
     with reading(store, manifest.version, why=" while it was read", remedy="read again"):
         return {p: _first_at(store, manifest, p, time_ms) for p, time_ms in times_ms.items()}
 

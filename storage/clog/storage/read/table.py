@@ -144,9 +144,7 @@ class KnownPieces:
         self._before, self._now = self._now, {}
 
     def of(self, partition: int, schema: LogSchema | None, segment: Segment) -> list[ReadPiece]:
-        """Returns the pieces of all chunks of a segment, read by the log's schema, without what
-        their masks hide.
-        """
+        """Returns the pieces of all chunks of a segment, without what their masks hide."""
         known, chunks, pieces = self._before.get(segment.base, (schema, (), []))
         is_other = len(chunks) > len(segment.chunks) or known != schema
         if is_other or not all(map(is_, chunks, segment.chunks)):
@@ -189,9 +187,7 @@ def plan_table(
 
 
 def masked_below(manifest: Manifest, partition: int) -> tuple[int, bool]:
-    """Returns the offset below which all chunks of a partition have masks, and whether none has
-    beyond it; 0 where the first one has none.
-    """
+    """Returns the offset below which all chunks have masks (0: none), and if none is beyond."""
     if not (manifest.covered and manifest.covered[partition]):
         return 0, True
     chunks = (c for segment in manifest.segments[partition] for c in segment.chunks)
@@ -237,9 +233,7 @@ class KeptRows:
         self._kept.append((batch.column("offset")[0].as_py(), rows))
 
     def take(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yields the batches that begin in ``[start, end)``; they are kept no longer, nor are those
-        before.
-        """
+        """Yields the batches that begin in ``[start, end)``, and lets them and those before go."""
         while self._kept and self._kept[0][0] < end:
             first, rows = self._kept.popleft()
             if first >= start:

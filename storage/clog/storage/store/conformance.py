@@ -55,9 +55,7 @@ class Check:
 
 
 def absent_objects(store: Store, _: Effort) -> None:
-    """Checks that an absent object is FileNotFoundError: whole, by range, by ranges; it names the
-    path.
-    """
+    """Checks that an absent object is FileNotFoundError, by any read, and names the path."""
     for path in ("a", "a/b", "a/b/c.json"):
         for read in (
             partial(store.get, path),
@@ -69,9 +67,7 @@ def absent_objects(store: Store, _: Effort) -> None:
 
 
 def folders(store: Store, _: Effort) -> None:
-    """Checks that a folder is no object: ``a/b`` does not make ``a`` readable, and hides nothing
-    below it.
-    """
+    """Checks that a folder is no object: ``a/b`` does not make ``a`` readable, nor hides it."""
     store.put("a/b", b"1")
     _raised(FileNotFoundError, lambda: store.get("a"))
     _raised(FileNotFoundError, lambda: store.get("a/b/c"))
@@ -96,9 +92,7 @@ def negative_ranges(store: Store, _: Effort) -> None:
 
 
 def several_ranges(store: Store, _: Effort) -> None:
-    """Checks that several ranges come back in their order: near, far, overlapping, empty, past the
-    end.
-    """
+    """Checks that ranges come in their order: near, far, overlapping, empty, past the end."""
     data = bytes(range(256)) * (3 * _MIB // 256)
     store.put("big", data)
     wanted = [
@@ -118,9 +112,7 @@ def empty_objects(store: Store, _: Effort) -> None:
 
 
 def puts(store: Store, _: Effort) -> None:
-    """Checks that a put leaves no old bytes, also of a longer object; views are written as bytes
-    are.
-    """
+    """Checks that a put leaves no old bytes, also of a longer object; views are bytes."""
     store.put("object", b"first, and long")
     store.put("object", memoryview(b"second"))
     _same(store.get("object"), b"second")
@@ -141,9 +133,7 @@ def creates_after_puts(store: Store, _: Effort) -> None:
 
 
 def absence(store: Store, _: Effort) -> None:
-    """Checks that absence is not remembered: another store of the same root writes what this one
-    missed.
-    """
+    """Checks that absence is not remembered: another store writes what this one missed."""
     other = _travelled(store)
     _raised(FileNotFoundError, lambda: store.get("folder/late"))
     _same(list(store.list("folder/")), [])
@@ -153,9 +143,7 @@ def absence(store: Store, _: Effort) -> None:
 
 
 def presence(store: Store, _: Effort) -> None:
-    """Checks that presence is not remembered: another store of the same root deletes and writes
-    anew.
-    """
+    """Checks that presence is not remembered: another store deletes and writes anew."""
     other = _travelled(store)
     store.create("object", b"first")
     other.delete("object")

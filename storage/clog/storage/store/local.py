@@ -183,9 +183,7 @@ class LocalStore:
 
 
 def create_file(target: str, data: bytes, *, fsync: bool) -> None:
-    """Creates a file, complete, if there is none of this name: F1 and F2. Where it raises there is
-    no such file by us.
-    """
+    """Creates a complete file if there is none: F1, F2; where it raises, there is none of ours."""
     if os.path.lexists(target):
         raise ObjectExistsError  # Whoever lost a race syncs nothing to find that out.
     temporary = _write_temporary(target, data, fsync=fsync)

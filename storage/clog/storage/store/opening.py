@@ -45,9 +45,7 @@ _LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*:|/|[^@]*$)")
 
 @dataclass(frozen=True, slots=True)
 class LogsBelow:
-    """The URLs of the logs at and below a folder, sorted; the ``unlisted`` folders below it, by
-    their URLs, with what was in the way.
-    """
+    """URLs of logs at and below a folder, sorted; folders that are ``unlisted``, and why."""
 
     urls: list[str]
     unlisted: Mapping[str, Exception]
@@ -72,9 +70,7 @@ class Reach:
         *,
         single_writer: bool = False,
     ) -> Self:
-        """Returns how others are opened from what was opened so; a store was, where options are
-        given with it.
-        """
+        """Returns how others are opened from what was opened with these options."""
         if not isinstance(url, str | PathLike):
             if storage_options is None:
                 return cls()

@@ -86,9 +86,7 @@ os.register_at_fork(after_in_child=_keep_inherited)
 def open_remote(
     location: Location, options: Mapping[str, object], *, single_writer: bool, probe: bool
 ) -> Store:
-    """Returns the store behind fsspec's class, or the local or memory store where a chain leads
-    there.
-    """
+    """Returns the store of fsspec's class, or a local or memory store that a chain leads to."""
     store = RemoteStore(location, options, single_writer=single_writer, probe=probe)
     if "::" not in location.url and location.protocol != "dir":
         return store
@@ -221,9 +219,7 @@ class RemoteStore:
         return forget is not None
 
     def filesystem(self) -> tuple[Any, str]:
-        """Returns the filesystem of this process, out of any ``dir://`` around it, and the root on
-        it.
-        """
+        """Returns this process's filesystem, out of any ``dir://`` around it, and its root."""
         if self._made is not None and self._made[0] == os.getpid():
             return self._made[1], self._made[2]
         fs, root = connect(self._location, self._options)

@@ -76,9 +76,7 @@ class AlreadyCommitted(NothingToCommit):
 
 @dataclass(frozen=True, slots=True)
 class NotCommitted(NothingToCommit):
-    """The log does not have the transaction, and never will: the id was taken up since, by
-    another holder where that is not said to be ours.
-    """
+    """The log does not have the transaction, and never will: the id was taken up since."""
 
     by_us: bool = False
 
@@ -90,9 +88,7 @@ class AlreadyThere(NothingToCommit):
 
 @dataclass(slots=True)
 class Part:
-    """A participant: what a transaction appends to it. ``is_tried``: it may have got that, from
-    this holder.
-    """
+    """What a transaction appends to a participant, which may have it where ``is_tried``."""
 
     handle: Handle
     objects: list[DataObject] = field(default_factory=list)
@@ -180,9 +176,7 @@ def find_commit(
 
 
 def committed_positions(handle: Handle, transaction_id: str) -> Positions:
-    """Returns the positions that were last committed under an id, at the newest version; one GET,
-    and one more where they are many.
-    """
+    """Returns the positions last committed under an id; one GET, one more for many."""
     try:
         return _positions(handle, transaction_id)
     except FileNotFoundError:  # A document that versions since then need no more.

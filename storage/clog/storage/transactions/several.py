@@ -71,9 +71,7 @@ class TransactionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A transaction that could not be finished, and why. ``is_stuck``: nothing will end it before
-    somebody does something about the reason.
-    """
+    """A transaction that could not be finished, and why; ``is_stuck``: until somebody acts."""
 
     info: TransactionInfo
     reason: str
@@ -90,9 +88,7 @@ def info_of(entry: Unended) -> TransactionInfo:
 
 
 def finish_all(handle: Handle) -> list[Waiting]:
-    """Finishes what can be finished of a log; returns what waits. No request where all has ended
-    as far as the handle knows.
-    """
+    """Finishes what can be finished of a log; returns what waits. No request where all has."""
     return [*_waiting(handle, handle.tip.head.unended, abort=False, force=False)]
 
 

@@ -227,9 +227,7 @@ def check_reachable(source: Source, offsets: Mapping[int, int]) -> None:
 
 
 def next_offsets(source: Source, known: Mapping[str, Mapping[int, int]]) -> dict[int, int]:
-    """Returns where to go on reading a log, by partition: where these positions say, else at the
-    log start; one GET.
-    """
+    """Returns where to go on by partition: at the position, else the log start; one GET."""
     handle = handle_of(source)
     head = handle.refresh().head
     mine = known.get(handle.standing.log_id, {})

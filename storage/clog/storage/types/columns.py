@@ -401,17 +401,13 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns these columns of a batch, of structs the fields that the schema has; those of an
-    earlier one as they are under a later one.
-    """
+    """Returns columns of a batch as the schema, perhaps a later one, has them, with its fields."""
     arrays = [as_type(batch.column(field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def can_read(stored: pa.DataType, kind: pa.DataType) -> bool:
-    """Tells whether what has the stored type can be read as the other: as the same, or a later
-    schema's.
-    """
+    """Tells whether the stored type can be read as the other: the same, or a later schema's."""
     if stored == kind:
         return True
     types = pa.types
@@ -477,9 +473,7 @@ def entries_type(kind: pa.DataType) -> pa.DataType:
 
 
 def elements(lists: pa.Array) -> pa.Array:
-    """Returns what is in lists, or the pairs of maps, one after the other; not what lies under
-    nulls.
-    """
+    """Returns what is in lists or maps, one after the other; not what lies under nulls."""
     if pa.types.is_map(lists.type):
         buffers, at = lists.buffers()[:2], lists.offset
         kind, pairs = pa.list_(entries_type(lists.type)), [pairs_of(lists)]
@@ -512,9 +506,7 @@ def of_list_views(views: pa.Array) -> pa.Array:
 
 
 def rebuilt_lists(lists: pa.Array, kind: pa.DataType, flat: pa.Array) -> pa.Array:
-    """Returns lists, or maps, of this type, as long and null as those given; ``flat`` is what is in
-    them.
-    """
+    """Returns lists or maps of this type, as long and null as those given, of ``flat``."""
     offsets = np.concatenate(([0], np.cumsum(list_lengths(lists)))).astype(np.int32)
     return pa.Array.from_buffers(
         kind, len(lists), [validity_of(lists), pa.py_buffer(offsets)], children=[flat]
@@ -528,9 +520,7 @@ def rebuilt_structs(structs: pa.Array, kind: pa.DataType, fields: Sequence[pa.Ar
 
 
 def settled(array: pa.Array) -> pa.Array:
-    """Returns the array with values, any, for what is NOT NULL and lies under a null: Parquet's
-    writer looks at it.
-    """
+    """Returns the array with any value for NOT NULL under a null: Parquet's writer looks there."""
     kind = array.type
     if pa.types.is_struct(kind):
         fields = [

@@ -304,9 +304,7 @@ def _check_range(array: pa.Array, low: Any, high: Any, what: str) -> None:
 
 
 def check_pairs(pairs: pa.Array, kind: pa.DataType, path: str) -> None:
-    """Checks what is to be in a list or a map: over a map's pair or key that is null Arrow ends the
-    process.
-    """
+    """Checks what is to be in a list or a map: over a null pair or key Arrow ends the process."""
     if pa.types.is_map(kind):
         _check_present(pairs, None, f"{path}.key")
         _check_present(pairs.field(0), None, f"{path}.key")
@@ -366,9 +364,7 @@ def fitting_python(values: Sequence[Any], field: pa.Field) -> tuple[pa.Array, di
 
 
 def made_of_python(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
-    """Returns Python's values as an array of the type; whether what is NOT NULL is there is not
-    looked at.
-    """
+    """Returns Python's values as an array of the type; NOT NULL is not looked at."""
     return fit(_made(values, kind, path), kind, path)
 
 
@@ -583,9 +579,7 @@ def from_json(value: Any, kind: pa.DataType) -> Any:
 
 
 def key_from_text(text: str, kind: pa.DataType) -> Any:
-    """Returns the key that a text on the command line stands for: text itself, else JSON, in which
-    no quotes are needed around one value.
-    """
+    """Returns the key that a text stands for: text itself, else JSON, or one bare value."""
     if pa.types.is_string(kind):
         return text
     try:

@@ -49,9 +49,7 @@ def evolved(
     relax: Sequence[str],
     url: str,
 ) -> LogSchema:
-    """Returns the schema after the changes, which name fields by their paths from ``value`` or
-    ``key`` on.
-    """
+    """Returns the schema after changes of fields, by their paths from ``value`` or ``key`` on."""
     if schema is None:
         raise InvalidInputError(
             f"{url} has no schema that could evolve: its keys and values are bytes; create a log"
@@ -184,9 +182,7 @@ def fields_from_words(words: Mapping[str, Any]) -> pa.Schema:
 
 
 def evolution_to(schema: LogSchema | None, wanted: pa.Schema) -> dict[str, Any]:
-    """Returns what `Log.evolve` takes to get from a schema to one that is wanted; empty where it is
-    that already.
-    """
+    """Returns what `Log.evolve` takes to get to the schema that is wanted; empty: nothing."""
     after = schema_of(wanted)
     if schema is None or after is None:
         if schema is None and after is None:

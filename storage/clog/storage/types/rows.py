@@ -24,9 +24,7 @@ RECORD_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Which plain columns are in the key, and which in the value; how rows become records, and
-    records rows. May travel to tasks.
-    """
+    """Which plain columns are in key and value; how rows become records, and back. Travels."""
 
     key: tuple[str, ...]
     value: tuple[str, ...]
@@ -71,9 +69,7 @@ class TableColumns:
         )
 
     def path(self, column: str) -> str | None:
-        """Returns where a column, or a field of one, stands in records: ``value.price`` for
-        ``price``; None where the table has no such column.
-        """
+        """Returns where a column or field stands: ``value.price`` for ``price``; None: nowhere."""
         top, dot, rest = column.partition(".")
         name = self.own(top)
         if name is None:
@@ -129,9 +125,7 @@ class TableColumns:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Columns that are shown, and the ``paths`` that are read for them; ``rows``: they are of these
-    rows, None: of records.
-    """
+    """Columns that are shown, the ``paths`` read for them; ``rows`` they are of, None: records."""
 
     schema: "pa.Schema"
     paths: tuple[str, ...]

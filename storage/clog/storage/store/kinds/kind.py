@@ -34,9 +34,7 @@ class Location:
 
 
 def pipe(fs: Any, path: str, data: bytes) -> None:
-    """Writes as the class does it: one request, or several that end in one that shows the
-    object.
-    """
+    """Writes as the class does: one request, or several whose last shows the object."""
     fs.pipe_file(path, data)
 
 
@@ -91,9 +89,7 @@ class Kind:
 
 @contextmanager
 def temporary(fs: Any, path: str, data: bytes, write: Write = pipe) -> Iterator[str]:
-    """Writes the bytes to a new file beside ``path`` and yields its path; removes it at the end,
-    unless it was renamed.
-    """
+    """Writes bytes to a new file beside ``path``, yields its path, and removes it in the end."""
     folder, _, name = path.rpartition("/")
     beside = f"{folder}/{temporary_name(name, _IDS.new_id())}"
     try:

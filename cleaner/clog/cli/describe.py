@@ -37,7 +37,7 @@ from clog.cli.output import (
     stdout,
     table,
 )
-from clog.storage.view_formats import FORMATS
+from clog.storage.view_formats import FORMAT_NAMES, FORMATS
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -692,7 +692,7 @@ def snapshot(
         duration_given,
     ),
     publish: list[str] | None = option(
-        "--publish delta|iceberg",
+        f"--publish {FORMAT_NAMES}",
         "Publish each log at its version in the cut, for engines that read these; may be given more"
         " than once.",
         choice(*FORMATS),

@@ -40,7 +40,7 @@ from clog.cli.output import (
     size,
     table,
 )
-from clog.storage.view_formats import FORMATS
+from clog.storage.view_formats import FORMAT_NAMES, FORMATS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -389,15 +389,12 @@ def delete_records(
     )
 
 
-_FORMAT_NAMES = "|".join(FORMATS)
-
-
 @command(writes=True)
 def publish(
     url: str = URL,
     *,
     formats: list[str] | None = option(
-        f"--format {_FORMAT_NAMES}",
+        f"--format {FORMAT_NAMES}",
         "May be repeated. Default: as table.publish says, else delta.",
         choice(*FORMATS),
     ),

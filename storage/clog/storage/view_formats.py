@@ -50,3 +50,4 @@ ICEBERG = ViewFormat(
     stray_beginnings=("data/", "metadata/snap-"),
 )
 FORMATS = {each.name: each for each in (DELTA, ICEBERG)}
+FORMAT_NAMES = "|".join(FORMATS)

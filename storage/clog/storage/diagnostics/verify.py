@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from clog.storage.commit.tip import (
     StandingLog,
@@ -56,6 +55,7 @@ from clog.storage.format.chunks import (
     ChunkMask,
     ObjectRef,
     Segment,
+    damage,
     read_bitmap,
 )
 from clog.storage.format.columns import PartitionColumns, resolved
@@ -411,10 +411,8 @@ def _older_findings(
             if find_newest(store).tip.head.oldest_readable < needed[path]:
                 yield Finding(Check.OBJECT, path, f"is not there; {whose} it")
             continue
-        checksum, expected = xxhash.xxh3_128_hexdigest(data), files[path].checksum
-        if checksum != expected:
-            message = f"its checksum is {checksum}, {whose} {expected}"
-            yield Finding(Check.OBJECT, path, message)
+        if (why := damage(data, files[path])) is not None:
+            yield Finding(Check.OBJECT, path, f"{why}; {whose} it")
 
 
 def _files_since(store: Store, commits: dict[int, Commit], oldest: int) -> dict[str, _File]:

@@ -11,10 +11,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 
 from clog.storage.format import documents
-from clog.storage.format.chunks import Chunk, ObjectRef
+from clog.storage.format.chunks import Chunk, ObjectRef, damage
 from clog.storage.format.documents import NONE
 from clog.storage.format.log_info import LogInfo, LogSchema
 from clog.storage.format.manifest import Manifest
@@ -107,12 +106,8 @@ def object_problems(
     """Yields what is wrong with an object of which all bytes are given; ``chunks`` are (partition,
     chunk) that refer to it, ``key_seed`` and ``schema`` are the log's.
     """
-    if len(data) != ref.size_bytes:
-        yield f"has {len(data)} bytes, the manifest says {ref.size_bytes}"
-        return
-    checksum = xxhash.xxh3_128_hexdigest(data)
-    if checksum != ref.checksum:
-        yield f"its checksum is {checksum}, the manifest says {ref.checksum}"
+    if (why := damage(data, ref)) is not None:
+        yield why
         return
     try:
         footer, typed = data[-ref.footer_bytes :], schema is not None

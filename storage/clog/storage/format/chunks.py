@@ -127,6 +127,14 @@ class BitmapFile:
     checksum: Annotated[Shown, "xxh3_128"]
 
 
+def damage(data: bytes, file: ObjectRef | BitmapFile) -> str | None:
+    """Returns what is wrong with a file's bytes, of which these are all; None: nothing."""
+    if len(data) != file.size_bytes:
+        return f"it has {len(data)} bytes, expected {file.size_bytes}"
+    found = xxhash.xxh3_128_hexdigest(data)
+    return None if found == file.checksum else f"its xxh3_128 is {found}, expected {file.checksum}"
+
+
 _FILE = record(BitmapFile)
 _BITS = Codec(
     lambda bits: {"bits": bits.hex()} if isinstance(bits, bytes) else _FILE.write(bits),
@@ -520,11 +528,8 @@ def read_bitmap(store: Store, bitmap: Bitmap, chunk_rows: int) -> Rows:
     file = bitmap.bitmap
     where = f"{file.path} of {store.url}"
     data = store.get(file.path, 0, file.size_bytes + 1)
-    if len(data) != file.size_bytes:
-        raise CorruptionError(f"{where} has {len(data)} bytes, expected {file.size_bytes}")
-    checksum = xxhash.xxh3_128_hexdigest(data)
-    if checksum != file.checksum:
-        raise CorruptionError(f"{where} has xxh3_128 {checksum}, expected {file.checksum}")
+    if (why := damage(data, file)) is not None:
+        raise CorruptionError(f"{where} is damaged: {why}")
     return _unpacked(data, bitmap.rows, chunk_rows, where)
 
 

@@ -52,7 +52,7 @@ import xxhash
 
 from clog.storage.env import dataclass, enough_memory
 from clog.storage.errors import CorruptionError, StoreUnavailableError
-from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef
+from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef, damage
 from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import parquet, to_numpy
 from clog.storage.store.contract import Store, coalesce
@@ -166,11 +166,8 @@ def _decoded(
 def fetch_whole(store: Store, obj: ObjectRef) -> bytes:
     """Returns all bytes of an object, in one request, verified by their checksum."""
     data = store.get(obj.path, 0, obj.size_bytes)
-    if len(data) != obj.size_bytes:
-        raise _damaged(store, obj, f"it has {len(data)} bytes, expected {obj.size_bytes}")
-    checksum = xxhash.xxh3_128_hexdigest(data)
-    if checksum != obj.checksum:
-        raise _damaged(store, obj, f"its xxh3_128 is {checksum}, expected {obj.checksum}")
+    if (why := damage(data, obj)) is not None:
+        raise _damaged(store, obj, why)
     return data
 
 

@@ -461,13 +461,13 @@ class LocalFile:
             types = schema_from_json(types)
             position = Position(log_id, int(version), commit_id, offsets, starts, types, order)
             places = [tuple(place) for place in levels]
-            read = tuple(known.get(place) or self._level(place) for place in places)
+            read = tuple(
+                known.get(place) or _level_of(place, self._read_checked(place, "index"))
+                for place in places
+            )
         except _ODD as e:
             raise DamagedCacheError(f"its footer is not one: {e!r}") from e
         return Shown(header, number, place[0] + place[1], position, read)
-
-    def _level(self, place: Place) -> Level:
-        return _level_of(place, self._read_checked(place, "index"))
 
     def _read_checked(self, place: Place, what: str) -> bytes:
         at, size, checksum = place

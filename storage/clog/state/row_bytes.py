@@ -132,7 +132,7 @@ def _with_names(key: Any, kind: pa.DataType) -> Any:
 
 def row_bytes(values: pa.Array) -> pa.Array:
     """Returns the row bytes of values; null for null."""
-    return _joined([_constant(b"\x01"), *_contents(values)])
+    return pc.binary_join_element_wise(_constant(b"\x01"), *_contents(values), _constant(b""))
 
 
 def _contents(values: pa.Array) -> list[pa.Array]:
@@ -168,10 +168,6 @@ def _with_mark(values: pa.Array) -> pa.Array:
 def _lengths(lengths: np.ndarray[Any, Any]) -> pa.Array:
     data = pa.py_buffer(np.ascontiguousarray(lengths, "<u4"))
     return pa.Array.from_buffers(pa.binary(4), len(lengths), [None, data]).cast(pa.binary())
-
-
-def _joined(parts: list[Any]) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, _constant(b""))
 
 
 def _constant(text: bytes) -> pa.Scalar:

@@ -116,7 +116,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         _check_given(settings, is_given=GIVEN_OFFSETS in tip.head.log.features)
         has_all = tip.head.log.features.with_added(needed) == tip.head.log.features
         edit = Edit(config=after, features=None if has_all else needed)
-        if not _orders(after, before):
+        if order_text(after) == order_text(before):  # The same records of a key win, and show.
             return edit
         return _reordered(edit, handle.manifest(), settings, now_ms=time_ms)
 
@@ -145,11 +145,6 @@ def _check_given(settings: LogConfig, *, is_given: bool) -> None:
             " are given, as a mirror's: its source deletes by offset, and compares offsets; nothing"
             " was changed"
         )
-
-
-def _orders(after: Mapping[str, str], before: Mapping[str, str]) -> bool:
-    """Tells whether other records of a key may win, or show, than before."""
-    return order_text(after) != order_text(before)
 
 
 def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig, *, now_ms: int) -> Edit:

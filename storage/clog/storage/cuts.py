@@ -426,7 +426,8 @@ def _keep_all(home: Handle, found: Found, name: str, entry: CutEntry) -> None:
                 raise version_expired(handle.store.url, version)
             if cut_id in tip.head.kept:  # An earlier try, whose reply was lost.
                 return NothingToCommit()
-            return Edit(features=_lacking(tip.head), kept={cut_id: Keep(version, *about)})
+            lacking = None if NAMED_CUTS in tip.head.log.features else _FEATURES
+            return Edit(features=lacking, kept={cut_id: Keep(version, *about)})
 
         handle.commit(prepare, operation=OPERATION)
 
@@ -498,10 +499,6 @@ def _commit_id(handle: Handle, version: int) -> str:
     tip = handle.tip
     known = {r.version: r.commit_id for r in (*tip.earlier, tip.record)}
     return known.get(version) or read_commit(handle.store, version).record.commit_id
-
-
-def _lacking(head: Head) -> FeatureNames | None:
-    return None if NAMED_CUTS in head.log.features else _FEATURES
 
 
 def cuts_of(home: Handle) -> list[Cut]:

@@ -42,7 +42,6 @@ from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, StoreUnavailableError
 from clog.storage.keys.hashing import ALGORITHMS
 from clog.storage.store import open_store
-from clog.storage.store.contract import Store
 from clog.storage.store.opening import LOG_FOLDER, LogsBelow, find_logs, redact
 
 OF_THE_CLEANER = frozenset(
@@ -368,7 +367,8 @@ class Finder:
         try:
             log = Log.open(store, options, self.clock, ids=self._ids, single_writer=single)
         except NotFoundError:
-            if tried.is_named or _is_empty(store):
+            # Versioned buckets still list the folder of a log of which all was deleted.
+            if tried.is_named or not any(store.list(f"{LOG_FOLDER}/")):
                 tried.is_left_over = not tried.is_named
                 raise
             raise NotFoundError(
@@ -381,8 +381,3 @@ class Finder:
         self.stores[log.url] = store
         self._opened_as[url] = log.url
         self._opened.append(log)
-
-
-def _is_empty(store: Store) -> bool:
-    """Tells whether all of a log was deleted: versioned buckets still list its folder."""
-    return next(iter(store.list(f"{LOG_FOLDER}/")), None) is None

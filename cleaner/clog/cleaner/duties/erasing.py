@@ -500,16 +500,12 @@ def _problem(work: Work) -> str:
     return ""
 
 
-def _was_published(work: Work) -> bool:
-    return PUBLICATIONS in work.head.log.features
-
-
 def _forgotten(work: Work, name: str) -> bool:
     """Has the store forget old versions, then deletes the request; tells whether it could."""
     store = work.store
     begun_ms = work.now_ms - SWEEP_AFTER_MS
     forgets = store.forget_old("", begun_ms)
-    for view in FORMATS.values() if _was_published(work) else ():
+    for view in FORMATS.values() if PUBLICATIONS in work.head.log.features else ():
         for begin in view.stray_beginnings:
             work.handle.standing.root.forget_old(begin, begun_ms)
     store.delete(documents.erasure_path(name))

@@ -39,14 +39,13 @@ class LogState:
     ``cut_bytes``: what is kept for named cuts.
     ``committers``, ``waits``: how many commit, and how long they wait for each other.
     ``readers``: the named readers, where they are watched. ``undecided`` transactions hold readers
-    back, the first of them since ``undecided_since_ms``.
+    back.
     """
 
     opened: bool = True
 
     partitions: Sequence[PartitionState] = ()
     undecided: int = 0
-    undecided_since_ms: int | None = None
     failures: int = 0
     error: str | None = None
     last_pass: PassResult | None = None
@@ -140,7 +139,6 @@ class Monitor(Shared):
         kept = kept_for_views(manifest, delay_ms, now_ms=now_ms) if manifest.head.pins else {}
         oldest = min((keep.version for keep in manifest.head.kept.values()), default=None)
         held = [] if oldest is None else overdue(manifest, delay_ms, now_ms=now_ms)
-        began = [e.started_ms for e in manifest.head.unended if e.first]
         with self._lock:
             before = self._logs.get(url, LogState())
             self._logs[url] = replace(
@@ -153,8 +151,7 @@ class Monitor(Shared):
                 readers=beside[1],
                 committers=beside[2],
                 waits=beside[3],
-                undecided=len(began),
-                undecided_since_ms=min(began, default=None),
+                undecided=sum(bool(e.first) for e in manifest.head.unended),
             )
 
     def round_ended(self, url: str, error: Exception | None) -> None:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from clog.bridge.postgres.masking import HASH
 from clog.bridge.postgres.source import Queries, Source, literal, quoted
-from clog.bridge.postgres.tables import Column, Relation
+from clog.bridge.postgres.tables import Column
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, NotFoundError
 
@@ -155,11 +155,6 @@ class SourceTable:
             "masks": dict(self.masks),
         }
         return json.dumps(body, sort_keys=True).encode()
-
-    def is_sent_as(self, relation: Relation) -> bool:
-        """Tells whether the stream has the columns that the catalogue has."""
-        sent = {c.name: (c.type_oid, c.typmod) for c in relation.columns}
-        return all(sent.get(c.name) == (c.type_oid, c.typmod) for c in self.columns)
 
 
 @dataclass(frozen=True, slots=True)

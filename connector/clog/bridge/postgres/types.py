@@ -123,11 +123,6 @@ class TablePlan:
             "=drop), and load the table again"
         )
 
-    def batch_of(self, texts: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Returns the columns of arrays of their texts, in the order of the schema."""
-        columns = [self.column(i, array) for i, array in enumerate(texts)]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
 
 class Connection(Protocol):
     """What is asked of psycopg2's connection here."""

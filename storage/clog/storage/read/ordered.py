@@ -15,7 +15,7 @@ an entry takes it out, and one that is no suspect lets the rows of its key count
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -29,11 +29,11 @@ from clog.storage.numpy_arrays import Mask, Offsets, of_bytes, to_arrow, to_nump
 from clog.storage.objects.orders import Ordering
 from clog.storage.read.lookup import of_keys, pieces_of_keys
 from clog.storage.read.scan import (
-    COLUMNS,
     KeyIndexCache,
     ReadPiece,
     Run,
     cut,
+    in_order,
     ordering_of,
     pieces_from,
     plan_range,
@@ -184,7 +184,7 @@ def ordered_batches(
         return
     presence = presence_column("value", plan.schema, columns)
     needed = {*columns, "offset", "key", presence, order.column}
-    for batch in read_pieces(store, plan.clean, columns=_by_name(needed)):
+    for batch in read_pieces(store, plan.clean, columns=in_order(needed)):
         rows = batch.filter(batch.column("key").is_valid())
         words, orders, offsets, counts = _compared(rows, order, seed)
         stays = ~best.beats(words, orders, offsets)
@@ -197,7 +197,7 @@ def _ordered_rows(
     store: Store, pieces: Sequence[ReadPiece], order: Ordering, seed: int
 ) -> Iterator[tuple[pa.Array, Rows]]:
     """Yields the keys there are in the pieces, and what is compared of their rows."""
-    for batch in read_pieces(store, pieces, columns=_by_name(["offset", "key", order.column])):
+    for batch in read_pieces(store, pieces, columns=in_order(["offset", "key", order.column])):
         rows = batch.filter(batch.column("key").is_valid())
         yield rows.column("key"), _compared(rows, order, seed)
 
@@ -312,7 +312,3 @@ def without_keys(rows: pa.RecordBatch, keys: pa.Array | None) -> pa.RecordBatch:
     known = rows.column("key").is_valid()
     has = pc.and_(known, pc.is_in(key_bytes(rows.column("key")), value_set=keys))
     return rows.filter(pc.invert(has))
-
-
-def _by_name(columns: Iterable[str]) -> list[str]:
-    return sorted(columns, key=lambda path: (COLUMNS.index(path.partition(".")[0]), path))

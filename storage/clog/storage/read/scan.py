@@ -25,7 +25,7 @@ What callers may ask for, and what it resolves to (S1, S38, S39), stands below t
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, StrEnum, auto
 from functools import lru_cache, partial
@@ -145,6 +145,11 @@ def read_schema(schema: LogSchema | None, columns: Sequence[str] = COLUMNS) -> p
     fields = [own.field(f.name) if f.name in own.names else f for f in READ_SCHEMA]
     horizon = pa.field(DELETE_HORIZON, pa.int64())
     return projected(pa.schema([*fields, horizon]), columns)
+
+
+def in_order(columns: Iterable[str]) -> list[str]:
+    """Returns columns, of structs also fields by path, in the order of `COLUMNS`."""
+    return sorted(columns, key=lambda path: (COLUMNS.index(path.partition(".")[0]), path))
 
 
 def columns_asked(schema: LogSchema | None, columns: Sequence[str] | None) -> tuple[str, ...]:

@@ -78,6 +78,7 @@ from clog.storage.read.scan import (
     Run,
     check_start,
     columns_asked,
+    in_order,
     ordering_of,
     piece_of,
     pieces_from,
@@ -278,7 +279,7 @@ def _map_all(
     """Maps the keys of all that is dirty, and keeps rows for T3; False where it has no room."""
     for is_whole, pieces in groupby(plan.dirty, _is_fetched_whole):
         keep = _needed(plan, columns) if is_whole else {"key"}.intersection(columns)
-        kept.columns = _in_order(keep)
+        kept.columns = in_order(keep)
         if _map(store, plan, list(pieces), latest, kept) is not None:
             return False
     return _map(store, plan, plan.later, latest) is None
@@ -308,7 +309,7 @@ def _fingerprinted(
 ) -> Iterator[tuple[Fingerprints, Offsets]]:
     """Yields the words of the keys there are in the pieces, and their offsets."""
     columns = {"offset", "key", *(kept.columns if kept is not None else ())}
-    for batch in read_pieces(store, pieces, columns=_in_order(columns), pruning=plan.by_key):
+    for batch in read_pieces(store, pieces, columns=in_order(columns), pruning=plan.by_key):
         if kept is not None:
             kept.keep(batch)
         rows = present(batch.select(["offset", "key"]), "key")
@@ -352,7 +353,7 @@ def _unknown(
         if not is_masked:
             needed.add(presence_column("value", plan.schema, columns))
         read = list(pieces)
-        for batch in read_pieces(store, read, columns=_in_order(needed), pruning=plan.wanted):
+        for batch in read_pieces(store, read, columns=in_order(needed), pruning=plan.wanted):
             rows = batch if is_masked else present(present(batch, "key"), "value")
             if not is_dirty:
                 yield rows
@@ -404,18 +405,14 @@ def _batches_at(
         for piece in pieces:
             yield from kept.take(piece.start, piece.end)
     elif kept is None or "key" not in needed:
-        yield from read_pieces(store, pieces, columns=_in_order(needed), pruning=plan.wanted)
+        yield from read_pieces(store, pieces, columns=in_order(needed), pruning=plan.wanted)
     else:
-        others = _in_order(needed - {"key"})
+        others = in_order(needed - {"key"})
         for batch in read_pieces(store, pieces, columns=others, pruning=plan.wanted):
             first = batch.column("offset")[0].as_py()
             (keys,) = kept.take(first, first + 1)
             schema = batch.schema.append(keys.schema.field("key"))
             yield pa.RecordBatch.from_arrays([*batch.columns, keys.column("key")], schema=schema)
-
-
-def _in_order(columns: Iterable[str]) -> list[str]:
-    return sorted(columns, key=lambda path: (COLUMNS.index(path.partition(".")[0]), path))
 
 
 def _places_of(offsets: Offsets, wanted: Offsets) -> Offsets:

@@ -93,9 +93,7 @@ def _counterpart(name: str, value: str) -> str:
 
 
 def users_own(given: Mapping[str, object]) -> dict[str, str]:
-    """Returns the configs that the user gives for the log; raises if one cannot be, or would spoil
-    the mirror.
-    """
+    """Returns the user's configs of the log; raises where one would spoil the mirror."""
     for name in given:
         check_known(name)
     own = parse_overrides(given)

@@ -141,9 +141,7 @@ class Reading:
         return value
 
     def news(self) -> list[Column]:
-        """Returns what values had become written with since the last time this was asked; some of
-        it may be known.
-        """
+        """Returns what values became written with since this was asked; some may be known."""
         found, self._news = [*self._news.values()], {}
         return found
 
@@ -345,9 +343,7 @@ def _is_exact(values: pa.Array) -> bool:
 def letters_of(
     records: pa.Table, reasons: Mapping[int, str], where: Callable[[int], Mapping[str, object]]
 ) -> pa.Table:
-    """Returns records as they were, with what is wrong with them in their headers; ``where``
-    returns headers that say where each stood.
-    """
+    """Returns records as they were; headers say what is wrong, and by ``where`` their place."""
     at = sorted(reasons)
     letters = records.take(to_arrow(np.array(at, np.int64)))
     named = letters.column_names
@@ -392,9 +388,7 @@ class Place:
 
 
 def place_of(headers: Iterable[Mapping[str, Any]] | None) -> Place | None:
-    """Returns where a record stood that was a letter; None: its headers, which anybody may have
-    written, do not say it.
-    """
+    """Returns where a letter's record stood, as its headers say it; None: they do not."""
     told = {h["key"]: h["value"] for h in headers or () if h["key"] in OF_LETTERS}
     told.pop(REASON, None)
     try:
@@ -426,9 +420,7 @@ def check_letters(log: Log) -> None:
 
 
 class Decoder:
-    """Makes columns of the records of one topic; of one thread at a time. ``evolves``: a log may
-    evolve for them.
-    """
+    """Makes columns of a topic's records, in one thread; ``evolves``: a log may, for them."""
 
     def __init__(self, decoding: Decoding, topic: str, *, evolves: bool = True) -> None:
         self._decoding = decoding

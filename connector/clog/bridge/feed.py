@@ -112,9 +112,7 @@ class Feed:
         return self._sorted(self._by_topic(messages), events)
 
     def positions(self, places: Iterable[Place]) -> dict[Place, At]:
-        """Returns where these partitions stand after all that was taken; only those of which
-        something was. No request.
-        """
+        """Returns where partitions stand of which something was taken. No request."""
         asked = [self._kafka.TopicPartition(*place) for place in places]
         return {
             (tp.topic, tp.partition): At(tp.offset, _epoch(tp.leader_epoch))

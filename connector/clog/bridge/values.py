@@ -334,9 +334,7 @@ _NUMBERS: Final = {
 
 
 def meaning_of(name: object) -> Column | None:
-    """Returns what values mean whose schema has this name of Connect's or Debezium's; None: what
-    they are.
-    """
+    """Returns what values of this name of Connect's or Debezium's mean; None: what they are."""
     return _MEANINGS.get(name) if isinstance(name, str) else None
 
 

@@ -48,9 +48,7 @@ def try_open(location: Location) -> "Handle | None":
 
 
 def opened_if_typed(options: "ReadOptions", schema: "StructType") -> "Handle | None":
-    """Checks a schema that the user gave. Opens the log where it is no schema of a log of bytes,
-    and returns its handle then.
-    """
+    """Checks a user's schema; returns the log's handle unless it is one of bytes."""
     handle = try_open(options.location) if needs_types(schema) else None
     table_of_read(types_of(handle), schema, is_table=options.view == "table")
     return handle

@@ -551,9 +551,7 @@ class WriteOptions:
 
 
 def texts_of(options: Mapping[str, object] | None) -> dict[str, str]:
-    """Returns options of a function of ours as Spark passes them on, names lowered: JSON of a
-    mapping or a list.
-    """
+    """Returns options of a function of ours as Spark passes them on, names lowered."""
     return {
         name.lower(): json.dumps(value)
         if isinstance(value, bool | Mapping | list | tuple)

@@ -134,9 +134,7 @@ def parse_offsets(value: Mapping[str, Any]) -> StreamOffsets | None:
 def resolve(
     position: Position, starts: Mapping[int, int], ends: Mapping[int, int], *, option: str
 ) -> dict[int, int]:
-    """Returns the offset that a position names in each partition of ``starts`` (log start) and
-    ``ends`` (log end).
-    """
+    """Returns the offset that a position names in each partition of ``starts`` and ``ends``."""
     if position == "earliest":
         return dict(starts)
     if position == "latest":

@@ -117,9 +117,7 @@ def arrow_type(kind: DataType) -> "pa.DataType":
 
 
 def paths_of(name: str, kind: DataType) -> list[str]:
-    """Returns what storage reads for a column of this type: of structs the fields, by path, also
-    inside arrays and maps.
-    """
+    """Returns what storage reads for a column of this type: of structs fields by path."""
     if isinstance(kind, ArrayType | MapType):
         inside, inner = (
             ("element", kind.elementType)
@@ -189,9 +187,7 @@ _MAY_BE_NULL = ("key", "value", "headers")
 
 
 def typed_columns(schema: "pa.Schema") -> dict[str, DataType]:
-    """Returns the columns of a typed log, by its schema; ``NullType`` where Spark has none: a read
-    of the others need not fail.
-    """
+    """Returns the columns of a typed log; ``NullType`` where Spark has no type."""
     return COLUMNS | {f.name: spark_type(f.type, f.name, NullType()) for f in schema}
 
 
@@ -288,9 +284,7 @@ def asked_schema(
     include_headers: bool,
     is_table: bool,
 ) -> StructType:
-    """Returns the columns of a read without ``.schema(…)`` of a log with these types; ``is_table``:
-    of rows, where the log has them.
-    """
+    """Returns the columns of a read without ``.schema(…)``; ``is_table``: of rows."""
     if types is not None and is_table and not include_headers:
         rows = table_schema(types, columns)
         if rows is not None:
@@ -302,9 +296,7 @@ def asked_schema(
 def table_of_read(
     types: "LogTypes | None", schema: StructType, *, is_table: bool
 ) -> "TableColumns | None":
-    """Checks the columns of a read; returns the table whose rows are shown, None where records
-    are.
-    """
+    """Checks the columns of a read; returns the table that is shown, None: records are."""
     if types is None:
         check_read_schema(schema)
         return None
@@ -409,9 +401,7 @@ def _plain(kind: DataType) -> DataType:
 
 @dataclass(frozen=True, slots=True)
 class LogTypes:
-    """What a typed log says of its columns: its schema, and what those of its key are called; none
-    where nobody named them.
-    """
+    """What a typed log says: its schema, and names of its key's columns, if somebody gave them."""
 
     schema: "pa.Schema"
     key_columns: tuple[str, ...] = ()
@@ -499,9 +489,7 @@ def table_read(types: LogTypes, schema: StructType) -> TableColumns | None:
 
 
 def table_write(types: LogTypes, schema: StructType, where: str) -> TableColumns | None:
-    """Returns the table whose rows a DataFrame with this schema has; None where it has records.
-    Whether each row fits is seen where it is written.
-    """
+    """Returns the table whose rows a DataFrame has; None: it has records."""
     if not types.key_columns:
         return None
     table = TableColumns.of(types)

@@ -268,9 +268,7 @@ class Recheck:
     def unexplained(
         self, rows: pa.RecordBatch, gone: Mask, found: Mask | None = None
     ) -> Unexplained:
-        """Returns those of the rows that go for which their keys are to be asked: all that their
-        offsets, values and horizons do not explain, and the sample.
-        """
+        """Returns rows that go whose keys are to be asked: unexplained ones, and the sample."""
         places, by_offset = self._without_keys(rows, gone, found)
         places = np.concatenate((self._sample(by_offset), places))
         offsets = to_numpy(rows.column("offset")).take(places)
@@ -386,9 +384,7 @@ class GroupRecheck:
         self._recheck.check_keys(self._partition, asked)
 
     def finish(self) -> None:
-        """Checks what `check` left; to be called before the group is committed, when all threads
-        are done with it.
-        """
+        """Checks what `check` left, before the group is committed, once all threads are done."""
         asked, self._waiting = self._waiting, []
         self._recheck.check_keys(self._partition, asked)
 
@@ -527,9 +523,7 @@ class Judge:
             return JudgedSegment(segment, tuple(turn() for turn in turns))
 
     def with_horizons(self, store: Store, partition: int, segment: JudgedSegment) -> JudgedSegment:
-        """Returns the segment with the tombstones of chunks that are to be marked: which of those
-        stay their values tell alone.
-        """
+        """Returns the segment with the tombstones of chunks that are to be marked."""
         chunks = tuple(
             self._dated(store, partition, c) if c.undated and c.action is Action.MARK else c
             for c in segment.chunks

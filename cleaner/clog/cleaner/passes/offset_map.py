@@ -235,9 +235,7 @@ class OffsetMap:
         return lost
 
     def raise_known(self, hashes: Hashes, offsets: Offsets, ranks: _Words) -> None:
-        """Tells a ranked map of rows elsewhere, of any keys: those of its own may have a better
-        row there.
-        """
+        """Tells a ranked map of rows elsewhere, of any keys, which may be better."""
         for start in range(0, len(hashes), _CHUNK_ROWS):
             end = start + _CHUNK_ROWS
             high, low, following, some = self._in_order(

@@ -143,9 +143,7 @@ class SoleTombstones(HeldTombstones):
 def sole_tombstones(
     store: Store, plan: PassPlan, offset_map: OffsetMap, *, ranking: Ranking, hasher: KeyHasher
 ) -> SoleTombstones:
-    """Returns the tombstones whose horizon has come and that are the only records of their keys;
-    the map has the keys from the first dirty offset up to what it covers.
-    """
+    """Returns due tombstones that are the only records of their keys, as the map has them."""
     p, manifest = plan.partition, plan.manifest
     end = manifest.head.partitions.end[p]
     found = [

@@ -133,9 +133,7 @@ class Extent:
 def neighbours(
     items: Iterable[_T], extent_of: Callable[[_T], Extent], fits: Callable[[Extent], bool]
 ) -> Iterator[list[_T]]:
-    """Yields all items in order, in runs of as many neighbours as fit together, as they come: only
-    one run is held at a time. What does not fit by itself is alone.
-    """
+    """Yields all items in order, in runs of neighbours that fit together, one held at a time."""
     run: list[_T] = []
     whole: Extent | None = None
     for item in items:
@@ -234,9 +232,7 @@ class RewritePolicy:
         return replace(segment, chunks=chunks)
 
     def action(self, c: JudgedChunk) -> Action:
-        """Returns what becomes of a chunk by itself; its neighbours may have it rewritten
-        (`rewriter`).
-        """
+        """Returns what becomes of a chunk by itself; its neighbours may have it rewritten."""
         if (
             c.chunk.aborted
             or c.chunk.object.path in self.gathered
@@ -281,9 +277,7 @@ class RewritePolicy:
 
 
 def needs_own_horizon(c: JudgedChunk) -> bool:
-    """Tells whether the chunk's one place for a horizon is taken by an earlier pass, whose horizon
-    stays (S23): it goes into the rows then, to make place.
-    """
+    """Tells whether an earlier pass's horizon has the chunk's place (S23)."""
     return c.sets_horizons and c.chunk.horizon != NONE
 
 
@@ -325,9 +319,7 @@ class Rewriter:
     dates: bool = True
 
     def rewrite(self, group: Group, stats: PassStats) -> Replacement:
-        """Rewrites a group and returns its replacement; its objects are written, its records are
-        counted.
-        """
+        """Rewrites a group, counts its records, and returns its replacement, once written."""
         merged = len(group.segments) > 1
         limit = self.config.object_bytes
         chunks: list[Chunk] = []

@@ -138,9 +138,7 @@ class SourcesChangedError(Exception):
 
 
 def rebase(edit: Edit, partition: int, planned: Manifest, now: Manifest) -> Edit:
-    """Returns the edit of a pass over one partition, as it holds now; raises SourcesChangedError
-    where more has changed than where the rows lie.
-    """
+    """Returns a pass's edit as it holds now; SourcesChangedError: more than places have changed."""
     before, after = _Chunks.of(planned, partition), _Chunks.of(now, partition)
     bases = {s.base for s in now.segments[partition]}
     ends = {s.next for s in now.segments[partition]}
@@ -432,16 +430,12 @@ def _with_horizons(edit: Edit, *, commit_ms: int, delete_retention_ms: int) -> E
 
 
 def objects_may_be_gone(planned: Manifest, tip: Commit) -> bool:
-    """Tells whether objects with the planned version as their stamp are below the sweep's floor: it
-    took too long.
-    """
+    """Tells whether objects stamped at the planned version are below the floor."""
     return planned.version < tip.head.orphan_floor
 
 
 def tried(edit: Edit, now: Manifest, carrier: MaskCarrier, *, time_ms: int) -> Edit:
-    """Returns the edit with the masks of its new chunks, if it fits: one that does not would be
-    refused by every reader, for ever.
-    """
+    """Returns the edit with its new chunks' masks, if it fits: else all readers would refuse it."""
     if now.covered:
         edit = carrier.with_masks(edit, now)
     apply(now, edit, commit_id="", time_ms=time_ms)
@@ -485,9 +479,7 @@ class PassProgress:
 
     @property
     def moved_ms(self) -> int | None:
-        """When the pass last moved a byte, or began a phase; None where nobody knows: before it
-        began, and where another process does it.
-        """
+        """When the pass last moved a byte, or began a phase; None: nobody knows here."""
         return max(self.phase_began_ms, self._store.moved_ms) if self._store else None
 
     @property
@@ -769,9 +761,7 @@ def stretches(plan: PassPlan, *, task_bytes: int, count_max: int) -> list[Stretc
 def commit_covered(
     handle: Handle, plan: PassPlan, passes: Sequence[Sequence[PassResult]]
 ) -> PassResult:
-    """Ends the pass over a partition whose stretches were cleaned, each by some passes, if the last
-    of each came to its end; returns what they did together.
-    """
+    """Ends the pass over cleaned stretches, if each was; returns what they did together."""
     first_dirty, _ = plan.dirty
     stats = PassStats()
     for result in (result for of_one in passes for result in of_one):

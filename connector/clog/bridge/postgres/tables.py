@@ -88,9 +88,7 @@ class Changes:
 
 
 def sliced(changes: Changes, start: int, end: int) -> Changes:
-    """Returns the changes of rows from ``start`` to before ``end``; an update that changes the key
-    is not cut in two.
-    """
+    """Returns changes of rows ``[start, end)``; an update of a key is not cut in two."""
     if (start, end) == (0, len(changes.deleted)):
         return changes
     moved = changes.moved_from
@@ -103,9 +101,7 @@ def sliced(changes: Changes, start: int, end: int) -> Changes:
 
 
 def joined(parts: Sequence[Changes]) -> Changes:
-    """Returns changes of one table and one schema, one after the other, as one; it does not say
-    which transactions made them.
-    """
+    """Returns changes of one table and schema as one, without their transactions."""
     if len(parts) == 1:
         return parts[0]
     counts = [len(part.deleted) for part in parts]

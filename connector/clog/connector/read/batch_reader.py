@@ -69,9 +69,7 @@ class ClogReader(DataSourceReader):
 
     @shallow_iterator
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """Yields batches of one partition. Spark makes an `InputPartition(None)` of an empty plan:
-        it has none.
-        """
+        """Yields batches of one partition, None: Spark's of an empty plan."""
         from clog.connector.read.task_read import log_batches, table_slice_batches
 
         if isinstance(partition, LogPartition):

@@ -161,9 +161,7 @@ def positions(
 def pieces_of(
     manifest: "Manifest", ranges: Mapping[int, tuple[int, int]], *, uncommitted: bool
 ) -> dict[int, list["ReadPiece"]]:
-    """Returns what is read for half-open ranges of offsets, by partition; ``uncommitted``: records
-    of transactions that have not ended, too.
-    """
+    """Returns what is read for half-open ranges by partition, ``uncommitted`` records, too."""
     from clog.storage.read.scan import Isolation, plan_range
 
     isolation = Isolation.UNCOMMITTED if uncommitted else Isolation.COMMITTED
@@ -426,9 +424,7 @@ class Losses:
         return nearest
 
     def decided_end(self, partition: int, end: int, low: int, decided: int) -> int:
-        """Returns where undecided records begin, in place of an end among them: who goes on at
-        that end would never see them.
-        """
+        """Returns where undecided records begin, for an end among them, which would hide them."""
         self._lost(
             f"ending offset {end} of partition {partition} of {self.url} is beyond what is"
             f" decided: records from offset {decided} on wait for the end of a transaction",
@@ -440,9 +436,7 @@ class Losses:
         return decided
 
     def check_partitions(self, known: Mapping[int, int], read: Collection[int]) -> None:
-        """Tells if a stream no longer reads every partition that it was reading, as Spark's Kafka
-        source does.
-        """
+        """Tells if a stream no longer reads a partition it was reading, as Kafka's source."""
         if left := {p: known[p] for p in sorted(known) if p not in read}:
             self._lost(
                 f"this stream was at {left} of partitions of {self.url} that it no longer reads:"

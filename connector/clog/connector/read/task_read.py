@@ -60,9 +60,7 @@ def found_batches(
     schema: StructType,
     table: TableColumns | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields records of the pieces, which are in memory, in the columns of ``schema``; where rows
-    of the table are to be delivered, these.
-    """
+    """Yields records of pieces in memory as columns of ``schema``, or the table's rows."""
     as_spark = _Converter(schema if table is None else table.as_records(schema), topic, pieces)
     for batch in map(as_spark, rows.to_batches()):
         yield batch if table is None else table.rows_of(batch, schema)

@@ -76,9 +76,7 @@ def asked_of(given: dict[str, str]) -> Asked:
 
 
 def check_rows(keys: Fields, values: Fields) -> None:
-    """Raises if a key column has a type that cannot be compared as a text, or a field a name that
-    stands for something else.
-    """
+    """Raises if a key column cannot be compared as a text, or a name stands for more."""
     for name, kind in keys:
         if (refused := _no_key(kind)) is not None:
             raise InvalidInputError(
@@ -156,9 +154,7 @@ def json_names(fields: Fields) -> tuple[str, ...] | None:
 def row_of(
     df: "DataFrame", columns: Sequence[str], names: tuple[str, ...] | None = None
 ) -> "Column":
-    """Returns columns as the one from which the task makes a text; ``names`` are those in its
-    JSON.
-    """
+    """Returns columns as the one of which a task makes a text; ``names`` are those in JSON."""
     fields = [df.schema[c] for c in columns]
     whole = [prepared(F.col(quoted(f.name)), f.dataType, alone=len(fields) == 1) for f in fields]
     if len(fields) == 1:

@@ -64,9 +64,7 @@ _RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What tasks need to know of the log; it costs them no request. ``row_texts``: they are given
-    rows, of which they make texts.
-    """
+    """What tasks need to know of the log, without a request; of ``row_texts`` they make texts."""
 
     location: Location
     log_id: str
@@ -84,9 +82,7 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class TaskIds:
-    """Who runs a task: the streaming query and its batch (None in a batch write), and the number
-    of the Spark partition.
-    """
+    """Who runs a task: the query and batch (None in a batch write), and Spark's partition."""
 
     query_id: str | None = None
     batch_id: int | None = None
@@ -109,9 +105,7 @@ class TaskIds:
 
 
 def local_property(df: "DataFrame", name: str) -> str | None:
-    """Returns what Spark says of the micro-batch; None with Spark Connect, which has no such thing
-    here.
-    """
+    """Returns what Spark says of the micro-batch; None with Spark Connect."""
     try:
         value: str | None = df.sparkSession.sparkContext.getLocalProperty(name)
     except Exception:  # noqa: BLE001 -- Connect raises one of several kinds
@@ -308,9 +302,7 @@ class Answers:
 
 
 def delete_of_new(location: Location, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Deletes what tasks wrote for a log that was to be made, if its creation was not begun: some
-    task has not answered. Never raises.
-    """
+    """Deletes what tasks wrote for a log whose creation was not begun. Never raises."""
     answers = Answers.of(messages)
     new = answers.written[0].new if answers.written else None
     if new is None or len(answers.written) == len(messages):

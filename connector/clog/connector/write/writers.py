@@ -285,9 +285,7 @@ def introduce(log: "Log", writer: "Writer") -> None:
 
 
 def check_known(log: "Log", writer: "Writer", *, fail: bool) -> None:
-    """Raises if the log has no entry of a query that is past its first batch, and ``fail``; else
-    warns. Costs nothing where the entry is in the head.
-    """
+    """Raises, or warns, if the log has no entry of a query that is past its first batch."""
     if is_known(log, writer):
         return
     message = (

@@ -331,9 +331,7 @@ class Combiner:
         self._committer.known_as(self._ids.new_id())
 
     def append(self, group: Appends, *, lost: bool) -> Commit | NothingToCommit:
-        """Commits appends, by whoever does so first; ``lost``: a race for the tip was lost just
-        now.
-        """
+        """Commits appends, by whoever does so first; ``lost``: a race for the tip was just lost."""
         while True:
             op = self._begun(group, lost=lost)
             if op is None:

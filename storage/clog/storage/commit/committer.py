@@ -158,9 +158,7 @@ class JoinsOthers(Protocol):
         ...
 
     def with_others(self, tip: Commit, edit: Edit, time_ms: int, *, lost: bool) -> Edit:
-        """Returns an edit with what others proposed, and with what it owes. ``lost``: the tip was
-        found after a lost race.
-        """
+        """Returns an edit with what others proposed and it owes, after a race was ``lost``."""
         ...
 
     def is_crowded(self, tip: Commit) -> bool:
@@ -671,9 +669,7 @@ class Turns:
             self._lost_ms = now_ms
 
     def yield_turn(self) -> bool:
-        """Waits before the first try of a commit, where this handle has just won beside others, to
-        whom it lost of late. Whether it did.
-        """
+        """Waits before a first try where it won beside others of late; tells whether it did."""
         if self._won_ms is None or self._lost_ms is None or not self._seen:
             return False
         now_ms = self._clock.monotonic_ms()
@@ -781,9 +777,7 @@ def give_up_reserve(store: Store) -> bool:
 
 
 def with_reserve(store: Store, step: Callable[[], _T]) -> _T:
-    """Does a step that makes room, or leads to it; once more, without the reserve, where there is
-    no room for it.
-    """
+    """Does a step that makes room, or leads to it; without the reserve where there is none."""
     try:
         return step()
     except StoreFullError:

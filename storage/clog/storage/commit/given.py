@@ -29,9 +29,7 @@ ENDS_MAX: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """Up to where an append covers partitions, whether it has records there or not, and where their
-    source begins.
-    """
+    """Up to where an append covers partitions, and where their source begins."""
 
     ends: Mapping[int, int]
     starts: Mapping[int, int]
@@ -115,9 +113,7 @@ def checked_offsets(
 def bind_given(
     objects: Sequence[DataObject], covered: Covered | None, head: Head, *, url: str
 ) -> Bound:
-    """Returns what an append of these objects does to the head; InvalidInputError where it is
-    beyond what is given.
-    """
+    """Returns what an append does to the head; InvalidInputError: it is beyond what is given."""
     ends, starts = head.partitions.end, head.partitions.start
     covered = covered or Covered({}, {})
     chunks = [stats for obj in objects for stats in obj.chunks]

@@ -209,9 +209,7 @@ class Handle(Shared):
             return committers_of(self.tip, self._tip.recent.known)
 
     def waits(self) -> Waits | None:
-        """Returns how long appends wait that others may commit; None in a log where none do, and
-        for who may not list. One LIST, or two.
-        """
+        """Returns how long appends wait for others, None: nobody can say; one LIST, or two."""
         with self._lock, suppress(StoreRefusedError):
             if PROPOSALS in self.tip.head.log.features:
                 return self._committing[1].waits()
@@ -230,9 +228,7 @@ class Handle(Shared):
             return read(newest)
 
     def has_committed(self, version: int, commit_id: str) -> bool:
-        """Tells whether the version was made by this commit: else the log is another one, or was
-        restored from a copy. None to 2 GET.
-        """
+        """Tells whether this commit made the version, in this log's history; 2 GET at most."""
         with self._lock, self.standing.unless_gone():
             return is_of_history(self.store, self.tip, version, commit_id)
 
@@ -301,9 +297,7 @@ class Handle(Shared):
             return combiner.append(group, lost=lost)
 
     def manifest(self) -> Manifest:
-        """Returns the manifest at the tip, whole. From the one known before where the handle saw
-        all edits since.
-        """
+        """Returns the manifest at the tip, whole, from the one before where all edits were seen."""
         with self._lock, self.standing.unless_gone():
             self._tip.settle()
             tip = self.tip

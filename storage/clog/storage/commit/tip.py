@@ -311,9 +311,7 @@ def block_body(first: int, ids: dict[int, str] | None = None) -> dict[str, objec
 
 
 def read_block(store: Store, version: int) -> Block | None:
-    """Returns the block that holds a version; None where it has no file: nothing was committed to
-    it, or the log was deleted. One GET.
-    """
+    """Returns the block that holds a version; None: it has no file. One GET."""
     path = documents.block_path(version)
     try:
         data = documents.fetch(store, "block", path)
@@ -359,9 +357,7 @@ def _block_missing(store: Store, version: int) -> CorruptionError:
 
 
 def first_open_version(store: Store) -> int:
-    """Returns the first version after the closed blocks: they are closed from the oldest on, and
-    the newest never is.
-    """
+    """Returns the first version after the closed blocks, of which the newest is none."""
     first, block = _first_not_closed(store)
     if block is None:
         raise _block_missing(store, first)
@@ -452,9 +448,7 @@ class RecentEdits:
         return RecentEdits(tip, records, weights)
 
     def after(self, version: int) -> list[EditRecord] | None:
-        """Returns the edits from ``version`` + 1 to the tip where all of them are here, else None.
-        No request.
-        """
+        """Returns the edits from ``version`` + 1 to the tip where all are here, else None."""
         if version < self.known[0].version - 1:
             return None
         return [record for record in self.known if record.version > version]
@@ -550,9 +544,7 @@ class Tip:
         return [record for record in recent.known if record.version >= first]
 
     def now(self) -> Moment:
-        """Returns the present moment: what is found from now on is as old as that, however long
-        this process sleeps before it is told.
-        """
+        """Returns the present moment, as old as which all is that is found from now on."""
         # The monotonic clock stands still while a machine sleeps, the wall clock may be set back.
         return self._clock.monotonic_ms(), self._clock.now_ms()
 
@@ -710,9 +702,7 @@ class Tip:
         self._note(is_settled=True)
 
     def open_anew(self) -> Commit:
-        """Searches the newest version from the hint on, and returns it; one GET more, to see that
-        it goes on from the tip that is known.
-        """
+        """Searches the newest version from the hint on; one GET more, to see that it goes on."""
         began = self.now()
         found = self._found(lambda: find_newest(self._store))
         version = self.commit.version

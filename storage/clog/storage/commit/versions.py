@@ -248,9 +248,7 @@ def version_asked(store: Store, tip: Commit, at: int | None, at_time_ms: int | N
 
 
 def version_at_time(store: Store, time_ms: int, tip: Commit) -> int:
-    """Returns the newest version not newer than ``tip`` whose commit is not later than the time, in
-    ms since 1970; the tip for every later time.
-    """
+    """Returns the newest version up to ``tip`` that is not later than the time in ms."""
 
     def time_of(version: int) -> int:
         if version == tip.version:

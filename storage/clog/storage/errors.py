@@ -35,6 +35,7 @@ happened to what, the numbers on both sides and the remedy, never data and never
 errors pickle: Spark carries them from its workers to the driver.
 """
 
+import re
 from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar
@@ -76,23 +77,23 @@ class ClogError(Exception):
 
     kind: ClassVar[ErrorKind]
 
+    def __init_subclass__(cls) -> None:
+        """Gives it the kind of its name, or, where that is none, its base's."""
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Error")).upper()
+        if (kind := ErrorKind.__members__.get(name)) is not None:
+            cls.kind = kind
+
 
 class InvalidInputError(ClogError, ValueError):
     """The call, the records or the config are wrong; the same call fails again."""
-
-    kind = ErrorKind.INVALID_INPUT
 
 
 class OptionError(ClogError, ValueError):
     """A Spark option is unknown, misspelled or has a wrong value."""
 
-    kind = ErrorKind.OPTION
-
 
 class NotFoundError(ClogError, LookupError):
     """What was asked for does not exist."""
-
-    kind = ErrorKind.NOT_FOUND
 
 
 class OffsetOutOfRangeError(NotFoundError):
@@ -104,8 +105,6 @@ class OffsetOutOfRangeError(NotFoundError):
         start: the log start offset, the smallest that can be asked for.
         end: the high watermark; ``[start, end)`` can be read, ``end`` is a valid position.
     """
-
-    kind = ErrorKind.OFFSET_OUT_OF_RANGE
 
     def __init__(self, message: str, *, partition: int, offset: int, start: int, end: int) -> None:
         super().__init__(message)
@@ -123,8 +122,6 @@ class OffsetOutOfRangeError(NotFoundError):
 
 class VersionExpiredError(NotFoundError):
     """The version's objects may already be deleted: read a newer version."""
-
-    kind = ErrorKind.VERSION_EXPIRED
 
 
 def version_expired(
@@ -146,31 +143,21 @@ class LogReplacedError(NotFoundError):
     continue.
     """
 
-    kind = ErrorKind.LOG_REPLACED
-
 
 class AlreadyExistsError(ClogError, FileExistsError):
     """There is a log at this URL already."""
-
-    kind = ErrorKind.ALREADY_EXISTS
 
 
 class CommitConflictError(ClogError):
     """Other commits came first more often than the loop retries; nothing was committed."""
 
-    kind = ErrorKind.COMMIT_CONFLICT
-
 
 class CommitStateUnknownError(ClogError):
     """The commit may or may not have happened; a blind retry could commit twice."""
 
-    kind = ErrorKind.COMMIT_STATE_UNKNOWN
-
 
 class TransactionFencedError(ClogError):
     """Another holder took over the transaction's id; nothing of the transaction was committed."""
-
-    kind = ErrorKind.TRANSACTION_FENCED
 
 
 class StateFencedError(TransactionFencedError):
@@ -178,15 +165,11 @@ class StateFencedError(TransactionFencedError):
     changes of this one are lost.
     """
 
-    kind = ErrorKind.STATE_FENCED
-
 
 class StateFileError(ClogError, OSError):
     """The local file of a state table or a store cannot be written; what was committed is in the
     log, and is read from there once there is room.
     """
-
-    kind = ErrorKind.STATE_FILE
 
 
 class SourceError(ClogError):
@@ -194,37 +177,25 @@ class SourceError(ClogError):
     committed since; the message says how to go on.
     """
 
-    kind = ErrorKind.SOURCE
-
 
 class SourceReplacedError(SourceError):
     """Another source stands under the name: it was deleted and made again, or restored."""
-
-    kind = ErrorKind.SOURCE_REPLACED
 
 
 class SourceTruncatedError(SourceError):
     """The source lost records at its end that the log has."""
 
-    kind = ErrorKind.SOURCE_TRUNCATED
-
 
 class SourcePurgedError(SourceError):
     """The source removed records that the log does not have yet."""
-
-    kind = ErrorKind.SOURCE_PURGED
 
 
 class SourcePartitionsError(SourceError):
     """The source has more partitions than the log; keys may be in others now."""
 
-    kind = ErrorKind.SOURCE_PARTITIONS
-
 
 class SourceDamagedError(SourceError):
     """The source cannot read records of its own: its files are damaged."""
-
-    kind = ErrorKind.SOURCE_DAMAGED
 
 
 class SourceUndecodableError(SourceError):
@@ -232,46 +203,30 @@ class SourceUndecodableError(SourceError):
     that the log cannot follow.
     """
 
-    kind = ErrorKind.SOURCE_UNDECODABLE
-
 
 class SourceUnavailableError(ClogError, OSError):
     """The source cannot be reached, or does not answer; run it again later."""
-
-    kind = ErrorKind.SOURCE_UNAVAILABLE
 
 
 class TransactionTimeoutError(ClogError):
     """The transaction took longer than its timeout; nothing of it was committed."""
 
-    kind = ErrorKind.TRANSACTION_TIMEOUT
-
 
 class UnsupportedFilesystemError(ClogError):
     """The filesystem promises no exclusive create: two writers could overwrite each other."""
-
-    kind = ErrorKind.UNSUPPORTED_FILESYSTEM
 
 
 class StoreUnavailableError(ClogError, OSError):
     """The filesystem failed or did not answer; where it was a create, the outcome is unknown."""
 
-    kind = ErrorKind.STORE_UNAVAILABLE
-
 
 class OutOfMemoryError(StoreUnavailableError, MemoryError):
     """The process has less memory than it takes; nothing is wrong with the log."""
-
-    kind = ErrorKind.OUT_OF_MEMORY
 
 
 class UnsupportedFormatError(ClogError):
     """The log needs a feature that this release does not know."""
 
-    kind = ErrorKind.UNSUPPORTED_FORMAT
-
 
 class CorruptionError(ClogError):
     """Bytes contradict the format or their checksum; nothing was deleted."""
-
-    kind = ErrorKind.CORRUPTION

@@ -9,7 +9,7 @@ commit, then each edit in turn.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version
@@ -334,16 +334,7 @@ def describe(handle: Handle, *, waits: bool = False) -> LogDescription:
             for entry in head.unended
         ],
         "views": [
-            {
-                "format": name,
-                "version": mine.version,
-                "table_version": mine.table_version,
-                "since_ms": mine.since_ms,
-                "objects": mine.objects,
-                "size_bytes": mine.size_bytes,
-                "overdue_ms": mine.overdue_ms,
-            }
-            for name, mine in kept.items()
+            cast("ViewDescription", {"format": name} | asdict(mine)) for name, mine in kept.items()
         ],
         "kept": _kept_for_cuts(manifest, config.file_delete_delay_ms, now_ms=now_ms),
         "members": sorted(head.members.values()),

@@ -560,7 +560,7 @@ class Judge:
         return np.concatenate([self._by_keys(batch)[0] for batch in batches])
 
     def _by_keys(self, batch: pa.RecordBatch) -> tuple[Mask, Mask]:
-        """Returns of each row whether the map has a higher offset of its key, and has a key."""
+        """Tells of each row whether the map has a higher offset of its key, and if it has one."""
         offsets, keys = to_numpy(batch.column("offset")), batch.column("key")
         if not keys.null_count:
             superseded = self.offset_map.superseded(self.hasher(keys), offsets)

@@ -560,7 +560,7 @@ class Judge:
         return np.concatenate([self._by_keys(batch)[0] for batch in batches])
 
     def _by_keys(self, batch: pa.RecordBatch) -> tuple[Mask, Mask]:
-        """Tells of each row whether the map has a higher offset of its key, and if it has one."""
+        """Tells whether the map has a higher offset of each row's key, and has it at all."""
         offsets, keys = to_numpy(batch.column("offset")), batch.column("key")
         if not keys.null_count:
             superseded = self.offset_map.superseded(self.hasher(keys), offsets)

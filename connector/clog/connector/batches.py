@@ -295,7 +295,7 @@ class BatchAppender:
         writer.commit(written, batch_id)
         objects = [obj for answer in written for obj in answer.objects]
         size = sum(obj.ref.size_bytes for obj in objects)
-        self._is_small = sum(obj.rows for obj in objects) <= ROWS_MAX and size <= BYTES_MAX
+        self._is_small = sum(obj.ref.rows for obj in objects) <= ROWS_MAX and size <= BYTES_MAX
 
 
 def _collected(df: "DataFrame") -> "pa.Table | None":

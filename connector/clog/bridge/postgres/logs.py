@@ -371,7 +371,7 @@ class TableLog:
             writer.add(pa.RecordBatch.from_arrays(made, schema=columns), parts)
         objects = writer.finish()
         self._transaction.append_objects(objects)
-        self._stamp = objects[0].stamp
+        self._stamp = objects[0].ref.stamp
         self._pending, self.pending_bytes = [], 0
 
     def commit(self, position: int) -> None:

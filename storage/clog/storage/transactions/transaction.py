@@ -385,7 +385,7 @@ class Transaction:
         records, _ = records_of(handle, data)
         if records.num_rows:
             parts = partitions_of(records, partition, handle.tip.head, url=handle.store.url)
-            stamp = held[0].stamp if held else None
+            stamp = held[0].ref.stamp if held else None
             puts = self._work.puts
             with puts.forgotten_on_error():
                 if offsets is None:

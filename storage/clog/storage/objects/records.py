@@ -39,9 +39,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from clog.storage.column_kinds import is_nat
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.log_info import LogSchema
-from clog.storage.kinds import is_nat
 from clog.storage.numpy_arrays import (
     empty,
     null,

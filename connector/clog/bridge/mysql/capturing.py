@@ -94,9 +94,30 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
 
     Debezium's engine reads the server, in this process: extra ``capture-debezium``, and Java 17.
 
-    ``dsn`` is ``mysql://USER@HOST:PORT/DATABASE``; the password comes from ``MYSQL_PWD``. Patterns
-    of tables are ``database.table``, masks ``drop`` or ``hash``; ``reload`` loads all tables anew.
-    All other arguments, and the errors, are those of `capture`.
+    Args:
+        dsn: ``mysql://USER@HOST:PORT/DATABASE``; the password comes from ``MYSQL_PWD``.
+        url: the home; the folder of the tables' logs.
+        once: stop when all is there that the source has now; else it is followed.
+        tables: patterns of ``database.table``; none: all.
+        exclude: patterns of tables that are left out.
+        masks: by ``database.table.column``: ``drop`` or ``hash``.
+        reload: load all tables anew.
+        partitions: of logs that are made.
+        config: of logs that are made.
+        storage_options: of the logs' filesystem.
+        single_writer: as of `Log.create`.
+        on_progress: called with how far it is, after each commit and every few seconds.
+        should_stop: asked several times a second; true ends it.
+        clock: the source of times; None: the system's clock.
+        ids: the source of random ids; None: the operating system.
+
+    Raises:
+        SourceError: the database is not what it was, or holds what cannot be kept; its subclass
+            says what happened.
+        SourceUnavailableError: it does not answer.
+        TransactionFencedError: another capture of the logs took over.
+        InvalidInputError: an argument is wrong, or a table cannot be captured.
+        NotFoundError: no table is meant.
 
     >>> shop = "mysql://me@localhost/shop"
     >>> capture_mysql(shop, "shop", once=True, tables=["shop.*"]).transactions  # doctest: +SKIP

@@ -130,10 +130,10 @@ def test_a_rewritten_object_carries_its_index(monkeypatch):
 
 def test_who_gets_no_index(monkeypatch):
     """An object that is fetched whole in any case, and one of which the log's seed is not said."""
-    assert made(250, key_seed=SEED)[1].index_bytes == 0
+    assert made(250, key_seed=SEED)[1].ref.index_bytes == 0
     monkeypatch.setattr(writer, "WHOLE_BYTES", 0)
-    assert made(250)[1].index_bytes == 0
-    assert made(250, key_seed=SEED)[1].index_bytes > 0
+    assert made(250)[1].ref.index_bytes == 0
+    assert made(250, key_seed=SEED)[1].ref.index_bytes > 0
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 15, xxhash.xxh3_128_digest(b"")])

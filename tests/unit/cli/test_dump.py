@@ -134,7 +134,7 @@ def test_a_damaged_log_does_not_verify(cli, url, folder):
     result = cli("verify", url, code=1)
     missing, damaged, total = result.stdout.splitlines()
     assert missing.startswith(f"object-missing: {objects[0]}: is not there; it holds [0, 2)")
-    assert damaged.startswith(f"object: {objects[1]}: it has 0 bytes, expected ")
+    assert damaged.startswith(f"object: {objects[1]}: has 0 bytes, the manifest says ")
     assert total.startswith("2 findings in ")
     found = cli.json("verify", url, code=1)["findings"]
     assert [finding["where"] for finding in found] == objects

@@ -93,9 +93,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one commit takes: records, or None, and where each partition stands before and behind
-    them.
-    """
+    """What one commit takes: records, or None, between positions of each partition."""
 
     records: Columns | None
     before: Mapping[int, At]
@@ -144,9 +142,7 @@ class Target:
 
     @property
     def needs_key(self) -> bool:
-        """Whether records without a key are left out, as the log takes none; where records are
-        decoded, these do not fit, and one may be a truncate.
-        """
+        """Whether records without a key are left out; decoded ones do not fit, but truncates."""
         return (
             self.decoder is None
             and LogConfig.from_overrides(self.log.handle.tip.head.config).compact
@@ -176,9 +172,7 @@ class Target:
         self._check_last(cluster)
 
     def new_partitions(self, cluster: Cluster, known: Mapping[int, At]) -> dict[int, At]:
-        """Returns partitions that the topic has more than are known, from where they begin; the log
-        has room for them.
-        """
+        """Returns partitions that the topic has more, from where they begin."""
         new = range(len(known), self.topic.partitions)
         starts = cluster.starts(self.topic.topic, new)
         purged = {p: start for p, start in starts.items() if start > 0}
@@ -195,9 +189,7 @@ class Target:
         self.positions = self._found(found)
 
     def commit(self, cluster: Cluster, batch: Batch) -> int:
-        """Commits a batch (I5, I6), unless the topic is another one by now; returns how many of its
-        records became dead letters.
-        """
+        """Commits a batch (I5, I6) of the topic that it was; returns how many are dead letters."""
         assert batch.before == self.positions, "the batch before it was not committed"
         self.check(cluster)
         starts = {}
@@ -225,9 +217,7 @@ class Target:
         return found
 
     def risen(self, starts: Mapping[int, int], at: Mapping[int, At]) -> dict[int, int]:
-        """Returns the log start offsets that are to follow the source's; none beyond a position, as
-        the log has nothing there.
-        """
+        """Returns log start offsets that follow the source's, none beyond a position."""
         if not self._settings.follow_start:
             return {}
         now = {p: min(start, at[p].offset) for p, start in starts.items() if p in at}
@@ -461,9 +451,7 @@ def _last_records(
 
 
 def first_record(cluster: Cluster, topic: Topic, clock: Clock) -> Mapping[str, bytes | None]:
-    """Returns key and value of one of a topic's first records that has a value; empty where none
-    was found.
-    """
+    """Returns key and value of an early record of a topic with a value, else empty."""
     feed = Feed(cluster, group="clog-mirror-first")
     starts = cluster.starts(topic.topic, range(topic.partitions))
     waiting = {(topic.topic, p) for p in starts}

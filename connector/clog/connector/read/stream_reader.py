@@ -444,9 +444,7 @@ def limited_bytes(
 def not_before(
     ends: Mapping[int, int], starts: Mapping[int, int] | None, head: "Head"
 ) -> dict[int, int]:
-    """Returns the ends of a batch that starts there: not before its start, which may lie among
-    records that are undecided (S51).
-    """
+    """Returns the ends of a batch, not before its start, which may be undecided (S51)."""
     there, known = head.partitions.end, starts or {}
     return {
         p: max(end, start) if (start := known.get(p, end)) <= there[p] else end

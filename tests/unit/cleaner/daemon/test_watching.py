@@ -500,3 +500,16 @@ def test_what_the_monitor_hands_out_may_be_changed(dirty):
     results[-1].stats.records_read = state.last_pass.stats.records_read = 1_000_000
     assert values(cleaner) == before
     assert cleaner.monitor.logs()[dirty.url].last_pass.stats.records_read < 1_000_000
+
+
+def test_the_readme_names_every_metric():
+    """By its name, or by its end where several begin alike: `records_read`, `_written`."""
+    text = (Path(__file__).parents[4] / "cleaner/README.md").read_text()
+    named = set(re.findall(r"`(?:clog_[a-z]+_)?(_?[a-z_]+)`", text))
+
+    def is_named(name):
+        ends = (name[at:] for at, letter in enumerate(name) if letter == "_")
+        return name in text or not named.isdisjoint(ends)
+
+    assert len(metrics._METRICS) > 60
+    assert not [row.name for row in metrics._METRICS if not is_named(row.name)]

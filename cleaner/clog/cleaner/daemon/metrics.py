@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from platform import python_version
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -106,9 +106,6 @@ def notices(cleaner: Cleaner) -> list[str]:
     ]
 
 
-_T = TypeVar("_T")
-
-
 class RequestMeter(WrappingStore):
     """Passes everything on.
 
@@ -130,43 +127,41 @@ class RequestMeter(WrappingStore):
         return _itself, (self.inner,)
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        data = self._metered("get", 1, lambda: self.inner.get(path, start, end))
+        with self._counted("get"):
+            data = self.inner.get(path, start, end)
         self._moved("get", len(data))
         return data
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
-        requests = len(coalesce(ranges))
-        parts = self._metered("get", requests, lambda: self.inner.get_ranges(path, ranges))
+        with self._counted("get", len(coalesce(ranges))):
+            parts = self.inner.get_ranges(path, ranges)
         self._moved("get", sum(map(len, parts)))
         return parts
 
     def put(self, path: str, data: bytes | memoryview) -> None:
-        self._metered("put", 1, lambda: self.inner.put(path, data))
+        with self._counted("put"):
+            self.inner.put(path, data)
         self._moved("put", memoryview(data).nbytes)
 
     def create(self, path: str, data: bytes) -> None:
-        self._metered("create", 1, lambda: self.inner.create(path, data))
+        with self._counted("create"):
+            self.inner.create(path, data)
         self._moved("create", len(data))
 
     def delete(self, path: str) -> None:
-        self._metered("delete", 1, lambda: self.inner.delete(path))
+        with self._counted("delete"):
+            self.inner.delete(path)
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        return self._listed(lambda: self.inner.list(prefix))
+        with self._counted("list"):
+            yield from self.inner.list(prefix)
 
     def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
-        return self._listed(lambda: self.inner.list_temporary(prefix))
-
-    def _listed(self, call: Callable[[], Iterator[StoredObject]]) -> Iterator[StoredObject]:
-        with self._counted("list", 1):
-            yield from call()
-
-    def _metered(self, operation: str, requests: int, call: Callable[[], _T]) -> _T:
-        with self._counted(operation, requests):
-            return call()
+        with self._counted("list"):
+            yield from self.inner.list_temporary(prefix)
 
     @contextmanager
-    def _counted(self, operation: str, requests: int) -> Iterator[None]:
+    def _counted(self, operation: str, requests: int = 1) -> Iterator[None]:
         with self._lock:
             self.requests[operation] += requests
         try:

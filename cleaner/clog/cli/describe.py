@@ -498,9 +498,7 @@ def _waits(waits: Mapping[str, int]) -> str:
     return f"{waiting}; half of the last {count(waits['answered'])} waited {half}, one {longest}"
 
 
-def copied(
-    sources: Mapping[str, Mapping[str, Mapping[str, int]]],
-) -> list[dict[str, Any]]:
+def copied(sources: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[dict[str, Any]]:
     """Returns how far writers are in what they copy, by the words of each source."""
     if not sources:  # The bridge takes time to import.
         return []

@@ -305,9 +305,7 @@ def _parsed_together(data: pa.Array, field: pa.Field) -> pa.Array | None:
             BytesIO(text),
             arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
             arrow_json.ParseOptions(
-                explicit_schema=schema,
-                newlines_in_values=True,
-                unexpected_field_behavior="error",
+                explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="error"
             ),
         )
         if found.num_rows != len(documents):

@@ -20,12 +20,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from clog.storage.env import dataclass, install_extra
-from clog.storage.errors import (
-    ClogError,
-    InvalidInputError,
-    NotFoundError,
-    SourceUnavailableError,
-)
+from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, SourceUnavailableError
 
 if TYPE_CHECKING:
     import confluent_kafka as kafka

@@ -6,15 +6,7 @@ with any release. Start with `Log` and `StateTable`; all errors are kinds of `Cl
 
 from typing import TYPE_CHECKING
 
-from clog.storage.env import (
-    Clock,
-    Ids,
-    ManualClock,
-    SeededIds,
-    SystemClock,
-    SystemIds,
-    loading,
-)
+from clog.storage.env import Clock, Ids, ManualClock, SeededIds, SystemClock, SystemIds, loading
 from clog.storage.errors import (
     AlreadyExistsError,
     ClogError,

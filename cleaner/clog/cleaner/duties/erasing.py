@@ -32,11 +32,7 @@ from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import Run, neighbours_of, relaid
 from clog.cleaner.duties.sweep import newest_by, sweep_orphans
 from clog.storage.commit.committer import NothingToCommit
-from clog.storage.diagnostics.erasures import (
-    SWEEP_AFTER_MS,
-    tombstones_due_ms,
-    undecided_below,
-)
+from clog.storage.diagnostics.erasures import SWEEP_AFTER_MS, tombstones_due_ms, undecided_below
 from clog.storage.env import dataclass
 from clog.storage.erasures import OPERATION, receipts_of
 from clog.storage.errors import CommitConflictError, CorruptionError
@@ -59,13 +55,7 @@ from clog.storage.format.erasures import (
     read_request,
     receipt_to_json,
 )
-from clog.storage.format.log_info import (
-    DEAD_ROWS,
-    FEATURES,
-    PUBLICATIONS,
-    LogSchema,
-    lists_of,
-)
+from clog.storage.format.log_info import DEAD_ROWS, FEATURES, PUBLICATIONS, LogSchema, lists_of
 from clog.storage.format.manifest import Manifest, apply
 from clog.storage.keys.hashing import key_bytes, partitions_for
 from clog.storage.keys.key_index import IndexHashes, index_hashes
@@ -187,10 +177,7 @@ def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> i
             continue
         since_ms = work.now_ms if chunk.dead is None else chunk.dead.since_ms
         bits = write_dead_rows(
-            *(work.store, rows),
-            since_ms=since_ms,
-            stamp=planned.version,
-            new_id=handle.ids.new_id,
+            *(work.store, rows), since_ms=since_ms, stamp=planned.version, new_id=handle.ids.new_id
         )
         dead.append(DeadMark(p, *identity, bits))
     features = None if DEAD_ROWS in log.features else lists_of([FEATURES[DEAD_ROWS]])
@@ -292,11 +279,7 @@ def _hits(
 
 
 def _note(
-    found: _Found,
-    store: Store,
-    wanted: _Wanted,
-    chunks: Sequence[tuple[int, Chunk]],
-    hits: _Hits,
+    found: _Found, store: Store, wanted: _Wanted, chunks: Sequence[tuple[int, Chunk]], hits: _Hits
 ) -> None:
     """Notes what of an object's hits dies, and whose erasures it held rows for."""
     rows, codes, offsets = hits

@@ -639,10 +639,7 @@ class Judge:
         keep, new_horizon = np.concatenate(keeps), np.concatenate(horizons)
         is_mixed = 0 < removed.total < chunk.live_rows
         return JudgedChunk(
-            chunk,
-            removed,
-            keep if is_mixed else None,
-            new_horizon if new_horizon.any() else None,
+            chunk, removed, keep if is_mixed else None, new_horizon if new_horizon.any() else None
         )
 
     def _recheck_unread(self, partition: int, chunk: Chunk, dead: Mask) -> None:

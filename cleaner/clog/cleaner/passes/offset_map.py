@@ -85,13 +85,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.cleaner.selection import PassStats
-from clog.cleaner.threads import (
-    ALONE,
-    RANKED_SLOT_BYTES,
-    SLOT_BYTES,
-    CleanerThreads,
-    map_slots,
-)
+from clog.cleaner.threads import ALONE, RANKED_SLOT_BYTES, SLOT_BYTES, CleanerThreads, map_slots
 from clog.storage.env import dataclass
 from clog.storage.format.chunks import Chunk
 from clog.storage.format.manifest import Manifest

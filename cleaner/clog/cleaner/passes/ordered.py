@@ -124,10 +124,7 @@ class SoleTombstones(HeldTombstones):
         low, high = np.searchsorted(self.offsets, (after, last), side="right")
         some = slice(int(low), int(high))
         return replace(
-            self,
-            offsets=self.offsets[some],
-            orders=self.orders[some],
-            words=self.words[some],
+            self, offsets=self.offsets[some], orders=self.orders[some], words=self.words[some]
         )
 
     def left_alone(self, store: Store, now: Manifest, partition: int, hasher: KeyHasher) -> bool:

@@ -81,13 +81,7 @@ from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 from clog.storage.objects.composing import CopiedGroup, write_rewritten
 from clog.storage.objects.writer import rewritten_chunk
 from clog.storage.read.copy import Portion, Wanted, open_portions
-from clog.storage.read.scan import (
-    COLUMNS,
-    DELETE_HORIZON,
-    open_run,
-    piece_of,
-    presence_column,
-)
+from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, open_run, piece_of, presence_column
 from clog.storage.store.contract import Store, ahead
 
 _RETENTION_SHARE = 10
@@ -363,11 +357,7 @@ class Rewriter:
         return replace(chunk, horizon=AT_COMMIT, up_to=self.up_to) if self.dates else chunk
 
     def _write_run(
-        self,
-        run: Sequence[JudgedChunk],
-        object_bytes: int,
-        recheck: GroupRecheck,
-        stats: PassStats,
+        self, run: Sequence[JudgedChunk], object_bytes: int, recheck: GroupRecheck, stats: PassStats
     ) -> list[Chunk]:
         dated: list[Offsets] = []
         with closing(self._retained(run, recheck, dated)) as retained:

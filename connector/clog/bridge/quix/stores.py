@@ -31,21 +31,14 @@ from urllib.parse import quote
 
 from confluent_kafka import TopicPartition
 from quixstreams.state.base import Store, StorePartition
-from quixstreams.state.base.transaction import (
-    PartitionTransaction,
-    PartitionTransactionStatus,
-)
+from quixstreams.state.base.transaction import PartitionTransaction, PartitionTransactionStatus
 from quixstreams.state.manager import DEFAULT_STATE_STORE_NAME, StateStoreManager
 from quixstreams.state.metadata import Marker
 from quixstreams.utils.json import dumps, loads
 
 from clog.state import StateStore
 from clog.storage import Log
-from clog.storage.errors import (
-    InvalidInputError,
-    SourcePurgedError,
-    SourceTruncatedError,
-)
+from clog.storage.errors import InvalidInputError, SourcePurgedError, SourceTruncatedError
 
 POSITION: Final = b"position"
 """The key of the position; no store's key is without a zero byte."""

@@ -8,16 +8,7 @@ from typing import Annotated, Final
 
 from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
-from clog.storage.format.documents import (
-    AUTHOR,
-    KEPT,
-    NATURAL,
-    Flag,
-    Natural,
-    record,
-    row,
-    seq,
-)
+from clog.storage.format.documents import AUTHOR, KEPT, NATURAL, Flag, Natural, record, row, seq
 
 
 @dataclass(frozen=True, slots=True)

@@ -441,8 +441,7 @@ class Edit:
     config: Annotated[Mapping[str, str] | None, _CONFIG, Part(head=_set_config)] = None
     schema: Annotated[LogSchema | None, NEXT_SCHEMA, Part(head=_evolve)] = None
     reached: Annotated[
-        Offsets,
-        Part(head=_reach, segments=Work.reach, feature=_GIVEN, names=True),
+        Offsets, Part(head=_reach, segments=Work.reach, feature=_GIVEN, names=True)
     ] = field(default_factory=dict)
     start: Annotated[
         Offsets,
@@ -459,8 +458,7 @@ class Edit:
         Part(head=lambda head, given: head.rows.seal(given), segments=Work.seal, names=True),
     ] = ()
     drop: Annotated[
-        Offsets,
-        Part(head=lambda head, given: head.rows.drop(given), segments=Work.drop, **_CLEANS),
+        Offsets, Part(head=lambda head, given: head.rows.drop(given), segments=Work.drop, **_CLEANS)
     ] = field(default_factory=dict)
     replace: Annotated[
         tuple[Replacement, ...],
@@ -468,9 +466,7 @@ class Edit:
         Part(head=lambda head, given: head.rows.replace(given), segments=Work.replace, **_CLEANS),
     ] = ()
     horizons: Annotated[
-        tuple[ChunkHorizon, ...],
-        seq(row(ChunkHorizon)),
-        Part(segments=Work.horizons, **_CLEANS),
+        tuple[ChunkHorizon, ...], seq(row(ChunkHorizon)), Part(segments=Work.horizons, **_CLEANS)
     ] = ()
     dead: Annotated[
         tuple[DeadMark, ...],
@@ -488,9 +484,7 @@ class Edit:
         Part(feature=_UNDECIDED, names=True),
     ] = ()
     ends: Annotated[
-        tuple[Ending, ...],
-        seq(ENDING),
-        Part(head=_end, segments=Work.ends, feature=_UNDECIDED),
+        tuple[Ending, ...], seq(ENDING), Part(head=_end, segments=Work.ends, feature=_UNDECIDED)
     ] = ()
     unended: Annotated[tuple[Joining, ...], seq(JOINING), Part(head=_join, feature=_UNDECIDED)] = ()
     masks: Annotated[
@@ -540,29 +534,20 @@ class Edit:
     add: Annotated[
         Append | None,
         Codec(append_to_json, append_from_json),
-        Part(
-            head=_add,
-            segments=Work.add,
-            names=True,
-        ),
+        Part(head=_add, segments=Work.add, names=True),
     ] = None
     reached_after: Annotated[
-        Offsets,
-        Part(head=_reach, segments=Work.reach, feature=_GIVEN, names=True),
+        Offsets, Part(head=_reach, segments=Work.reach, feature=_GIVEN, names=True)
     ] = field(default_factory=dict)
     writers: Annotated[tuple[AppendedBy, ...], seq(APPENDED_BY), Part(head=_write)] = ()
     older_writers: Annotated[PagedWriters | None, PAGED_WRITERS, Part(head=_page_out)] = None
     combined: Annotated[
-        Combining | None,
-        COMBINING,
-        Part(head=_answer, feature=(PROPOSALS, "answers to proposals")),
+        Combining | None, COMBINING, Part(head=_answer, feature=(PROPOSALS, "answers to proposals"))
     ] = None
     orphan_floor: Annotated[int | None, NATURAL, Part(head=_set("orphan_floor"))] = None
     oldest_readable: Annotated[int | None, NATURAL, Part(head=_set("oldest_readable"))] = None
     forget: Annotated[
-        tuple[str, ...],
-        seq(PATH),
-        Part(segments=lambda work, given: work.forgotten.update(given)),
+        tuple[str, ...], seq(PATH), Part(segments=lambda work, given: work.forgotten.update(given))
     ] = ()
     pins: Annotated[Pins, _PINS, Part(head=_pin, feature=(PUBLICATIONS, "pins"))] = field(
         default_factory=dict

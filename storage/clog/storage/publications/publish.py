@@ -466,11 +466,7 @@ class Publications(Shared):
             root.delete(path)
 
     def _pin(
-        self,
-        view: View[Any, Any],
-        seen: Seen,
-        version: int | None,
-        kept: KeptView | None = None,
+        self, view: View[Any, Any], seen: Seen, version: int | None, kept: KeptView | None = None
     ) -> None:
         """Commits the pin of the next version (U2), or none for the one that is there (None)."""
         number, url = seen.newest + 1, self._handle.store.url

@@ -162,9 +162,7 @@ def foreign_positions(name: str, offsets: Mapping[int, Any]) -> dict[int, Foreig
 
 
 def check_missed(
-    source: Source,
-    before: Mapping[int, Position | ForeignPosition],
-    now: Mapping[int, Position],
+    source: Source, before: Mapping[int, Position | ForeignPosition], now: Mapping[int, Position]
 ) -> None:
     """Raises if a tombstone that lies at or above a position of before was removed since, by the
     version that was read now. No request where the source was read by its own handle.
@@ -693,9 +691,7 @@ class Holders(Shared):
         there = {(info.id, info.epoch, info.number) for info in known if info.home is None}
         mine = [
             TransactionInfo(
-                *(t.id, t.epoch, t.number, "open"),
-                started_ms=t.started_ms,
-                timeout_ms=t.timeout_ms,
+                *(t.id, t.epoch, t.number, "open"), started_ms=t.started_ms, timeout_ms=t.timeout_ms
             )
             for t in begun
             if t.is_open and (t.id, t.epoch, t.number) not in there

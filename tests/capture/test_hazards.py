@@ -546,7 +546,7 @@ def test_a_slot_that_somebody_else_read_stops(shop):
         "select pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) from"
         " pg_replication_slots where database = current_database()",
     )
-    with pytest.raises(SourcePurgedError, match="told to forget"):
+    with pytest.raises(SourcePurgedError, match="was confirmed up to"):
         shop.capture()
 
 

@@ -199,6 +199,27 @@ def test_what_a_crash_left_ahead_is_skipped(disk):
     assert [rows_of(one, at=cut) for one in again] == [{1: "y"}, {1: "y"}]
 
 
+def test_a_cut_shows_its_group_though_the_next_one_is_committed(disk):
+    """S74, S76: L2 of the next group goes on beside L3, and a kill then leaves logs ahead of the
+    cut by two groups.
+    """
+    home, a, b = disk.home(), disk.table("a"), disk.table("b")
+    put(a, [(1, "x")], 10)
+    put(b, [(1, "x")], 10)
+    name = home.prepared(10, [a, b])
+    put(a, [(1, "y")], 20)
+    name()
+    cut = name_cut(home.log.handle, None)
+    assert home.position == 10
+    assert [rows_of(one, at=cut) for one in (a, b)] == [{1: "x"}, {1: "x"}]
+    home.prepared(20, [a, b])
+    put(b, [(1, "z")], 30)  # And then it is killed.
+    cut = name_cut(disk.home().log.handle, None)
+    assert [rows_of(one, at=cut) for one in (a, b)] == [{1: "x"}, {1: "x"}]
+    home, again = disk.home(), [disk.table("a"), disk.table("b")]
+    assert [home.position, *(one.position for one in again)] == [10, 20, 30]
+
+
 def test_who_was_taken_over_finds_it_out_in_the_home(disk):
     """Before it takes up one more log, and so stops the capture that runs now."""
     home = disk.home()

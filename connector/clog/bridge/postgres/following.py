@@ -5,8 +5,9 @@
    be of a shape that is still to be found out, and ends it (`ChangedError`).
 2. *Hand over.* What was decoded gathers, for a short time, or until it is much. A *piece* is that:
    parts of a group, in the order of the source, of which the last one ends it.
-3. *Commit.* Another thread commits the pieces in their order (L2, L3), and then the source is told
-   (L4). At most two pieces wait, so that a slow store slows the reading down.
+3. *Commit.* Another thread commits the pieces in their order (L2), a third one names the cut of a
+   group (L3) while the next group is being committed, and then the source is told (L4). At most
+   three pieces wait, so that a slow store slows the reading down.
 
 While nothing is published, the position moves on all the same, now and then: the source could
 forget nothing of what other databases write.
@@ -36,7 +37,7 @@ _PIECE_BYTES: Final = 4 << 20
 _IDLE_BYTES: Final = 16 << 20
 _IDLE_MS: Final = 20_000
 """After so much, or so long, the position moves on though nothing was published."""
-_WAITING_MAX: Final = 2
+_WAITING_MAX: Final = 3
 _ASK_MS: Final = 200
 
 
@@ -80,6 +81,15 @@ class _Piece:
     is_end: bool
     ended: int = 0
     newest_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A piece that was handed over: its L2, which returns what does its L3, and that."""
+
+    piece: _Piece
+    group: Future[Callable[[], None] | None]
+    cut: Future[None]
 
 
 class _Reading:
@@ -170,7 +180,7 @@ class Following:
         self._held_bytes = 0
         self._reached = start
         self._since_ms = self._idle_ms = of.clock.monotonic_ms()
-        self._waiting: deque[tuple[_Piece, Future[None]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
 
     def to_the_end(self, until: int | None) -> None:
         """Follows until all is committed that the source had written below a position, where one is
@@ -179,7 +189,10 @@ class Following:
         Raises:
             ChangedError: what was handed over is committed.
         """
-        with ThreadPoolExecutor(1, "clog-capture") as self._committer:
+        with (
+            ThreadPoolExecutor(1, "clog-cuts") as self._namer,
+            ThreadPoolExecutor(1, "clog-capture") as self._committer,
+        ):
             try:
                 self._follow(until)
                 self._hand_over()
@@ -224,11 +237,12 @@ class Following:
         return True
 
     def _hand_over_due(self) -> None:
-        """Hands over what is much, or what waited, where nothing else is being committed."""
+        """Hands over what is much, or what waited, where no other group is being committed."""
         if not self._held or len(self._waiting) >= _WAITING_MAX:
             return
         waited = self._since_ms + self._of.interval_ms <= self._of.clock.monotonic_ms()
-        is_due = waited and not (self._waiting or self._reading.in_transaction)
+        is_busy = any(not one.group.done() for one in self._waiting)
+        is_due = waited and not (is_busy or self._reading.in_transaction)
         if is_due or self._held_bytes >= _PIECE_BYTES:
             self._hand_over()
 
@@ -245,20 +259,22 @@ class Following:
         self._submit(_Piece(parts, position, is_end, len(ended), newest_us))
 
     def _submit(self, piece: _Piece) -> None:
-        self._waiting.append((piece, self._committer.submit(self._commit, piece)))
+        before = self._waiting[-1].cut if self._waiting else None
+        group = self._committer.submit(self._commit, piece, before)
+        self._waiting.append(_Waiting(piece, group, self._namer.submit(_name, group)))
 
     def _settle(self, left: int) -> None:
         """Waits until at most ``left`` pieces are not committed, and tells the source we live."""
-        while self._waiting and (len(self._waiting) > left or self._waiting[0][1].done()):
-            piece, future = self._waiting[0]
-            while not future.done():
+        while self._waiting and (len(self._waiting) > left or self._waiting[0].cut.done()):
+            first = self._waiting[0]
+            while not first.cut.done():
                 self._of.clock.sleep_ms(5)
                 self._stream.confirm()
             self._waiting.popleft()
-            future.result()
+            first.cut.result()
             if self._of.home.position:
                 self._stream.confirm(self._of.home.position)  # L4
-            self._of.on_commit(piece.ended, piece.newest_us)
+            self._of.on_commit(first.piece.ended, first.piece.newest_us)
 
     def _idle(self, *, even_little: bool = False) -> None:
         """Moves the position on where nothing came, or there was no cut yet."""
@@ -272,8 +288,8 @@ class Following:
             self._submit(_Piece((), self._reached, is_end=True))
             self._settle(0)
 
-    def _commit(self, piece: _Piece) -> None:
-        """Does L2 and L3; in the other thread."""
+    def _commit(self, piece: _Piece, before: Future[None] | None) -> Callable[[], None] | None:
+        """Does L2, in the other thread, and waits for the cut before; returns what does L3."""
         tables, home = self._tables, self._of.home
         for step, times_us in _steps(piece.decoded):
             if not isinstance(step, Changes):
@@ -287,11 +303,21 @@ class Following:
                     large = [one for one in tables if one.pending_bytes]
                     all_of((one.handle, partial(one.flush, piece.position)) for one in large)
         if not piece.is_end:
-            return
+            return None
         begun = [one for one in tables if one.is_begun]
         all_of((one.handle, partial(one.commit, piece.position)) for one in begun)
-        if all(one.position <= piece.position for one in tables) and piece.position > home.position:
-            home.cut(piece.position, tables)
+        if before is not None:
+            before.result()
+        is_whole = all(one.position <= piece.position for one in tables)
+        if is_whole and piece.position > home.position:
+            return home.prepared(piece.position, tables)
+        return None
+
+
+def _name(group: Future[Callable[[], None] | None]) -> None:
+    """Does L3 of a group, once its L2 is done; in the third thread."""
+    if cut := group.result():
+        cut()
 
 
 def _steps(parts: Sequence[Decoded]) -> Iterator[tuple[Changes | Truncated, Any]]:

@@ -4,12 +4,14 @@ L1. *Taking up.* The id of captures is taken up in the home and in all tables' l
     is written: from then on a capture that ran before commits nothing more, in none of them.
 L2. *A group* of whole transactions of the source: each table's log takes its rows in a transaction
     of its own, with the position, all logs at the same time.
-L3. *The cut*: one commit in the home, with its position, that names the version of each log.
+L3. *The cut*: one commit in the home, with its position, that names the version that each log had
+    after L2; the next group's L2 may go on beside it.
 L4. Only then the source is told what it may forget.
 
 The source has decided what a transaction is, so nothing is ever aborted, and L2 needs no second
-phase. A crash in L2 leaves logs that are ahead of the others, each with a position that says how
-far: what comes again up to there is skipped. Until all are past that point there is no new cut.
+phase. A crash leaves logs that are ahead of the others, or of the cut, each with a position that
+says how far: what comes again up to there is skipped. Until all are past that point there is no new
+cut.
 
 A table's position is under the name of the database and the table's oid: another table under the
 same name is not taken for it. What the table was like, a *binding*, is a record of the home.
@@ -557,13 +559,30 @@ class Home:
         records: Mapping[bytes, bytes | None] | None = None,
     ) -> None:
         """Names what the logs show at a position of the source (L3), and keeps records with it."""
+        self.prepared(position, logs, records)()
+
+    def prepared(
+        self,
+        position: int,
+        logs: Sequence[TableLog],
+        records: Mapping[bytes, bytes | None] | None = None,
+    ) -> Callable[[], None]:
+        """Returns what is to be called for `cut` of what the logs show now, whatever they show by
+        then, before anything else is asked of the home; no request.
+        """
         t = self.log.transaction(ID, TIMEOUT_MS_MAX, sequence=position)
         if t.is_open:
             if records:
                 t.append([{"key": key, "value": text} for key, text in records.items()])
-                self.kept |= {key: text for key, text in records.items() if text is not None}
             t.name_cut(logs, logs)
             t.positions(self._source, {0: (position, str(self._identity.timeline))})
-        committed(t)
-        self.members = frozenset(one.log.id for one in logs)
-        self.position, self.timeline = position, self._identity.timeline
+        members = frozenset(one.log.id for one in logs)
+
+        def cut() -> None:
+            committed(t)
+            new = {key: text for key, text in (records or {}).items() if text is not None}
+            self.kept |= new
+            self.members = members
+            self.position, self.timeline = position, self._identity.timeline
+
+        return cut

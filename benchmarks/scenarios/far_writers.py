@@ -1,5 +1,6 @@
 """Many processes that write to one table on a real S3 server (Versity's gateway), behind a proxy
-that delays what passes by 50 ms each way: clog beside delta-rs and PyIceberg. Connections stay open.
+that delays what passes by 50 ms each way, on connections that stay open: clog beside delta-rs and
+PyIceberg.
 
 A process appends ten rows of 100 bytes, waits for a second on average, and appends again. Counted
 are the appends that begin within the time, after ten seconds to warm up; *failed* are those that

@@ -290,8 +290,8 @@ class Soak:
         self.wrong = []
         self.kills = Counter()
         self.server = Server(folder / "postgres")
-        self.store = None if given.disk else gateway(folder)
-        self.url = str(folder / "shop") if given.disk else "s3://soak/shop"
+        self.url = given.url or (str(folder / "shop") if given.disk else "s3://soak/shop")
+        self.store = None if given.url or given.disk else gateway(folder)
         self.wide = [f"wide{i}" for i in range(given.tables)]
         self.duck, self.spark, self.before = Duck(self.url), None, None
         clog = [sys.executable, "-m", "clog_command"]
@@ -523,6 +523,7 @@ def main():
     ask.add_argument("--tables", type=int, default=60, help="that one transaction writes")
     ask.add_argument("--spark-every", type=int, default=10, help="0: never")
     ask.add_argument("--disk", action="store_true", help="no S3 server")
+    ask.add_argument("--url", help="where the home is to be, on a server that somebody else has")
     ask.add_argument("--folder", type=Path)
     given = ask.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="clog-soak-"))

@@ -1,7 +1,7 @@
 """How fast is a capture of PostgreSQL, in how much memory, and how soon is a COMMIT readable?
 
     python benchmarks/parts/capture.py [--rows 200000] [--big 2000000]
-    python benchmarks/parts/capture.py --far [--commits 500] [--tables 3 50]
+    python benchmarks/parts/capture.py --far [--commits 500] [--tables 3 50] [--proven]
 
 Each line is a run of ``capture(once=True)`` in a process of its own, with the CPU seconds (user and
 system) and the peak of its memory; nothing but the process that captures is counted, and of its
@@ -50,7 +50,8 @@ print(json.dumps({"rows": done.rows, "cpu": used.ru_utime + used.ru_stime, "mib"
 FOLLOW = """
 import json, sys
 from clog.bridge import capture
-capture(*sys.argv[1:3], storage_options=json.loads(sys.argv[3]), tables=sys.argv[4:])
+given = json.loads(sys.argv[3])
+capture(*sys.argv[1:3], **given, tables=sys.argv[4:])
 """
 EACH_WAY_MS, PAUSE_MAX_S, LOOK_S, START_S, WARM = 50, 0.4, 0.02, 300, 5
 TABLE = """create table t (id bigint primary key, a int, b timestamptz, c text, big text);
@@ -113,11 +114,13 @@ class Cuts(threading.Thread):
 
 
 @contextmanager
-def following(dsn: str, url: str, options: dict[str, Any], tables: list[str]) -> Iterator[None]:
-    """Has a capture follow tables, in a process of its own, from its first cut on."""
+def following(dsn: str, url: str, more: dict[str, Any], tables: list[str]) -> Iterator[None]:
+    """Has a capture follow tables, in a process of its own, from its first cut on. ``more``: what
+    else it is given.
+    """
     once = [sys.executable, "-c", FOLLOW.replace("tables=", "once=True, tables="), dsn, url]
     follow = [sys.executable, "-c", FOLLOW, dsn, url]
-    given = [json.dumps(options), *tables]
+    given = [json.dumps(more), *tables]
     subprocess.run([*once, *given], check=True)
     run = subprocess.Popen([*follow, *given])
     try:
@@ -136,7 +139,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def far(dsn: str, folder: Path, count: int, commits: int) -> None:
+def far(dsn: str, folder: Path, count: int, commits: int, *, is_proven: bool) -> None:
     """Prints what COMMITs of so many tables took until a cut had them."""
     connection = psycopg2.connect(dsn)
     ask_it = connection.cursor()
@@ -157,7 +160,8 @@ def far(dsn: str, folder: Path, count: int, commits: int) -> None:
         options = {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": address}}
         options["client_kwargs"]["region_name"] = "us-east-1"
         url, home = f"s3://{BUCKET}/shop", folder / "s3" / BUCKET / "shop"
-        with following(dsn, url, options, names):
+        more = {"storage_options": options, "single_writer": is_proven}
+        with following(dsn, url, more, names):
             cuts = Cuts(home)
             cuts.start()
             for number in range(WARM):
@@ -208,6 +212,7 @@ def main() -> None:
     ask.add_argument("--big", type=int, default=2_000_000)
     ask.add_argument("--folder", type=Path)
     ask.add_argument("--far", action="store_true")
+    ask.add_argument("--proven", action="store_true")
     ask.add_argument("--tables", type=int, nargs="+", default=[3, 50])
     ask.add_argument("--commits", type=int, default=500)
     given = ask.parse_args()
@@ -217,7 +222,8 @@ def main() -> None:
             print("| tables | commits | cuts | s, p50 | p99 | longest | requests a cut |")
             print("|--:|--:|--:|--:|--:|--:|--:|")
             for count in given.tables:
-                far(server.dsn, folder / f"far{count}", count, given.commits)
+                place = folder / f"far{count}"
+                far(server.dsn, place, count, given.commits, is_proven=given.proven)
         else:
             throughput(server.dsn, folder, given.rows, given.big)
     shutil.rmtree(folder)

@@ -18,7 +18,8 @@ each ``--spark-every``-th also by Spark, under a name. In a cut
 What happens beside it is tied to progress: while the tables are loaded for the first time, each
 time that rows have come; then after some new cuts. Capture, cleaner, PostgreSQL or the S3 server
 are killed with SIGKILL, a capture at times again while it starts; a column is dropped and added
-anew, a filled partition attached. Without a cut for `PATIENCE_S` it is stuck, which is an error.
+anew, a filled partition attached, both once before anything else. In a cut all accounts have the
+same value of that column. Without a cut for `PATIENCE_S` it is stuck, which is an error.
 
 In the end, with nobody writing, ``--verify`` finds the logs to have what the tables have. Prints
 its figures as JSON; ends with 1 where anything was wrong. Needs Go, for versitygw; ``--disk`` does
@@ -65,13 +66,13 @@ KEPT = 150
 """So many transfers a writer has at a time: each cut is read whole."""
 PATIENCE_S = 900
 SCHEMA = f"""
-create table accounts (id int primary key, owner text, balance int not null);
+create table accounts (id int primary key, owner text, balance int not null, extra int default 0);
 create table transfers (id bigint primary key, amount int not null, note text not null, state text);
 create table entries (
   transfer bigint references transfers on update cascade on delete cascade,
   account int references accounts, delta int not null, primary key (transfer, account));
 alter table transfers alter note set storage external;
-insert into accounts select i, 'owner ' || i, {BALANCE} from generate_series(1, {ACCOUNTS}) i;
+insert into accounts select i, 'owner ' || i, {BALANCE}, 0 from generate_series(1, {ACCOUNTS}) i;
 create table parts (id int, day int, primary key (id, day)) partition by list (day);
 create table history (id int primary key, text text);
 insert into history select i, repeat(md5(i::text), 5) from generate_series(1, {HISTORY}) i;
@@ -86,12 +87,14 @@ CHECKS = {
     "entries": """select count(*) > 0 from transfers t left join (select transfer, count(*) n,
         sum(delta) d from entries group by transfer) e on e.transfer = t.id
         where coalesce(n, 0) <> 2 or d <> 0""",
+    "extra": "select count(distinct coalesce(extra, 0)) > 1 from accounts",
     "notes": """select count(*) > 0 from transfers
         where note is null or note not like concat('x%x ', amount)""",
 }
 SUMS = """select count(*), coalesce(sum(amount), 0), coalesce(sum(length(note)), 0),
     count(distinct state) from transfers"""
 TABLES = ("accounts", "transfers", "entries")
+LATER = ("capture",) * 5 + ("cleaner",) * 2 + ("server", "store", "column", "partition")
 
 
 class Writer(threading.Thread):
@@ -289,6 +292,7 @@ class Soak:
         self.began = time.monotonic()
         self.wrong = []
         self.kills = Counter()
+        self.due = ["partition", "column"]
         self.server = Server(folder / "postgres")
         self.url = given.url or (str(folder / "shop") if given.disk else "s3://soak/shop")
         self.store = None if given.url or given.disk else gateway(folder)
@@ -441,11 +445,11 @@ class Soak:
         self.told["cuts by spark"] += 1
 
     def happen(self):
-        what = self.dice.choice(
-            ["capture"] * 5 + ["cleaner", "cleaner", "server", "store", "column", "partition"]
-        )
+        self.due = self.due or self.dice.sample(LATER, len(LATER))
+        what = self.due.pop()
         if what in ("column", "partition"):
-            self.reshape(what)
+            if not self.reshape(what):
+                self.due.append(what)
             return
         self.kill(what, "later")
         while what == "capture" and self.dice.random() < 0.3:
@@ -472,6 +476,7 @@ class Soak:
             one.keep()
 
     def reshape(self, what):
+        """Changes a table, where nobody is in its way for long; tells whether that was so."""
         number = self.told[what] + 1
         statements = {
             "column": (
@@ -489,9 +494,11 @@ class Soak:
                 cursor.execute("set lock_timeout = '5s'")
                 for statement in statements[what]:
                     cursor.execute(statement)
-            self.told[what] = number
         except psycopg2.Error:
             self.told["not reshaped"] += 1
+            return False
+        self.told[what] = number
+        return True
 
     def end(self):
         """Has all come, and compares."""
@@ -512,6 +519,8 @@ class Soak:
             theirs = cursor.fetchone()
         self.wrong += [f"{wrong} at the end"] if wrong else []
         self.wrong += [f"{sums} at the end, {theirs} in the database"] if sums != theirs else []
+        if not self.told["column"] or not self.told["partition"]:
+            self.wrong.append("no column was dropped and added, or no partition attached")
 
 
 def main():

@@ -223,6 +223,22 @@ def test_rows_that_change_without_a_message_are_loaded_anew(shop, change, why, c
     assert there.keys() == {1, 30}
 
 
+def test_no_cut_has_half_of_a_column_that_was_added_again(shop):
+    """H-C9: what comes behind the change, while it is followed, is in no cut before the load."""
+    shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1), (2, 1)")
+    found = []
+
+    def look(done):
+        if done.position:
+            if not found:
+                change = "alter table t drop v; alter table t add v int default 42"
+                shop.sql(change, "update t set id = 3 where id = 1")
+            found.append({row["v"] for row in shop.rows()})
+
+    capture(shop.postgres.dsn, shop.url, on_progress=look, should_stop=lambda: {42} in found)
+    assert {len(values) for values in found} == {1}
+
+
 def test_rows_that_are_rewritten_as_they_are_are_not_loaded_anew(shop, caplog):
     """VACUUM FULL and TRUNCATE change the file, too."""
     shop.sql("create table t (id int primary key, v int)", "insert into t values (1, 1), (2, 2)")

@@ -1,8 +1,10 @@
 """The stream of a captured database, from one look at its catalogue to the next.
 
 1. *Read.* Messages wait until whole transactions are there, or a large part of one; then they are
-   decoded. What is older than the catalogue that was read may be of another shape; what is not may
-   be of a shape that is still to be found out, and ends it (`ChangedError`).
+   decoded. Where a table is described the catalogue is read first: rows that changed without a
+   message would stand beside those that come. What is older than the catalogue that was read may be
+   of another shape; what is not may be of a shape that is still to be found out, and ends it
+   (`ChangedError`).
 2. *Hand over.* What was decoded gathers, for a short time, or until it is much. A *piece* is that:
    parts of a group, in the order of the source, of which the last one ends it.
 3. *Commit.* Another thread commits the pieces in their order (L2), a third one names the cut of a
@@ -55,7 +57,7 @@ class Followed:
         read_lsn: where the source was when its catalogue was read.
         interval_ms: how long changes wait for others at most, while nothing else is committed.
         should_stop: asked several times a second.
-        look: called every few seconds.
+        look: called every few seconds, and where a table is described.
         on_commit: told of each commit how many transactions ended in it, and when the last one
             was committed by the source, in us since 1970; 0: none.
     """
@@ -115,16 +117,19 @@ class _Reading:
         """Whether nothing waits, and no transaction is open."""
         return not (self._messages or self.in_transaction)
 
-    def add(self, taken: Sequence[tuple[int, bytes]]) -> None:
-        """Has messages wait, each with its LSN."""
+    def add(self, taken: Sequence[tuple[int, bytes]]) -> bool:
+        """Has messages wait, each with its LSN; tells whether they describe a table that may not be
+        what the catalogue said.
+        """
         if not taken:
-            return
+            return False
         lsns, messages = zip(*taken, strict=True)
-        count = len(self._messages)
-        self._ends += [i for i, message in enumerate(messages, count) if message[:1] == b"C"]
+        count, kinds = len(self._messages), [message[:1] for message in messages]
+        self._ends += [i for i, kind in enumerate(kinds, count) if kind == b"C"]
         self._messages += messages
         self._lsns += lsns
         self._bytes += sum(map(len, messages))
+        return b"R" in kinds and (not lsns[-1] or max(lsns) >= self._read_lsn)
 
     def decoded(self) -> Decoded | None:
         """Returns what waits up to the last end of a transaction, or a large part of one."""
@@ -206,7 +211,8 @@ class Following:
         looked_ms = asked_ms = of.clock.monotonic_ms()
         while not of.should_stop():
             messages = stream.take(_TAKE_BYTES) if len(self._waiting) < _WAITING_MAX else []
-            reading.add(messages)
+            if reading.add(messages):
+                of.look()
             has_moved = self._hold() or bool(messages)
             self._hand_over_due()
             self._settle(_WAITING_MAX)

@@ -1,6 +1,7 @@
 """How fast is a capture of PostgreSQL, in how much memory, and how soon is a COMMIT readable?
 
     python benchmarks/parts/capture.py [--rows 200000] [--big 2000000]
+    python benchmarks/parts/capture.py --mysql [--rows 200000]
     python benchmarks/parts/capture.py --far [--commits 500] [--tables 3 50] [--proven]
 
 Each line is a run of ``capture(once=True)`` in a process of its own, with the CPU seconds (user and
@@ -8,6 +9,9 @@ system) and the peak of its memory; nothing but the process that captures is cou
 CPU seconds what a run takes that finds nothing is not. Rows have about 200 bytes; those with
 look-ups 2.5 KB, which updates leave out and the capture has to find in the log. ``--big`` rows are
 written by one transaction, each of them updated by another one, then truncated.
+
+``--mysql``: a load, inserts and updates of MySQL, with Debezium's engine in the process; needs a
+server, which ``CLOG_MYSQLD`` may name (CONTRIBUTING.md).
 
 ``--far``: transactions of 3 tables, then of 50, one after the other with pauses, while a capture
 follows that writes to an S3 server 100 ms away (`peers.far_s3`). Each is timed from when its COMMIT
@@ -17,6 +21,7 @@ folder, without the delay. Of the requests those of the capture are counted, a c
 
 import argparse
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -41,8 +46,9 @@ from peers.postgres import Server
 
 CAPTURE = """
 import json, resource, sys
-from clog.bridge import capture
-done = capture(*sys.argv[1:3], once=True)
+from clog.bridge import capture, capture_mysql
+run = capture_mysql if sys.argv[1].startswith("mysql:") else capture
+done = run(*sys.argv[1:3], once=True)
 used = resource.getrusage(resource.RUSAGE_SELF)
 peak = next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmHWM"))
 print(json.dumps({"rows": done.rows, "cpu": used.ru_utime + used.ru_stime, "mib": peak / 1024}))
@@ -59,6 +65,12 @@ alter table t alter big set storage external"""
 INSERT = """insert into t select i, mod(i, 1000), now() + i * interval '1 second', repeat('x', 150),
     {big} from generate_series({first}, {last}) i"""
 LARGE = "repeat(md5(i::text), 80)"
+
+
+OF_MYSQL = """create table t (id bigint primary key, a int, b timestamp(6) null, c text)"""
+INSERT_OF_MYSQL = """insert into t with recursive i (i) as
+    (select {first} union all select i + 1 from i where i < {last})
+    select i, mod(i, 1000), now(6) + interval i second, repeat('x', 150) from i"""
 
 
 def captured(dsn: str, url: str) -> dict[str, float]:
@@ -198,12 +210,42 @@ def throughput(dsn: str, folder: Path, rows: int, big: int) -> None:
     for name, changes, statements in steps(rows, big):
         for statement in statements:
             ask_it.execute(statement)
-        took = captured(dsn, url)
-        idle = captured(dsn, url)["cpu"]
-        cpu = max(took["cpu"] - idle, 0.01)
-        rate = changes / cpu
-        line = f"{changes:,} | {cpu:.2f} | {rate:,.0f} | {took['mib']:.0f}"
-        print(f"| {name} | {line} |", flush=True)
+        print_step(name, changes, dsn, url)
+
+
+def print_step(name: str, changes: int, dsn: str, url: str) -> None:
+    """Captures what was done, and prints what it took."""
+    took = captured(dsn, url)
+    idle = captured(dsn, url)["cpu"]
+    cpu = max(took["cpu"] - idle, 0.01)
+    line = f"{changes:,} | {cpu:.2f} | {changes / cpu:,.0f} | {took['mib']:.0f}"
+    print(f"| {name} | {line} |", flush=True)
+
+
+def throughput_of_mysql(folder: Path, rows: int) -> None:
+    """Prints what each step took of MySQL."""
+    from peers import mysql
+
+    from clog.bridge.mysql.engine import start_java
+
+    os.environ["MYSQL_PWD"] = mysql.PASSWORD
+    folder.mkdir(parents=True)
+    start_java()
+    with mysql.Server(folder) as server:
+        connection = mysql.Database(server, "").connect()
+        ask_it = connection.createStatement()
+        ask_it.execute("create database shop")
+        ask_it.execute("use shop")
+        ask_it.execute("set cte_max_recursion_depth = 100000000")
+        ask_it.execute(OF_MYSQL)
+        ask_it.execute(INSERT_OF_MYSQL.format(first=1, last=rows))
+        print("| what | changes | CPU s | changes a CPU s | peak MiB |\n|---|--:|--:|--:|--:|")
+        print_step("first load", rows, server.dsn("shop"), str(folder / "logs"))
+        for at in range(rows, 2 * rows, rows // 10):
+            ask_it.execute(INSERT_OF_MYSQL.format(first=at + 1, last=at + rows // 10))
+        print_step("inserts", rows, server.dsn("shop"), str(folder / "logs"))
+        ask_it.execute(f"update t set a = a + 1 where id <= {rows}")
+        print_step("updates", rows, server.dsn("shop"), str(folder / "logs"))
 
 
 def main() -> None:
@@ -212,11 +254,16 @@ def main() -> None:
     ask.add_argument("--big", type=int, default=2_000_000)
     ask.add_argument("--folder", type=Path)
     ask.add_argument("--far", action="store_true")
+    ask.add_argument("--mysql", action="store_true")
     ask.add_argument("--proven", action="store_true")
     ask.add_argument("--tables", type=int, nargs="+", default=[3, 50])
     ask.add_argument("--commits", type=int, default=500)
     given = ask.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="clog-capture-"))
+    if given.mysql:
+        throughput_of_mysql(folder / "mysql", given.rows)
+        shutil.rmtree(folder)
+        return
     with Server(folder / "postgres") as server:
         if given.far:
             print("| tables | commits | cuts | s, p50 | p99 | longest | requests a cut |")

@@ -8,10 +8,11 @@ import threading
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
+import numpy as np
 import pytest
 
-from clog.bridge import capture_mysql
-from clog.storage import Log, snapshot
+from clog.bridge import capture_mysql, verify_capture_mysql
+from clog.storage import Log, snapshot, snapshots
 from clog.storage.errors import (
     InvalidInputError,
     SourceError,
@@ -55,16 +56,20 @@ def test_rows_are_loaded_and_followed(mysql, url):
     assert taken(mysql, url).rows == 0
 
 
+COLUMNS = (
+    "(id bigint unsigned, k varchar(5), n decimal(20, 3), d date, t time(6), at datetime(6),"
+    " z timestamp(6) null, j json, b blob, e enum('x', 'y'), f float, g double,"
+    " primary key (id, k))"
+)
+
+
 def test_types_are_kept_exactly(mysql, url):
     """What each type becomes; in the load and in the stream alike."""
-    mysql.sql(
-        "create table t (id bigint unsigned, k varchar(5), n decimal(20, 3), d date, t time(6),"
-        " at datetime(6), z timestamp(6) null, j json, b blob, e enum('x', 'y'), f float, g double,"
-        " primary key (id, k))"
-    )
+    mysql.sql(f"create table t {COLUMNS}")
     row = (
         "insert into t values ({}, 'ü', -12345678901234567.125, '2024-02-29', '23:59:59.999999',"
-        " '9999-12-31 00:00:00.000001', '2024-01-01 00:00:00.5', '[1]', x'00ff', 'y', 1.5, 1e300)"
+        " '9999-12-31 00:00:00.000001', '2024-01-01 00:00:00.5', '[1]', x'00ff', 'y',"
+        " 1.2345678, 1e300)"
     )
     mysql.sql("set time_zone = '+00:00'", row.format(2**64 - 1))
     taken(mysql, url)
@@ -80,12 +85,70 @@ def test_types_are_kept_exactly(mysql, url):
         "j": "[1]",
         "b": b"\0\xff",
         "e": "y",
-        "f": 1.5,
+        "f": float(np.float32(1.2345678)),
         "g": 1e300,
     }
     found = {int(row.pop("id")): row for row in shown(mysql, url, "t")}
     assert found.pop(2) == {**dict.fromkeys(values), "k": ""}
     assert found == {1: values, 2**64 - 1: values}
+
+
+def test_tables_without_rows_have_logs(mysql, url):
+    """S76: in the first cut, or from their creation on; rows that come find the columns."""
+    mysql.sql(f"create table t {COLUMNS}", "create table u (id int primary key, v text)")
+    done = taken(mysql, url)
+    assert set(done.tables) == {f"{mysql.name}.t", f"{mysql.name}.u"}
+    assert shown(mysql, url, "t") == shown(mysql, url, "u") == []
+    version = Log.open(f"{url}/{mysql.name}.t").schema
+    mysql.sql("create table w (id int primary key)")
+    mysql.sql("insert into t (id, k) values (2, '')", "insert into u values (1, 'a')")
+    taken(mysql, url)
+    assert Log.open(f"{url}/{mysql.name}.t").schema == version
+    assert [row["id"] for row in shown(mysql, url, "t")] == [2]
+    assert shown(mysql, url, "u") == [{"id": 1, "v": "a"}]
+    assert shown(mysql, url, "w") == []
+
+
+def test_what_differs_from_the_source_is_found(mysql, url, monkeypatch):
+    """All rows equal, behind, with what changed left out; a row that is wrong is named."""
+    monkeypatch.setenv("CLOG_CAPTURE_HASH_KEY", "0123456789abcdef")
+    mysql.sql(
+        f"create table t {COLUMNS}",
+        *(
+            "create table u (id int primary key, v text, w text)",
+            "create table w (id int primary key)",
+        ),
+        "insert into t (id, k, j, at, z, n, f, t) values (1, 'a', '{\"b\": [1, 2], \"a\": 0.5}',"
+        " now(6), now(6), 0.125, 0.1, '11:00:00.5'), (18446744073709551615, 'b', null, null, null,"
+        " null, 1e-30, null)",
+        "insert into u values (1, 'a', 'secret'), (2, 'b', null), (3, 'c', '')",
+    )
+    taken(mysql, url, masks={f"{mysql.name}.u.w": "hash"})
+    mysql.sql("insert into t select 3, k, n, d, t, at, z, j, b, e, f, g from t where id = 1")
+    taken(mysql, url, masks={f"{mysql.name}.u.w": "hash"})
+    found = verify_capture_mysql(mysql.dsn, url)
+    assert found.is_equal, found
+    assert not found.skipped
+    told = [(one.table, one.rows, one.log_rows, one.changed) for one in found.tables]
+    name = mysql.name
+    assert told == [(f"{name}.t", 3, 3, 0), (f"{name}.u", 3, 3, 0), (f"{name}.w", 0, 0, 0)]
+    mysql.sql("update u set id = 9 where id = 1", "insert into u values (4, '', '')")
+    mysql.sql("truncate w")
+    found = verify_capture_mysql(mysql.dsn, url, exclude=["t"])
+    assert found.is_equal, found
+    assert found.skipped == {f"{name}.w": "it was emptied meanwhile"}
+    assert [(one.rows, one.log_rows, one.changed) for one in found.tables] == [(2, 2, 3)]
+    mysql.sql(
+        *("set sql_log_bin = 0", "delete from t where id = 3", "update u set w = 'x' where id = 2"),
+        "insert into u values (7, '', '')",
+    )
+    one, other = verify_capture_mysql(mysql.dsn, url, tables=["t", "u"]).tables
+    assert [(d.key, d.why) for d in one.differences] == [("id=3, k=a", "the log alone has it")]
+    assert {(d.key, d.why) for d in other.differences} == {
+        ("id=2", "w differs"),
+        ("id=7", "the source alone has it"),
+    }
+    assert snapshots(url) == []
 
 
 def test_tables_that_change_are_followed_or_stop_the_capture(mysql, url):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clog.bridge.postgres.verifying import _common, compared, keys_of
+from clog.bridge.postgres.verifying import common, compared, keys_of
 
 COLUMNS = pa.schema(
     [
@@ -127,7 +127,7 @@ def test_columns_that_cannot_be_compared_are_told():
     """A log may have wider numbers; another type, and a column that is not there, are wrong."""
     source = pa.schema([("a", pa.int32()), ("b", pa.int32()), ("c", pa.int32()), ("d", "utf8")])
     log = pa.schema([("d", "utf8"), ("a", pa.int64()), ("b", "utf8"), ("e", pa.int32())])
-    columns, others = _common(source, log)
+    columns, others = common(source, log)
     assert columns == pa.schema([("a", pa.int64()), ("d", "utf8")])
     assert [one.why for one in others] == [
         "column b is string in the log, and int32 in the database",

@@ -49,8 +49,8 @@ _SHOWN: Final = 3
 """So many tables are named that are being loaded."""
 
 _OF_POSTGRES: Final = (
-    "--verify, --events, --publication, --slot-max-mib and --reload TABLE are of PostgreSQL alone;"
-    " MySQL has --reload all"
+    "--events, --publication, --slot-max-mib and --reload TABLE are of PostgreSQL alone; MySQL has"
+    " --reload all"
 )
 
 _TABLES = option(
@@ -151,7 +151,7 @@ def capture(  # noqa: PLR0913 - one for each option
         "single_writer": given.single_writer,
     }
     is_mysql = source.startswith("mysql:")
-    if is_mysql and (events or publication or slot_max_mib or verify or set(names) - {"all"}):
+    if is_mysql and (events or publication or slot_max_mib or set(names) - {"all"}):
         raise BadParameter(_OF_POSTGRES)
     _check(source, masks)
     if verify:
@@ -274,11 +274,11 @@ def _verify(
     """Compares tables with their source."""
     from dataclasses import asdict
 
-    from clog.bridge import verify_capture as run
+    from clog.bridge import verify_capture, verify_capture_mysql
 
     with progress(hidden=given.json) as bars:
         bar = bars.add_task("comparing", total=None)
-        found = run(
+        found = (verify_capture_mysql if source.startswith("mysql:") else verify_capture)(
             source,
             url,
             tables=tables,

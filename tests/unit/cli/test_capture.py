@@ -59,7 +59,6 @@ def test_it_is_ready_with_a_cut_and_well_while_something_moves():
 @pytest.mark.parametrize(
     "more",
     [
-        ["--verify"],
         ["--events"],
         ["--publication", "p"],
         ["--slot-max-mib", "9"],

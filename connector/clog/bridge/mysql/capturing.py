@@ -13,14 +13,15 @@ what differs is how the source is read (`engine`).
    stops the capture, at each run, until all tables are loaded anew: then the home forgets offset
    and history, and 1 begins, with a tombstone for each key that is not there any more.
 
-A table's log is made with its first row, whose schema says its columns. The position of a
-transaction is where it begins: it is known before the transaction's rows, of which large ones are
-written before its end.
+A table's log is made with the table, and gets other columns with the first row that has them: its
+schema says which. The position of a transaction is where it begins: it is known before the
+transaction's rows, of which large ones are written before its end.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -33,6 +34,7 @@ from clog.bridge.mysql.engine import (
     RELOAD,
     Event,
     Server,
+    end_of,
     file_of,
     position_of,
     position_text,
@@ -58,11 +60,11 @@ from clog.storage.errors import InvalidInputError, NotFoundError, SourceError, S
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
 from clog.storage.types.conform import from_python
 
-_HEARTBEAT: Final = f"__debezium-heartbeat.{NAME}"
-_TRANSACTIONS: Final = f"{NAME}.transaction"
-_OFFSET: Final = b"offset"
+HEARTBEAT: Final = f"__debezium-heartbeat.{NAME}"
+TRANSACTIONS: Final = f"{NAME}.transaction"
+OFFSET: Final = b"offset"
 _SHAPES: Final = b"shapes"
-_HISTORY: Final = b"history/"
+HISTORY: Final = b"history/"
 _DROPS: Final = r"\bdrop\s+(column\s+)?(if\s+exists\s+)?`?{}`?\b"
 _ROWS: Final = 8192
 """So many rows of a table become columns at once."""
@@ -137,11 +139,7 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
         ids=ids or SystemIds(),
     )
     with Server(dsn, settings.ids) as server:
-        only, without = (
-            tuple(one if "." in one else f"{server.database}.{one}" for one in given)
-            for given in (tables, exclude)
-        )
-        choice = Choice(only, without, dict(masks or {}))
+        choice = replace(server.choice(tables, exclude), masks=dict(masks or {}))
         run = _Run(server, url.rstrip("/"), choice, settings, on_progress or (lambda _: None))
         run.prepare(reload=reload)
         run.follow(should_stop, once=once)
@@ -149,11 +147,16 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class Reader:
     """How rows of a table become columns: by name its type, and what is done to its values."""
 
     schema: pa.Schema
     fixes: Mapping[str, Fix]
+
+    @property
+    def key(self) -> list[str]:
+        """The columns of the key."""
+        return [field.name for field in self.schema if not field.nullable]
 
     def batch(self, what: str, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
         """Returns rows as columns."""
@@ -171,6 +174,64 @@ class _Reader:
                     f" column out (--mask {what}.{field.name}=drop)"
                 ) from e
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def reader_of(what: str, key: Any, row: Any, hashed: Collection[str]) -> Reader:
+    """Returns how rows of a table become columns.
+
+    Args:
+        what: the table.
+        key: the schema of its key, as of `Event`.
+        row: that of its columns.
+        hashed: columns that are texts, whatever they are.
+
+    Raises:
+        SourceError: it has no key, or a column that no log can have.
+    """
+    if key is None or row is None:
+        raise SourceError(
+            f"{what} has no primary key, and so no key of a log; leave it out (--exclude)"
+        )
+    keys = {field["field"] for field in key["fields"]}
+    fields, fixes = [], {}
+    for one in row["fields"]:
+        name = one["field"]
+        try:
+            column = connect_column(one)
+        except InvalidInputError as e:
+            raise SourceError(
+                f"column {name} of {what} has a type that no column has: {e}; leave it out"
+                f" (--mask {what}.{name}=drop)"
+            ) from e
+        kind, fix = (pa.string(), str) if name in hashed else (column.kind, column.fix)
+        fields.append(pa.field(name, kind, nullable=name not in keys))
+        if fix is not None:
+            fixes[name] = fix
+    return Reader(pa.schema(fields), fixes)
+
+
+def hashed_of(what: str, masks: Mapping[str, str]) -> list[str]:
+    """Returns the columns of a table that are hashed."""
+    return sorted(
+        column.removeprefix(f"{what}.")
+        for column, how in masks.items()
+        if how == HASH and column.startswith(f"{what}.")
+    )
+
+
+def chosen(choice: Choice) -> dict[str, str]:
+    """Returns the engine's settings of which tables and columns it sends."""
+
+    def patterns(given: Iterable[str]) -> str:
+        return ",".join(re.escape(one).replace(r"\*", ".*").replace(r"\?", ".") for one in given)
+
+    dropped = [column for column, how in choice.masks.items() if how == DROP]
+    given = {
+        "table.include.list": patterns(choice.tables),
+        "table.exclude.list": patterns(choice.exclude) if not choice.tables else "",
+        "column.exclude.list": patterns(dropped),
+    }
+    return {name: value for name, value in given.items() if value}
 
 
 class _Run:
@@ -193,7 +254,7 @@ class _Run:
         self._origin = server.origin()
         self._home = Home(url, self._origin, settings)
         self._tables: dict[str, TableLog] = {}
-        self._readers: dict[str, _Reader] = {}
+        self._readers: dict[str, Reader] = {}
         self._waiting: dict[str, list[tuple[Mapping[str, Any], bool, int]]] = {}
         self._loaded: dict[str, list[Fingerprints]] = {}
         self._counts: dict[str, int] = {}
@@ -222,10 +283,10 @@ class _Run:
         home.read()
         self._check_choice(home.kept.get(ABOUT), is_again=reload)
         home.begin()
-        self._is_loading = reload or _OFFSET not in home.kept
+        self._is_loading = reload or OFFSET not in home.kept
         history = b""
         if not self._is_loading:
-            self._offset = home.kept[_OFFSET].decode()
+            self._offset = home.kept[OFFSET].decode()
             self._shapes = json.loads(home.kept[_SHAPES])
             history = b"".join(home.kept[key] for key in self._chapters())
         self._history_bytes = len(history)
@@ -235,7 +296,7 @@ class _Run:
                 log = self._settings.opened(f"{self._url}/{binding.folder}")
                 keys = {name for name, *_, in_key in binding.columns if in_key}
                 schema = _columns_of(log, [column[0] for column in binding.columns], keys)
-                self._open(binding.what, schema, keys)
+                self._open(binding.what, schema)
         self._history = history
         self._look()
 
@@ -261,28 +322,11 @@ class _Run:
             )
 
     def _chapters(self) -> list[bytes]:
-        return sorted(key for key in self._home.kept if key.startswith(_HISTORY))
-
-    def _chosen(self) -> dict[str, str]:
-        """Returns the engine's settings of which tables and columns it sends."""
-        choice = self._choice
-
-        def patterns(given: Iterable[str]) -> str:
-            return ",".join(
-                re.escape(one).replace(r"\*", ".*").replace(r"\?", ".") for one in given
-            )
-
-        dropped = [column for column, how in choice.masks.items() if how == DROP]
-        given = {
-            "table.include.list": patterns(choice.tables),
-            "table.exclude.list": patterns(choice.exclude) if not choice.tables else "",
-            "column.exclude.list": patterns(dropped),
-        }
-        return {name: value for name, value in given.items() if value}
+        return sorted(key for key in self._home.kept if key.startswith(HISTORY))
 
     def follow(self, should_stop: Callable[[], bool], *, once: bool) -> None:
         """Takes what the engine reads, until what was there is committed, or somebody stops it."""
-        until = self._end if once else None
+        until = end_of(self._files) if once else None
 
         def has_all() -> bool:
             lacks = self._is_loading or self._is_open
@@ -290,7 +334,7 @@ class _Run:
 
         if self._has_cut(has_all):
             return
-        self._server.start(self._offset, self._history, only=self._chosen())
+        self._server.start(self._offset, self._history, only=chosen(self._choice))
         looked_ms = self._clock.monotonic_ms()
         for batch in self._server.batches(lambda: should_stop() or self._has_cut(has_all)):
             for event in batch:
@@ -308,12 +352,6 @@ class _Run:
     def _has_cut(self, has_all: Callable[[], bool]) -> bool:
         return has_all() and self._home.position >= self._position
 
-    @property
-    def _end(self) -> int:
-        """Where the binary log ended when it was looked at."""
-        last = max(self._files)
-        return position_of({"file": f".{last}", "pos": self._files[last]})
-
     def _look(self) -> None:
         """Looks where the server's binary log ends.
 
@@ -322,7 +360,11 @@ class _Run:
         """
         self._files = self._server.files()
         at = self._home.position
-        if at and not self._is_loading and (file_of(at) not in self._files or at > self._end + 1):
+        if (
+            at
+            and not self._is_loading
+            and (file_of(at) not in self._files or at > end_of(self._files) + 1)
+        ):
             raise SourcePurgedError(
                 f"{self._server.address} does not have its binary log any more from"
                 f" {position_text(at)} on, up to which the logs have it; {RELOAD}"
@@ -331,7 +373,7 @@ class _Run:
     def _take(self, event: Event) -> None:
         """Takes an event."""
         value = event.value
-        if event.topic == _TRANSACTIONS:
+        if event.topic == TRANSACTIONS:
             assert event.offset is not None, "it is no row"
             if value["status"] == "BEGIN":
                 self._is_open = True
@@ -343,7 +385,7 @@ class _Run:
             self._newest_ms = max(self._newest_ms, int(value["ts_ms"]))
             if self._is_written:
                 self._commit()
-        elif event.topic == _HEARTBEAT:
+        elif event.topic == HEARTBEAT:
             assert event.offset is not None, "it is no row"
             offset = json.loads(event.offset)
             if "snapshot" not in offset and not self._is_open:
@@ -372,7 +414,7 @@ class _Run:
         if value["op"] == "r":
             self._began = position_of(value["source"])
         if what not in self._readers:
-            self._begin_table(what, event)
+            self._begin_table(what, event.key, event.row)
         is_deleted = value["op"] == "d"
         if self._is_loading or self._began >= self._tables[what].position:
             rows = self._waiting.setdefault(what, [])
@@ -443,13 +485,13 @@ class _Run:
         history = self._server.history()
         new: dict[bytes, bytes | None] = {
             ABOUT: self._about(),
-            _OFFSET: self._offset.encode(),
+            OFFSET: self._offset.encode(),
             _SHAPES: json.dumps(self._shapes, sort_keys=True).encode(),
         }
         if self._history_bytes == 0:  # It begins anew with a load.
             new |= dict.fromkeys(self._chapters())
         if len(history) > self._history_bytes:
-            new[b"%s%018d" % (_HISTORY, position)] = history[self._history_bytes :]
+            new[b"%s%018d" % (HISTORY, position)] = history[self._history_bytes :]
             self._history_bytes = len(history)
         for one in self._tables.values():
             new[str(one.table.oid).encode()] = one.table.binding(one.table.folder)
@@ -475,6 +517,9 @@ class _Run:
                     raise SourceError(f"{what} of {self._server.address}: {why}; {RELOAD}")
             self._readers.pop(what, None)
             self._shapes[what] = _shape(shape) if shape else None
+            known = self._server.shape(what) if change["type"] == "CREATE" else None
+            if known is not None and known.key is not None:
+                self._begin_table(what, known.key, known.row)
         if not is_loading:
             self._move(at + 1, None)
 
@@ -488,41 +533,13 @@ class _Run:
         self._move(at + 1, None)
         self._commit()
 
-    def _begin_table(self, what: str, event: Event) -> None:
-        """Opens the log of a table, of which this is the first row since it is what it is."""
-        if event.key is None or event.row is None:
-            raise SourceError(
-                f"{what} has no primary key, and so no key of a log; leave it out (--exclude)"
-            )
-        keys = {field["field"] for field in event.key["fields"]}
-        hashed = self._hashed(what)
-        fields, fixes = [], {}
-        for one in event.row["fields"]:
-            name = one["field"]
-            try:
-                column = connect_column(one)
-            except InvalidInputError as e:
-                raise SourceError(
-                    f"column {name} of {what} has a type that no column has: {e}; leave it out"
-                    f" (--mask {what}.{name}=drop)"
-                ) from e
-            kind, fix = (pa.string(), str) if name in hashed else (column.kind, column.fix)
-            fields.append(pa.field(name, kind, nullable=name not in keys))
-            if fix is not None:
-                fixes[name] = fix
-        schema = pa.schema(fields)
-        self._open(what, schema, keys)
-        self._readers[what] = _Reader(schema, fixes)
+    def _begin_table(self, what: str, key: Any, row: Any) -> None:
+        """Opens the log of a table that is what it is from here on."""
+        reader = reader_of(what, key, row, hashed_of(what, self._choice.masks))
+        self._open(what, reader.schema)
+        self._readers[what] = reader
 
-    def _hashed(self, what: str) -> set[str]:
-        masks = self._choice.masks.items()
-        return {
-            column.removeprefix(f"{what}.")
-            for column, how in masks
-            if how == HASH and column.startswith(f"{what}.")
-        }
-
-    def _open(self, what: str, schema: pa.Schema, keys: set[str]) -> None:
+    def _open(self, what: str, schema: pa.Schema) -> None:
         before = self._tables.get(what)
         if before is not None and before.plan.schema == schema:
             return
@@ -530,11 +547,11 @@ class _Run:
         table = SourceTable(
             *(int.from_bytes(sha256(what.encode()).digest()[:7], "big"), database, name, "key"),
             tuple(
-                Column(field.name, i, 0, -1, not_null=field.name in keys, in_key=field.name in keys)
-                for i, field in enumerate(schema, 1)
+                Column(one.name, i, 0, -1, not_null=not one.nullable, in_key=not one.nullable)
+                for i, one in enumerate(schema, 1)
             ),
             *(frozenset(), frozenset(), {}),
-            masks=dict.fromkeys(sorted(self._hashed(what)), HASH),
+            masks=dict.fromkeys(hashed_of(what, self._choice.masks), HASH),
         )
         if before is not None and table.key != before.table.key:
             raise SourceError(

@@ -7,6 +7,10 @@ what tables were like at an offset says its *history*, lines that only become mo
 beside the logs, in the commit that they belong to: each run writes them to files of its own, from
 which the engine begins, and what the engine writes there of its own accord is not looked at.
 
+What a table is like by the engine's words, a *shape*, it tells of tables without rows, too, and it
+reads rows of a moment that is *held*, as it reads them for a load. That goes by classes of Debezium
+that are not its interface, and by one field of its task: of the releases that the extra allows.
+
 A *position* is a number that orders what stands in the binary log: that of its file, then the bytes
 before it.
 """
@@ -17,11 +21,12 @@ import queue
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from clog.bridge.postgres.catalogue import Choice
 from clog.storage.env import Ids, dataclass, install_extra
 from clog.storage.errors import (
     InvalidInputError,
@@ -33,9 +38,12 @@ from clog.storage.errors import (
 SCHEME: Final = "mysql://"
 NAME: Final = "clog"
 """Of the engine, and the beginning of its topics."""
+_MYSQL: Final = "io.debezium.connector.mysql"
+_SELECTS: Final = "snapshot.select.statement.overrides"
 _FILE_BITS: Final = 40
 _WAIT_S: Final = 0.1
 _EVENTS_MAX: Final = 16_384
+_FETCHED: Final = 8192
 _QUEUE_BYTES: Final = 64 << 20
 _HEARTBEAT_MS: Final = 100
 _KEEP_ALIVE_MS: Final = 500
@@ -76,6 +84,12 @@ def position_of(offset: Mapping[str, Any]) -> int:
     4
     """
     return (int(str(offset["file"]).rpartition(".")[2]) << _FILE_BITS) | int(offset["pos"])
+
+
+def end_of(files: Mapping[int, int]) -> int:
+    """Returns where a binary log ends that has these files."""
+    last = max(files)
+    return (last << _FILE_BITS) | files[last]
 
 
 def start_java() -> None:
@@ -134,6 +148,61 @@ class Event:
     offset: str | None = None
     key: Mapping[str, Any] | None = None
     row: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a table is like.
+
+    Attributes:
+        key: as of `Event`.
+        row: as of `Event`.
+        schema: Debezium's own.
+        table: likewise.
+    """
+
+    key: Any
+    row: Any
+    schema: Any
+    table: Any
+
+
+class Held:
+    """Tables as they were at one moment; of one thread.
+
+    Args:
+        connection: in a transaction of that moment.
+        reading: returns what reads rows as the engine does, which has begun by then.
+    """
+
+    def __init__(self, connection: Any, reading: Callable[[], Any]) -> None:
+        self._connection = connection
+        self._reading = reading
+
+    def rows(self, shape: Shape) -> Iterator[list[Mapping[str, Any]]]:
+        """Yields the rows of a table as events would have them, some at a time."""
+        import jpype
+
+        at = shape.table.id()
+        own = [
+            (str(c.name()), str(c.typeName()).startswith("FLOAT")) for c in shape.table.columns()
+        ]
+        select = _select(str(at.catalog()), str(at.table()), own)
+        to_json, reading = _converter(), self._reading()
+        to_array = jpype.JClass("io.debezium.util.ColumnUtils").toArray
+        with closing(self._connection.createStatement()) as ask:
+            ask.setFetchSize(jpype.JClass("java.lang.Integer").MIN_VALUE)  # Row by row.
+            found = ask.executeQuery(select)
+            columns, rows = to_array(found, shape.table), []
+            while found.next():
+                row = reading.rowToArray(shape.table, found, columns)
+                made = shape.schema.valueFromColumnData(row)
+                text = to_json.fromConnectData(NAME, shape.schema.valueSchema(), made)
+                rows.append(json.loads(bytes(text)))
+                if len(rows) == _FETCHED:
+                    yield rows
+                    rows = []
+            yield rows
 
 
 class Server:
@@ -200,15 +269,12 @@ class Server:
         """
         import jpype
 
-        asked = jpype.JClass("java.util.Properties")()
         given = {"user": self._user, "password": self._password, "sslMode": self._ssl.upper()}
         given |= {"allowPublicKeyRetrieval": "true", "connectTimeout": "30000"}
-        for name, value in given.items():
-            asked.setProperty(name, value)
         url = f"jdbc:mysql://{self._host}:{self._port}/{self.database}"
         try:
             with closing(
-                jpype.JClass("com.mysql.cj.jdbc.Driver")().connect(url, asked)
+                jpype.JClass("com.mysql.cj.jdbc.Driver")().connect(url, _properties(given))
             ) as connection:
                 return [_rows(connection, one) for one in statements]
         except jpype.JException as e:
@@ -251,6 +317,29 @@ class Server:
         )
         return {f"{self.database}.{name}": has != "0" for name, has in rows}
 
+    def _selects(self) -> dict[str, str]:
+        """Returns how tables with a FLOAT are read, by their names: as text it has six digits."""
+        (rows,) = self.query(
+            "SELECT table_name, column_name, data_type FROM information_schema.columns"
+            " WHERE table_schema = DATABASE() ORDER BY table_name, ordinal_position"
+        )
+        columns: dict[str, list[tuple[str, bool]]] = {}
+        for table, column, kind in rows:
+            columns.setdefault(str(table), []).append((str(column), str(kind).lower() == "float"))
+        return {
+            f"{self.database}.{table}": _select(self.database, table, own)
+            for table, own in columns.items()
+            if any(is_float for _, is_float in own)
+        }
+
+    def choice(self, tables: Sequence[str], exclude: Sequence[str]) -> Choice:
+        """Returns which tables patterns mean, of which those without a dot are of the database."""
+        only, without = (
+            tuple(one if "." in one else f"{self.database}.{one}" for one in given)
+            for given in (tables, exclude)
+        )
+        return Choice(only, without)
+
     def files(self) -> dict[int, int]:
         """Returns the bytes of each file of the binary log, by its number."""
         (rows,) = self.query("SHOW BINARY LOGS")
@@ -272,6 +361,7 @@ class Server:
         """
         import jpype
 
+        selects = {} if offset is not None else self._selects()
         self._history = self._path / "history"
         self._history.write_bytes(history)
         offsets = self._path / "offsets"
@@ -283,21 +373,14 @@ class Server:
             with closing(jpype.JClass("java.io.ObjectOutputStream")(file)) as stream:
                 stream.writeObject(made)
         settings = {
+            **self._connecting(),
             "name": NAME,
-            "topic.prefix": NAME,
-            "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+            "connector.class": f"{_MYSQL}.MySqlConnector",
             "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
             "offset.storage.file.filename": str(offsets),
             "offset.flush.interval.ms": 60_000,
             "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
             "schema.history.internal.file.filename": str(self._history),
-            "database.hostname": self._host,
-            "database.port": self._port,
-            "database.user": self._user,
-            "database.password": self._password,
-            "database.ssl.mode": self._ssl,
-            "database.server.id": self._number,
-            "driver.allowPublicKeyRetrieval": "true",
             "database.include.list": self.database,
             "snapshot.mode": "initial",
             "provide.transaction.metadata": "true",
@@ -314,13 +397,28 @@ class Server:
             "max.queue.size.in.bytes": _QUEUE_BYTES,
             "key.converter.schemas.enable": "false",
             "value.converter.schemas.enable": "false",
+            **({_SELECTS: ",".join(selects)} if selects else {}),
+            **{f"{_SELECTS}.{table}": select for table, select in selects.items()},
             **only,
         }
-        self._engine = self._made(settings)
+        self._engine = self._made(_properties(settings))
         self._thread = threading.Thread(target=self._engine.run, name="clog-debezium", daemon=True)
         self._thread.start()
 
-    def _made(self, settings: Mapping[str, object]) -> Any:
+    def _connecting(self) -> dict[str, object]:
+        """Returns the settings that say where the server is."""
+        return {
+            "topic.prefix": NAME,
+            "database.hostname": self._host,
+            "database.port": self._port,
+            "database.user": self._user,
+            "database.password": self._password,
+            "database.ssl.mode": self._ssl,
+            "database.server.id": self._number,
+            "driver.allowPublicKeyRetrieval": "true",
+        }
+
+    def _made(self, settings: Any) -> Any:
         """Returns the engine; what it calls it calls in threads of its own."""
         import jpype
 
@@ -328,11 +426,8 @@ class Server:
         told = {"handleBatch": self._hand_over, "supportsTombstoneEvents": lambda: False}
         consumer = jpype.JProxy(f"{api}$ChangeConsumer", dict=told)
         ended = jpype.JProxy(f"{api}$CompletionCallback", dict={"handle": self._note_end})
-        given = jpype.JClass("java.util.Properties")()
-        for name, value in settings.items():
-            given.setProperty(name, str(value))
         made = jpype.JClass(api).create(jpype.JClass("io.debezium.engine.format.Json"))
-        return made.using(given).using(ended).notifying(consumer).build()
+        return made.using(settings).using(ended).notifying(consumer).build()
 
     def _note_end(self, _: bool, message: Any, error: Any) -> None:  # noqa: FBT001 - Java's
         self._why = str(message if error is None else _root(error))
@@ -365,17 +460,61 @@ class Server:
 
     def _schema(self, topic: str, source: Any) -> tuple[Any, Any]:
         if topic not in self._schemas:
-            import jpype
-
-            convert = jpype.JClass("org.apache.kafka.connect.json.JsonConverter")()
-            convert.configure(jpype.JClass("java.util.HashMap")(), False)  # noqa: FBT003 - Java's
-            key = source.keySchema()
             row = source.valueSchema().field("after").schema()
-            self._schemas[topic] = (
-                None if key is None else json.loads(str(convert.asJsonSchema(key).toString())),
-                json.loads(str(convert.asJsonSchema(row).toString())),
-            )
+            self._schemas[topic] = _schemas(source.keySchema(), row)
         return self._schemas[topic]
+
+    def shape(self, what: str) -> "Shape | None":
+        """Returns what a table is like by what the engine has read; None: it is not there, or not
+        meant. To be asked once there was an event.
+        """
+        import jpype
+
+        known = self._inside("schema")
+        at = jpype.JClass("io.debezium.relational.TableId")(
+            self.database, None, what.removeprefix(f"{self.database}.")
+        )
+        found = known.schemaFor(at)
+        if found is None:
+            return None
+        return Shape(*_schemas(found.keySchema(), found.valueSchema()), found, known.tableFor(at))
+
+    @contextmanager
+    def held(self) -> "Iterator[Held]":
+        """Yields the tables as they are now, however they change.
+
+        Raises:
+            SourceUnavailableError: the server does not answer.
+            SourceError: it refuses.
+        """
+        import jpype
+
+        given = jpype.JClass("io.debezium.config.Configuration").from_(
+            _properties(self._connecting())
+        )
+        connecting = jpype.JClass(f"{_MYSQL}.jdbc.MySqlConnectionConfiguration")(given)
+        made = jpype.JClass(f"{_MYSQL}.jdbc.MySqlConnection")
+        resolved = jpype.JClass(f"{_MYSQL}.jdbc.MySqlFieldReaderResolver").resolve
+
+        def reading() -> Any:
+            return made(connecting, resolved(self._inside("connectorConfig")))
+
+        try:
+            with closing(made(connecting, None)) as connection:
+                ask = connection.connection().createStatement()
+                ask.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                ask.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+                yield Held(connection.connection(), reading)
+        except jpype.JException as e:
+            raise self._error(_root(e)) from None
+
+    def _inside(self, name: str) -> Any:
+        """Returns a field of the engine's task."""
+        tasks: list[Any] = []
+        self._engine.runWithTask(tasks.append)
+        found = tasks[0].getClass().getDeclaredField(name)
+        found.setAccessible(True)
+        return found.get(tasks[0])
 
     def batches(self, is_done: Callable[[], bool]) -> Iterator[list[Event]]:
         """Yields events as they come, none where nothing came for a moment.
@@ -408,6 +547,47 @@ def _offset(record: Any) -> str:
 
     mapper = jpype.JClass("com.fasterxml.jackson.databind.ObjectMapper")()
     return str(mapper.writeValueAsString(record.sourceRecord().sourceOffset()))
+
+
+def _select(database: str, table: str, columns: Sequence[tuple[str, bool]]) -> str:
+    """Returns the query of a table's rows; of each column is told whether it is a FLOAT."""
+    names = ", ".join(
+        f"CAST({_quoted(name)} AS DOUBLE) {_quoted(name)}" if is_float else _quoted(name)
+        for name, is_float in columns
+    )
+    return f"SELECT {names} FROM {_quoted(database)}.{_quoted(table)}"  # noqa: S608 - quoted
+
+
+def _quoted(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))
+
+
+def _properties(given: Mapping[str, object]) -> Any:
+    import jpype
+
+    made = jpype.JClass("java.util.Properties")()
+    for name, value in given.items():
+        made.setProperty(name, str(value))
+    return made
+
+
+def _converter() -> Any:
+    """Returns what makes JSON of Kafka Connect's values, without their schemas."""
+    import jpype
+
+    made = jpype.JClass("org.apache.kafka.connect.json.JsonConverter")()
+    settings = jpype.JClass("java.util.HashMap")()
+    settings.put("schemas.enable", "false")
+    made.configure(settings, False)  # noqa: FBT003 - Java's
+    return made
+
+
+def _schemas(key: Any, row: Any) -> tuple[Any, Any]:
+    """Returns the schemas of a key, None where there is none, and of columns, as JSON has them."""
+    convert = _converter()
+    made = (None if one is None else convert.asJsonSchema(one).toString() for one in (key, row))
+    of_key, of_row = (None if one is None else json.loads(str(one)) for one in made)
+    return of_key, of_row
 
 
 def _rows(connection: Any, statement: str) -> list[tuple[str | None, ...]]:

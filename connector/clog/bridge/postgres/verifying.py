@@ -48,7 +48,7 @@ RANGES: Final = 1 << 14
 SHOWN_MAX: Final = 10
 """Of each table so many rows that differ are named."""
 _AGAIN_ROWS: Final = 100_000
-_KEEP_MS: Final = 86_400_000
+KEEP_MS: Final = 86_400_000
 _FETCHED: Final = 10_000
 _SHIFT: Final = np.uint64(50)
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -107,7 +107,7 @@ class VerifiedCapture:
 
     Attributes:
         url: of the home.
-        position: the LSN of the snapshot of the source.
+        position: of the snapshot of the source: its LSN.
         tables: those that were compared.
         skipped: those that were not, and why.
     """
@@ -174,7 +174,7 @@ def verify_capture(
         ((text,),) = held.rows("select pg_current_wal_insert_lsn()::text")  # V2
         choice = Choice(tuple(tables), tuple(exclude), events=True)
         plans, skipped = _plans(held, source, home, choice)
-        cut = snapshot(home.url, name, _KEEP_MS, clock=clock, ids=ids, **reach)  # V3
+        cut = snapshot(home.url, name, KEEP_MS, clock=clock, ids=ids, **reach)  # V3
         try:
             changed = _changed(ask, slot, home, plans)  # V4
             found = []
@@ -306,33 +306,62 @@ class _Compared:
         self, held: Queries, log: Log, cut: Cut, changed: Collection[bytes]
     ) -> VerifiedTable:
         """Does V5."""
-        shown = log.table(at=cut)
-        columns, others = _common(self.plan.schema, shown.schema)
 
         def source(take: Take) -> None:
-            select = self.table.select(self.where)
             load(
                 held.connection,
-                select,
+                self.table.select(self.where),
                 self.plan,
                 lambda rows: take(masked(rows, self.hashed, self.hash_key)),
             )
 
-        def rows_of_log(take: Take) -> None:
-            for batch in shown.to_batches(columns=columns.names):
-                take(batch)
-
-        rows, log_rows, ranges, differences = compared(
-            columns, self.table.key, source, rows_of_log, changed
-        )
-        return VerifiedTable(
-            *(self.table.what, log.url, rows, log_rows, len(changed)),
-            ranges=ranges,
-            differences=(*others, *differences)[:SHOWN_MAX],
-        )
+        what = self.table.what
+        columns = self.plan.schema, self.table.key
+        return verified(what, (log, cut), columns, source, changed=changed)
 
 
-def _common(source: pa.Schema, log: pa.Schema) -> tuple[pa.Schema, list[RowDifference]]:
+def verified(
+    what: str,
+    shown: tuple[Log, Cut],
+    columns_and_key: tuple[pa.Schema, list[str]],
+    source: Rows,
+    *,
+    changed: Collection[bytes],
+    as_compared: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
+) -> VerifiedTable:
+    """Compares a table with its log at a cut (V5).
+
+    Args:
+        what: the table.
+        shown: its log, and the cut.
+        columns_and_key: of the table.
+        source: reads the table.
+        changed: keys that are left out, as `keys_of` makes them.
+        as_compared: makes one of texts that are equal; of both sides.
+    """
+    log, cut = shown
+    table = log.table(at=cut)
+    columns, others = common(columns_and_key[0], table.schema)
+
+    def rows_of_log(take: Take) -> None:
+        for batch in table.to_batches(columns=columns.names):
+            take(as_compared(batch))
+
+    rows, log_rows, ranges, differences = compared(
+        columns,
+        columns_and_key[1],
+        lambda take: source(lambda batch: take(as_compared(batch))),
+        rows_of_log,
+        changed,
+    )
+    return VerifiedTable(
+        *(what, log.url, rows, log_rows, len(changed)),
+        ranges=ranges,
+        differences=(*others, *differences)[:SHOWN_MAX],
+    )
+
+
+def common(source: pa.Schema, log: pa.Schema) -> tuple[pa.Schema, list[RowDifference]]:
     """Returns the columns that both have, by the log's types; what is wrong with others."""
     columns, others = [], []
     for field in source:
@@ -482,8 +511,11 @@ def _column_words(column: pa.Array, seed: int) -> Words:
         np.cumsum((inner + _ODD) * (2 * places + 1).astype(np.uint64), out=sums[1:])
         words[valid] = (sums[ends] - sums[ends - lengths]) * _ODD + lengths.astype(np.uint64) + _ONE
         return words
-    if pa.types.is_floating(kind):
-        there = there.view(pa.int32() if kind == pa.float32() else pa.int64())
+    if pa.types.is_struct(kind):
+        words[valid] = _words(there.flatten(), len(there)) | _ONE
+        return words
+    if pa.types.is_floating(kind) or pa.types.is_temporal(kind):
+        there = there.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     if len(there):
         words[valid] = hash_keys(key_bytes(there), seed=seed)[:, 0] | _ONE
     return words

@@ -130,6 +130,26 @@ def test_a_cold_reader_finds_the_head(aged, open_log):
         discard(changed)
 
 
+def test_a_cold_reader_that_sleeps_in_the_middle(aged, open_log, clock):
+    """The first block that was open when it looked is closed and deleted before it reads on: the
+    log was not deleted.
+    """
+    changed = copy_of(aged[1])
+    inside(changed).put(documents.LATEST, b"{}")
+
+    def others_act():
+        writer = Log.open(changed, clock=clock, ids=SeededIds(6))
+        while writer.handle.tip.version < 4 * BLOCK:
+            writer.append([{"key": "k", "value": "v"}])
+        close_block(changed, 2 * BLOCK)
+
+    path = documents.commit_path(2 * BLOCK + 2)
+    plan = Faults(Fault(FaultKind.MEANWHILE, "get", f"*/{path}", run=others_act))
+    log = open_log(FaultyStore(changed, plan))
+    assert log.version == 4 * BLOCK
+    discard(changed)
+
+
 @pytest.mark.parametrize("hint", [b'{"version": 4}', b'{"version": 0}', None])
 def test_a_zombies_file_is_not_believed(aged, open_log, hint):
     """A hint that leads among files of committers that slept leads nowhere."""

@@ -217,13 +217,15 @@ def find_newest(store: Store, *, check_block: bool = True) -> Found:
         if not check_block or is_closed(store, found.tip.version) is None:
             return found
     # The hint leads into deleted blocks, where only files of committers that slept can be.
-    first, block = _first_not_closed(store)
-    if block is None and search.read:
-        raise _block_missing(store, first)
-    search = _Search(store)
-    if first:
-        search.descend(first)
-    return search.found()
+    first = -1
+    while True:
+        before, (first, block) = first, _first_not_closed(store)
+        if block is None and search.read:
+            raise _block_missing(store, first)
+        search = _Search(store)
+        # Where the block was closed and deleted since it was looked at, days went by.
+        if first in (0, before) or search.descend(first):
+            return search.found()
 
 
 def find_newer(store: Store, known: int) -> Found:

@@ -47,6 +47,7 @@ class Actor:
         site: where it is at home.
         sleeps: it may sleep for days over a commit.
         sleepiness: and does, of 100 times so often.
+        may_be_misled: it may fall asleep before it reads the version over which another sleeps.
         may_be_late: its clock may be so wrong that it is refused.
         may_be_off: its clock may be days ahead, which is refused, or behind, which harms nobody.
         may_be_interrupted: it goes on with its handle after an interrupt.
@@ -61,6 +62,7 @@ class Actor:
 
     sleeps = False
     sleepiness = 67
+    may_be_misled = False
     may_be_late = False
     may_be_off = False
     may_be_interrupted = False
@@ -202,11 +204,29 @@ class Actor:
 
     def doze(self, call, oracle):
         """What tells whether it wakes, if it falls asleep over a call; None: it does not."""
+        if (until := self.misled(call, oracle)) is not None:
+            return until
         creates = call.operation == "create" and call.path.startswith(documents.COMMITS)
         hints = call.operation == "put" and call.path == documents.LATEST
         if not (creates or hints) or not self.sleeps or self.world.roll(100) >= self.sleepiness:
             return None
-        return self.awaited(oracle, documents.version_of(call.path) if creates else oracle.newest)
+        return self.outlived(oracle, call.path) if creates else self.awaited(oracle, oracle.newest)
+
+    def misled(self, call, oracle):
+        """What tells whether it wakes, if it falls asleep before it reads a version over which
+        another sleeps: what that one leaves there is in the block that is closed by then.
+        """
+        path = call.path
+        reads = call.operation == "get" and path in self.world.slept_over
+        if not (reads and self.may_be_misled and oracle is not None and self.world.roll(3)):
+            return None
+        return lambda: oracle.gone_ms is not None or oracle.is_misleading(path)
+
+    def outlived(self, oracle, path: str):
+        """What tells whether it wakes, if it falls asleep over the create of a commit."""
+        if self.world.is_fleeting:
+            self.world.slept_over.add(path)
+        return self.awaited(oracle, documents.version_of(path))
 
     def awaited(self, oracle, version: int):
         """What tells whether it wakes, if it falls asleep over a version."""

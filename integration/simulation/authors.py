@@ -5,9 +5,15 @@ later, whatever it left behind (`facts.Intent`). Some doze: they stop at a call 
 or until others have committed a few times, and go on as if nothing had been. Some take a
 predecessor's id over: they read its last sequence, and go on from there with other records
 (COMMIT.md §14).
+
+Where they waver some sleep where others rely on them: over a commit until what it names may be
+swept, or its version is gone; over what they take along or give up until much else was answered;
+over what they propose of a job until another has taken it.
 """
 
 from actors import Actor, PlainWriter, denied, told
+from marks import points_of
+from transactors import Transactor
 
 from clog.storage.errors import (
     CommitConflictError,
@@ -49,7 +55,66 @@ class Dozer(Author):
         if kind == 1:
             until_ms = world.clock.now_ms() + (60_000, HOUR_MS, 24 * HOUR_MS)[world.roll(3)]
             return lambda: world.clock.now_ms() >= until_ms or oracle.gone_ms is not None
-        return lambda: oracle.newest >= until or oracle.gone_ms is not None
+        return lambda: oracle.is_at(until)
+
+
+class Sleeper(Dozer):
+    """One that sleeps where others rely on it. Where days pass, until its data may be swept, or the
+    version that it creates is gone; else over what it takes along, or gives up, until so much was
+    answered that the answers before are forgotten.
+    """
+
+    may_be_misled = True
+
+    def act(self) -> None:
+        super().act()
+        intent, _ = self.putting
+        if intent.is_denied:
+            oracle, until = self.oracle, self.oracle.newest + 3 + self.world.roll(4)
+            self.world.scheduler.sleep(lambda: oracle.is_at(until))
+
+    def doze(self, call, oracle):
+        if (until := self.misled(call, oracle)) is not None:
+            return until
+        creates = call.operation == "create" and call.path.startswith(documents.COMMITS)
+        if not creates or oracle is None or self.world.roll(4) == 0:
+            return super().doze(call, oracle)
+        newest, points = oracle.newest, points_of(call, self, oracle, self.plan.data)
+        takes, gives_up = "C33/C34" in points, "C35/C36" in points
+        if self.world.is_fleeting:
+            if takes or self.world.roll(3) == 0:
+                return self.outlived(oracle, call.path)
+            return lambda: oracle.gone_ms is not None or oracle.manifest.head.orphan_floor > newest
+        if gives_up:
+            return self.forgotten(oracle)
+        until = newest + 2 + self.world.roll(3)
+        return (lambda: oracle.is_at(until)) if takes else None
+
+    def forgotten(self, oracle):
+        """What tells whether its answer may be forgotten, if it is given one, or none comes."""
+        (intent, _), last = self.putting, oracle.newest + 20
+        return lambda: oracle.is_at(last) or any(oracle.is_at(v + 6) for v, _ in intent.commits)
+
+
+class Leaver(Transactor):
+    """A process of a job that sleeps while what it has proposed waits, until another has taken the
+    job, or others have committed a few times.
+    """
+
+    sleeps = True
+
+    def start_process(self) -> None:
+        super().start_process()
+        self._has_posted = False
+
+    def doze(self, call, oracle):
+        if call.operation == "create" and call.path.startswith(documents.PROPOSALS):
+            self._has_posted = True
+        elif self._has_posted and oracle is not None:
+            self._has_posted = False
+            taken, until = oracle.taken.states.get(self.job), oracle.newest + 3 + self.world.roll(6)
+            return lambda: oracle.is_at(until) or oracle.taken.states.get(self.job) != taken
+        return None
 
 
 class Successor(Actor):

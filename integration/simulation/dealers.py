@@ -62,10 +62,12 @@ class Dealer(_Wanderer, Transactor):
     Attributes:
         timeouts_ms: of its transactions, one of these.
         visible: of 100 are so many.
+        aborts: and of 8 it aborts so many.
     """
 
     timeouts_ms = (60_000, 15 * 60_000, 86_400_000)
     visible = 25
+    aborts = 1
 
     def __init__(self, world, name: str, clock) -> None:
         super().__init__(world, name, clock)
@@ -85,9 +87,9 @@ class Dealer(_Wanderer, Transactor):
             self._fill(t, home)
             self.dwell()
             choice = world.roll(8)
-            if choice == 1:
+            if 0 < choice <= self.aborts:
                 self._abort(t)
-            elif choice > 1:
+            elif choice:
                 self._commit(t)
         except TransactionFencedError:
             self.close()  # It is opened again, to take the job back.
@@ -175,6 +177,13 @@ class Dealer(_Wanderer, Transactor):
         deal = self.deal
         done = deal.outcome == COMMITTED and not self.world.ledger.is_lost(deal)
         assert not done, f"{deal} is committed, and was told {told}"
+
+
+class Quitter(Dealer):
+    """One that aborts most of what it appends, and what it appends is there, undecided, at once."""
+
+    visible = 100
+    aborts = 6
 
 
 class Hanging(Dealer):

@@ -101,6 +101,7 @@ class Oracle:
         self.manifest: Manifest | None = None
         self.ghosts = 0
         self._begun_again: set[int] = set()
+        self._misleading: set[str] = set()
         self._intents: dict[str, Intent] = {}
         self._intent_of: dict[str, Intent] = {}
         self._time_ms: dict[int, int] = {}
@@ -176,10 +177,20 @@ class Oracle:
         """Whether the version's block is closed."""
         return self._closed.get(documents.block_of(version), False)
 
+    def is_at(self, version: int) -> bool:
+        """Whether the version is there, or never will be: nothing is left of the log."""
+        return self.newest >= version or self.gone_ms is not None
+
     def is_long_gone(self, version: int) -> bool:
         """Whether the version's block was closed and its commit deleted, or the whole log was."""
         there = documents.commit_path(version) in self.store
         return self.gone_ms is not None or (self.is_closed(version) and not there)
+
+    def is_misleading(self, path: str) -> bool:
+        """Whether somebody who slept has created the commit of this path in a block that was
+        closed, and its commits deleted.
+        """
+        return path in self._misleading and path in self.store
 
     def is_begun_again(self, version: int) -> bool:
         """Whether somebody began the version's block when nothing was left of the log, and so
@@ -324,6 +335,7 @@ class Oracle:
     def _committed(self, version: int) -> None:
         if self.is_closed(version):
             self.ghosts += 1  # Somebody slept, and will learn that it did not happen.
+            self._misleading.add(documents.commit_path(version))
             return
         assert version == self.newest + 1, f"version {version} created after {self.newest}"
         commit = read_commit(self.store, version)

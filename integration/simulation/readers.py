@@ -24,8 +24,15 @@ class _Reading(Actor):
 class Reader(_Reading):
     """Reads all, or the table of some version, now and then in a new process.
 
-    Where days go by it sleeps, until what comes after the version that it knows is long gone.
+    Where days go by it sleeps, until what comes after the version that it knows is long gone, or
+    another who slept has created it then.
     """
+
+    may_be_misled = True
+
+    @property
+    def sleeps(self) -> bool:
+        return self.world.is_fleeting
 
     def act(self) -> None:
         if self.world.is_fleeting and self._known is not None and self.world.roll(3) == 0:
@@ -99,6 +106,23 @@ class Reader(_Reading):
         except VersionExpiredError as e:
             self._check_expired(version, e)
             return None
+
+
+class Watcher(Actor):
+    """Looks for newer versions, and reads nothing: where its log is gone, or a version is what
+    somebody left who slept, nothing else tells it.
+    """
+
+    may_be_misled = True
+
+    @property
+    def sleeps(self) -> bool:
+        return self.world.is_fleeting
+
+    def act(self) -> None:
+        log, oracle, newest = self.log, self.oracle, self.oracle.newest
+        found = log.handle.refresh().version
+        assert oracle.is_over or found >= newest, f"{found} is found when {newest} is there"
 
 
 class Follower(_Reading):

@@ -74,7 +74,7 @@ class Scheduler:
             raise StoppedError
 
     def sleep(self, until: Callable[[], bool]) -> None:
-        """Sleeps: others run until it holds, or none of them can."""
+        """Sleeps: others run until it holds, or none of them can; who sleeps longest wakes then."""
         actor = self._current
         if len(self._ready) < 2:
             return
@@ -106,9 +106,10 @@ class Scheduler:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        if self._stopping or not self._ready:
-            self._ready.extend(self._asleep)
-            self._asleep.clear()
+        while self._asleep and (self._stopping or not self._ready):
+            first = next(iter(self._asleep))
+            del self._asleep[first]
+            self._ready.append(first)
         if not self._ready:
             self._over.release()
             return

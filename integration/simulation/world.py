@@ -19,12 +19,12 @@ from functools import cache
 from types import MappingProxyType
 
 from actors import PlainWriter, Producer, Sink, Straggler, Zombie, ZombieProducer
-from authors import Author, Dozer, Limiter, Successor
+from authors import Author, Dozer, Leaver, Limiter, Sleeper, Successor
 from chased import Chased
 from company import Company
 from crowd import Crowd
 from cutters import Cutter
-from dealers import Dealer, Finisher, Hanging, ZombieDealer, ZombieFinisher
+from dealers import Dealer, Finisher, Hanging, Quitter, ZombieDealer, ZombieFinisher
 from deals import Ledger
 from disk import Clock
 from erasers import Eraser, Holder, ZombieEraser
@@ -43,7 +43,7 @@ from limits import small_limits
 from marks import GHOST, MODES, points_of
 from mirrors import Mirror, Stranger, ZombieMirror
 from oracle import STRANGERS, Oracle
-from readers import Follower, Reader, expected_rows, expected_table, rows_of
+from readers import Follower, Reader, Watcher, expected_rows, expected_table, rows_of
 from records import HEADER, KEYS, PARTITIONS, TIME_MS, batches
 from scheduler import Scheduler
 from settling import settle, settle_erasures
@@ -77,6 +77,9 @@ AUTHORS_CALLS = 900
 CROWD_EVERY = 32
 """In one of so many worlds of authors there are hundreds of them."""
 CROWD_CALLS = 6_000
+WAVERING_CALLS = 1_400
+WAVERING_EVERY = 4
+"""In one of so many worlds of authors they waver: some sleep where others rely on them."""
 MASKED_EVERY = 3
 """In one of so many, of each kind, the logs have masks of superseded rows (FORMAT.md §13)."""
 COMBINING_EVERY = 4
@@ -213,6 +216,25 @@ _BESIDE_AUTHORS = (
     (("limiter", Limiter, 80), *_KEEPERS),
     (*((name, role, 80) for name, role in _JOBS), ("operator", Operator, 20), *_KEEPERS),
 )
+_WAVERING = (
+    (
+        *(("sweeper-1", Sweeper), ("sweeper-2", Sweeper), ("operator", Operator)),
+        *(("watcher-1", Watcher), ("watcher-2", Watcher), ("reader", Reader)),
+        *((f"author-{n}", Author) for n in (1, 2)),
+        *((f"sleeper-{n}", Sleeper) for n in (1, 2, 3, 4)),
+    ),
+    (
+        *(("limiter-1", Limiter), ("limiter-2", Limiter), ("successor", Successor)),
+        *((f"author-{n}", Author) for n in (1, 2)),
+        *((f"sleeper-{n}", Sleeper) for n in (1, 2, 3, 4)),
+    ),
+    (
+        *(("job/1", Transactor), ("job/2", Transactor), ("company", Company)),
+        *((f"job/leaver-{n}", Leaver) for n in (1, 2)),
+        *((f"author-{n}", Author) for n in (1, 2, 3)),
+    ),
+)
+"""Who acts where days pass, where limits come and go, and where jobs are taken over."""
 
 
 class World:
@@ -225,6 +247,7 @@ class World:
         marks: what was hit (`marks`).
         pace: one of so many calls, and of so many pieces of work, has time jump ahead.
         is_fleeting: records are soon deleted, and readers sleep.
+        slept_over: commits that somebody will create once they are long gone.
         is_calm: only the closing of blocks is disturbed.
         is_masked: its logs have masks, an older one from now on.
         is_ordered: its log compares orders, an older one from now on.
@@ -235,6 +258,7 @@ class World:
         is_combining: writers may combine in its logs, older ones too from now on.
         late: creates that failed, and are done all the same when so few calls are left.
         answers: how many a head holds (FORMAT.md §21).
+        is_wavering: what fails to be proposed often comes late.
         hides_names: a LIST shows any part of the proposals that are there or were.
         has_interrupts: some worlds have them; the line where one strikes moves with the code.
     """
@@ -263,13 +287,14 @@ class World:
         self.fault_rate = (0, 1, 2, 5)[self.roll(4)]
         self.cast = [given for given in ROLES if self.roll(100) < given[2]] or [ROLES[0]]
         self.is_fleeting = self.is_calm = self.is_mirror = self.hides_names = False
+        self.is_wavering, self.slept_over = False, set()
         self.is_ordered = begin is None or _can_be_ordered(begin)
         self.is_ordered &= is_ordered(seed)
         self.is_erasing, self.keys, self.secrets = False, KEYS, {}
         self.is_combining = seed // SPECIAL_EVERY % COMBINING_EVERY == 3
         self.is_masked = seed // SPECIAL_EVERY % MASKED_EVERY == 1
         self.pace, self.answers = (60, 8), 12
-        self.late: list[tuple[int, Oracle, str, bytes]] = []
+        self.late: list[tuple[int, object, Oracle, str, bytes]] = []
 
     @property
     def draining(self) -> bool:
@@ -433,7 +458,7 @@ class World:
         is_late = self.is_combining and kind is FaultKind.FAIL_BEFORE and stands
         proposes = call.operation == "create" and path.startswith(documents.PROPOSALS)
         if is_late and (creates or proposes):
-            self.late.append((self.calls_left - self.roll(200), oracle, path, bytes(data)))
+            self.late.append((self.calls_left - self.roll(200), actor, oracle, path, bytes(data)))
         if mode := MODES.get(kind):
             self.marks.update(f"{point}, {mode}" for point in points)
         return Fault(kind)
@@ -448,7 +473,7 @@ class World:
         """Does those creates whose time has come, where nothing came first, and the log stands."""
         for late in [late for late in self.late if late[0] >= self.calls_left]:
             self.late.remove(late)
-            _, oracle, path, data = late
+            _, self.ledger.acting, oracle, path, data = late
             if path not in oracle.store and not oracle.is_over:
                 self.trace.append(f"late create {path}")
                 oracle.store.create(path, data)
@@ -460,7 +485,7 @@ class World:
             rest = 1  # Else few who compare clocks come any further.
         weights, rest = (_CALM_WEIGHTS, 0) if self.is_calm else (_WEIGHTS, rest)
         weight = max((weights[point] for point in points if point in weights), default=rest)
-        if "C31/C32" in points and self.roll(12) == 0:
+        if "C31/C32" in points and self.roll(4 if self.is_wavering else 12) == 0:
             return FaultKind.FAIL_BEFORE  # It comes late, mostly (`_land_late`).
         if self.roll(100) >= self.fault_rate * weight:
             return None
@@ -554,6 +579,7 @@ def world_of(seed: int) -> World:
     elif kind == 3:
         others = [given for given in world.cast if given[0] != "recreator"]
         world.let_act({"recreator", *(given[0] for given in others)})
+        world.cast += [(f"watcher-{n}", Watcher, 100) for n in (1, 2)]
     elif kind == 7:
         world.let_act(("crowd",) if world.roll(2) else ("crowd", "sweeper-1"))
         world.scheduler.stay = 95
@@ -572,6 +598,7 @@ def world_of(seed: int) -> World:
         world.scheduler.stay = (60, 85)[world.roll(2)]
     elif kind == 5:
         world.let_act(_AROUND_CLEANERS)
+        world.cast += [(f"quitter-{n}", Quitter, 100) for n in (1, 2) if world.is_masked]
         world.fault_rate, world.scheduler.stay = 2, 95
         world.calls_left = CLEANER_CALLS
     return world
@@ -623,9 +650,20 @@ def _world_of_authors(seed: int, *, begin: World | None, parquet: bool) -> World
     world.pace = 300, 40
     if is_crowd:
         world.pace, world.scheduler.stay, world.answers = (1000, 100), 92, 64
+    elif seed // SPECIAL_EVERY // 2 % WAVERING_EVERY == 3:
+        _let_waver(world, seed // SPECIAL_EVERY // 2 // WAVERING_EVERY % len(_WAVERING))
     elif world.roll(5) == 0:
         world.is_fleeting, world.pace = True, (100, 8)
     return world
+
+
+def _let_waver(world: World, kind: int) -> None:
+    """Lets authors sleep where others rely on them: days pass, limits change, or jobs are taken."""
+    world.cast = [(name, role, 100) for name, role in _WAVERING[kind]]
+    world.is_wavering = world.hides_names = True
+    world.calls_left, world.scheduler.stay, world.pace = WAVERING_CALLS, 40, (600, 100)
+    if kind == 0:
+        world.is_fleeting, world.scheduler.stay, world.pace = True, 95, (200, 3)
 
 
 def _world_of_orders(seed: int, *, begin: World | None, parquet: bool) -> World:

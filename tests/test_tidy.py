@@ -43,6 +43,7 @@ SENTENCE_END = re.compile(r"(?<!e\.g)(?<!i\.e)[.?!][)\"*_]*\s")
 MODULE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 80
 LINE_CHARACTERS_MAX = 100
+INNER_DOCSTRINGS_MAX = 45
 
 
 def broken(paths, rule):
@@ -135,6 +136,19 @@ def test_docstrings_of_functions_begin_with_a_verb():
                 yield f"{node.name} in line {node.lineno}: {docstring.splitlines()[0]}"
 
     assert not broken(MODULES, rule)
+
+
+def test_docstrings_of_inner_functions_are_one_line():
+    """But for some that say what they cost, or why they are safe; these become no more."""
+    longer = [
+        f"{path.stem}.{node.name}"
+        for path in MODULES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef)
+        and re.match("_[^_]", node.name)
+        and "\n" in (ast.get_docstring(node) or "")
+    ]
+    assert len(longer) <= INNER_DOCSTRINGS_MAX, longer
 
 
 def test_verbs_are_told_from_nouns():

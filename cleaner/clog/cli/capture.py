@@ -15,9 +15,9 @@ from clog.cli.options import (
     command,
     configs,
     flag,
+    from_extra,
     integer,
     option,
-    package_of_extra,
     pairs,
     partition_count,
     until_stopped,
@@ -254,13 +254,10 @@ _OF_TABLES: "Sequence[tuple[str, str, Callable[[CapturedTable], float]]]" = (
 
 def _server(address: str, watched: Watched) -> "MonitorServer":
     """Serves metrics and checks."""
-    try:
+    with from_extra("metrics", "--listen", "prometheus_client", "starlette", "uvicorn"):
         from prometheus_client.registry import CollectorRegistry
 
         from clog.cleaner.daemon.metrics import MonitorServer
-    except ModuleNotFoundError as e:
-        package_of_extra(e, "metrics", "--listen", "prometheus_client", "starlette", "uvicorn")
-        raise
     metrics = CollectorRegistry(auto_describe=False)
     metrics.register(watched)
     server = MonitorServer(address, watched.ailments, watched.neglects, metrics)

@@ -31,9 +31,9 @@ from clog.cli.options import (
     command,
     environment_object,
     flag,
+    from_extra,
     integer,
     option,
-    package_of_extra,
     pairs,
     usage_errors,
     waiting_for,
@@ -236,11 +236,8 @@ def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., C
     from clog.jobs.cleaning import SparkCleaner, spark_session
 
     tasks = _settings(config, threads).threads if _THREADS in _given(config, threads) else None
-    try:
+    with from_extra("spark", "--spark", "pyspark"):
         spark = spark_session()
-    except ModuleNotFoundError as e:
-        package_of_extra(e, "spark", "--spark", "pyspark")
-        raise
     return partial(SparkCleaner, spark, tasks=tasks)
 
 
@@ -286,12 +283,9 @@ def _stop_by_signals(daemon: "Cleaner") -> None:
 
 def _server(address: str, daemon: "Cleaner", finder: "Finder", named: _Named) -> "MonitorServer":
     """Serves metrics, and the page of the logs that are given or found."""
-    try:
+    with from_extra("metrics", "--listen", "prometheus_client", "starlette", "uvicorn"):
         from clog.cleaner.daemon.metrics import MonitorServer, ailments, neglects, notices, registry
         from clog.cli.page import ShownCleaner, ShownLogs, application
-    except ModuleNotFoundError as e:
-        package_of_extra(e, "metrics", "--listen", "prometheus_client", "starlette", "uvicorn")
-        raise
     shown = ShownLogs(*named, clock=finder.clock)
     page = application(shown, ShownCleaner(daemon.monitor))
     checks = partial(ailments, daemon), partial(neglects, daemon)
@@ -394,12 +388,9 @@ def ui(
     wrong = [path for path in mask or () if path.partition(".")[0] not in _MASKABLE]
     if wrong:
         raise click.BadParameter(f"--mask {wrong[0]!r} is no path in key, value or headers")
-    try:
+    with from_extra("ui", "clog ui", "starlette", "uvicorn"):
         from clog.cleaner.daemon.metrics import listening, quiet_server
         from clog.cli.page import Access, ShownLogs, application
-    except ModuleNotFoundError as e:
-        package_of_extra(e, "ui", "clog ui", "starlette", "uvicorn")
-        raise
     from clog.storage.env import SystemClock
 
     own: dict[str, Any] = {"clock": SystemClock(), "masks": mask or ()}

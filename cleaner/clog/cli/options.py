@@ -468,14 +468,18 @@ def address(text: str) -> str:
     return text
 
 
-def package_of_extra(error: ModuleNotFoundError, extra: str, what: str, *packages: str) -> None:
-    """Raises in plain words if a package is missing that an extra brings."""
-    if error.name is None or error.name.partition(".")[0] not in packages:
-        return
-    from clog.storage.env import install_extra
-    from clog.storage.errors import InvalidInputError
+@contextmanager
+def from_extra(extra: str, what: str, *packages: str) -> Iterator[None]:
+    """Says in plain words if the block lacks a package that an extra brings."""
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        if e.name is None or e.name.partition(".")[0] not in packages:
+            raise
+        from clog.storage.env import install_extra
+        from clog.storage.errors import InvalidInputError
 
-    raise InvalidInputError(f"{what} needs {error.name}: {install_extra(extra)}") from error
+        raise InvalidInputError(f"{what} needs {e.name}: {install_extra(extra)}") from e
 
 
 def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None:

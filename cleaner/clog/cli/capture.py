@@ -15,7 +15,6 @@ from clog.cli.options import (
     command,
     configs,
     flag,
-    from_extra,
     integer,
     option,
     pairs,
@@ -33,6 +32,7 @@ from clog.cli.output import (
     say,
     size,
 )
+from clog.storage.env import from_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -31,7 +31,6 @@ from clog.cli.options import (
     command,
     environment_object,
     flag,
-    from_extra,
     integer,
     option,
     pairs,
@@ -39,6 +38,7 @@ from clog.cli.options import (
     waiting_for,
 )
 from clog.cli.output import ERRORS_AS, counted, print_error, print_json_line, print_note, say
+from clog.storage.env import from_extra
 
 if TYPE_CHECKING:
     from clog.cleaner import Cleaner, MaintenanceResult, PassResult

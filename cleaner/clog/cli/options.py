@@ -468,20 +468,6 @@ def address(text: str) -> str:
     return text
 
 
-@contextmanager
-def from_extra(extra: str, what: str, *packages: str) -> Iterator[None]:
-    """Says in plain words if the block lacks a package that an extra brings."""
-    try:
-        yield
-    except ModuleNotFoundError as e:
-        if e.name is None or e.name.partition(".")[0] not in packages:
-            raise
-        from clog.storage.env import install_extra
-        from clog.storage.errors import InvalidInputError
-
-        raise InvalidInputError(f"{what} needs {e.name}: {install_extra(extra)}") from e
-
-
 def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None:
     """Raises if neither logs nor folders of logs are named."""
     if not (urls or prefixes):

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from clog.storage.env import dataclass, install_extra
+from clog.storage.env import dataclass, from_extra
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, SourceUnavailableError
 
 if TYPE_CHECKING:
@@ -126,12 +126,8 @@ class Extent:
 
 def client_library() -> Any:
     """Returns the module of Kafka's client, or raises and says what brings it."""
-    try:
+    with from_extra("kafka", "Kafka", "confluent_kafka"):
         import confluent_kafka
-    except ModuleNotFoundError as e:
-        if e.name != "confluent_kafka":
-            raise
-        raise InvalidInputError(f"Kafka needs confluent-kafka: {install_extra('kafka')}") from e
     return confluent_kafka
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.env import dataclass, install_extra
+from clog.storage.env import dataclass, from_extra
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.log_info import DEPTH_MAX, FIELDS_MAX, FIXED_BYTES_MAX
 from clog.storage.types.conform import from_json, parsed_json
@@ -157,10 +157,8 @@ def parsed_avro(schema: Any, named: dict[str, Any]) -> Any:
     """Returns a schema of Avro as fastavro takes it, where ``named`` has those that it refers to;
     what it names goes there. Raises anything.
     """
-    try:
+    with from_extra("avro", "Avro", "fastavro"):
         import fastavro
-    except ImportError as e:
-        raise InvalidInputError(f"Avro needs fastavro: {install_extra('avro')}") from e
     return fastavro.parse_schema(_without_uuid(schema), named_schemas=named)
 
 

@@ -31,7 +31,7 @@ Who can write to a log chooses how much memory its files take, within the format
 `enough_memory` makes an error of ours of it where it is too much.
 
 Clog comes as a wheel or a checkout, and is in no index, so that its extras cannot be installed by
-name: `install_extra` says what to install where something is missing.
+name: `install_extra` says what to install where something is missing, for `from_extra`, too.
 """
 
 import dataclasses
@@ -41,7 +41,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -285,6 +286,18 @@ def install_extra(extra: str) -> str:
     if not named:
         return f'install what the extra "{extra}" in pyproject.toml names'
     return f"run pip install {' '.join(named)}"
+
+
+@contextmanager
+def from_extra(extra: str, what: str, *packages: str) -> Iterator[None]:
+    """Says what brings a package of an extra, which ``what`` needs, where the block lacks it."""
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        if (package := (e.name or "").partition(".")[0]) not in packages:
+            raise
+        needed = package.replace("_", "-")
+        raise InvalidInputError(f"{what} needs {needed}: {install_extra(extra)}") from e
 
 
 if TYPE_CHECKING:

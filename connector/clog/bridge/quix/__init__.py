@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from clog.storage.env import install_extra
+from clog.storage.env import from_extra, install_extra
 from clog.storage.errors import InvalidInputError
 
 RELEASES: Final = ("3.28.",)
@@ -39,10 +39,8 @@ def keep_state(
     >>> app = Application("localhost:9092", use_changelog_topics=False)  # doctest: +SKIP
     >>> keep_state(app, "s3://bucket/state", "/var/cache/state")  # doctest: +SKIP
     """
-    try:
+    with from_extra("quixstreams", "this", "quixstreams"):
         import quixstreams
-    except ImportError as e:
-        raise InvalidInputError(f"this needs quix-streams: {install_extra('quixstreams')}") from e
     if not quixstreams.__version__.startswith(RELEASES):
         raise InvalidInputError(
             f"quix-streams {quixstreams.__version__} may keep its state otherwise than"

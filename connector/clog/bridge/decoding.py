@@ -520,11 +520,7 @@ class Decoder:
         )
 
     def decoded(self, records: Columns, log: Log) -> Typed:
-        """Returns records as the log has them, which evolves for it where it must.
-
-        Raises:
-            SourceUndecodableError: a schema changed in a way that no log can follow.
-        """
+        """Returns records as the log has them, which may evolve; else SourceUndecodableError."""
         config = LogConfig.from_overrides(log.handle.tip.head.config)
         return typed(records.rows, self._decoders, lambda name: self._field(log, name), config)
 

@@ -191,11 +191,7 @@ class Cluster:
         return found
 
     def topic(self, name: str) -> Topic:
-        """Returns what a topic is now.
-
-        Raises:
-            NotFoundError: there is none of this name.
-        """
+        """Returns what a topic is now; NotFoundError: there is none of this name."""
         asked = self._kafka.TopicCollection([name])
         future = self._admin.describe_topics(asked, request_timeout=self._wait_s)[name]
         told = self._answer(future, f"topic {name}")

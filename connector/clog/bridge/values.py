@@ -163,11 +163,7 @@ def parsed_avro(schema: Any, named: dict[str, Any]) -> Any:
 
 
 def read_avro(parsed: Any, body: bytes) -> Any:
-    """Returns the value in bytes that were written with this schema.
-
-    Raises:
-        UndecodableError: there is none, or bytes are left over.
-    """
+    """Returns the value in bytes of this schema; UndecodableError: none, or bytes are left over."""
     import fastavro
 
     buffer = BytesIO(body)
@@ -343,11 +339,7 @@ def decimal_of(precision: object, scale: object) -> pa.DataType:
 
 
 def connect_column(schema: Any) -> Column:
-    """Returns what values become that Kafka Connect wrote as JSON with this schema beside them.
-
-    Raises:
-        InvalidInputError: it is none, or has no column.
-    """
+    """Returns what Connect's JSON becomes by the schema beside it; InvalidInputError: nothing."""
     try:
         return _connect(schema)
     except RecursionError:

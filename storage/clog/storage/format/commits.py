@@ -750,11 +750,7 @@ def stored_edit(store: Store, edit: Edit, *, commit_id: str) -> dict[str, Any]:
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """Returns the commit as a document.
-
-    Raises:
-        CorruptionError: what it carries is not what readers need; nothing may be made of it.
-    """
+    """Returns the commit as a document; CorruptionError: it carries not what readers need."""
     if _leading_to(commit) != commit.earlier or lacks_edits(commit):
         raise CorruptionError(
             f"version {commit.version}, whose snapshot is {commit.head.snapshot}, would carry the"

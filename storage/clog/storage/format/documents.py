@@ -64,11 +64,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def body_json(body: dict[str, Any]) -> bytes:
-    """Returns the JSON of a body as it is measured and stored: no blanks, UTF-8.
-
-    Raises:
-        CorruptionError: fields of others in it are nested too deeply.
-    """
+    """Returns a body's JSON as measured and stored; CorruptionError: it is nested too deeply."""
     try:
         return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
     except RecursionError as e:
@@ -108,11 +104,7 @@ def encode(kind: str, body: dict[str, Any]) -> bytes:
 
 
 def encode_json(kind: str, stored: bytes) -> bytes:
-    """Returns a document's bytes, from a body that is JSON already.
-
-    Raises:
-        InvalidInputError: it is longer than a document of its kind may be.
-    """
+    """Returns a document's bytes, from its JSON; InvalidInputError: it is longer than it may be."""
     if len(stored) > BODY_BYTES_MAX[kind]:
         raise InvalidInputError(
             f"a {kind} of {len(stored)} bytes is more than the {BODY_BYTES_MAX[kind]} allowed;"

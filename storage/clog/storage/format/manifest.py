@@ -404,11 +404,7 @@ def read_named_snapshot(store: Store, named: SnapshotRef) -> Manifest:
 
 
 def named_snapshot(store: Store, version: int, commit_id: str) -> SnapshotRef:
-    """Returns how a head names the snapshot of a version, which was this commit; one GET.
-
-    Raises:
-        FileNotFoundError, CorruptionError: as `read_named_snapshot`.
-    """
+    """Returns how a head names this commit's snapshot; one GET, errors as `read_named_snapshot`."""
     found = read_named_snapshot(store, SnapshotRef(version, 0, commit_id))
     return SnapshotRef(version, len(documents.body_json(_snapshot_json(found))), commit_id)
 

@@ -204,11 +204,7 @@ def blocks_of(data: bytes | memoryview) -> list[tuple[int, bytes]]:
 
 
 def decode(data: bytes | memoryview) -> KeyIndex | None:
-    """Returns the index that `encode` made; None for one of a version that is not known.
-
-    Raises:
-        DamagedIndexError: the bytes are not those that were written.
-    """
+    """Returns the index in these bytes, None: of an unknown version; raises DamagedIndexError."""
     view = memoryview(data)
     if len(view) <= SUM_BYTES:
         raise DamagedIndexError(f"its key index has {len(view)} bytes")

@@ -3,9 +3,10 @@
 Each starts with the same rows, each key once, in a folder of the local disk. An upsert replaces 20
 keys at random: clog appends them, delta-rs runs its merge, PyIceberg its upsert (in a catalog of
 SQLite). clog syncs its files to the disk, the others do not; it is there without, too. The upserts
-stay in the tables, so a table read sees what they left behind; all read into one Arrow table and
-may use both cores. One key is asked of a table that is open, after it looked for news. DuckDB
-reads one Parquet file of the rows as they were at the beginning, which nobody could have updated.
+stay in the tables, so a table read sees what they left behind; all read the keys and the values
+into one Arrow table and may use both cores. One key is asked of a table that is open, after it
+looked for news. DuckDB reads one Parquet file of the rows as they were at the beginning, which
+nobody could have updated.
 """
 
 import random
@@ -119,7 +120,7 @@ class ClogTable:
         self._log.append(changes)
 
     def read(self) -> pa.Table:
-        return self._log.table().to_arrow()
+        return self._log.table().to_arrow(columns=["key", "value"])
 
     def count(self) -> int:
         return len(self._log.table())

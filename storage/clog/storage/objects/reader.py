@@ -7,6 +7,7 @@ Parquet reader sees them (FORMAT.md §5).
    one request, or several where each further one spares at least 1 MiB; more than four only where
    fewer would read twice the bytes (`coalesce`). They go out together.
 3. Row groups are decoded one after the other: memory holds what was fetched and one row group.
+   Where the store's calls go ahead, threads decode the next two meanwhile.
 
 Safety: what the manifest says of an object is trusted, its own bytes are not. Where it was not
 fetched whole, the footer's checksum is verified, and Parquet verifies that of each page. What
@@ -41,7 +42,7 @@ proportion to what it was given, and it ends. Nesting is bounded.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -55,7 +56,7 @@ from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef, damage
 from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import parquet, to_numpy
-from clog.storage.store.contract import Store, coalesce
+from clog.storage.store.contract import BYTES_MAX, Store, ahead, coalesce
 from clog.storage.types.columns import OFFSET, as_type, can_read, column_types, leaves_of, projected
 
 BATCH_ROWS = 16384
@@ -115,8 +116,7 @@ def read_rows(
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows ``[first_row, first_row + rows)``, as `open_ranges` reads them."""
-    ranges = [(first_row, rows)]
-    batches = open_ranges(store, obj, ranges, columns=columns, schema=schema)
+    batches = open_ranges(store, obj, [(first_row, rows)], columns=columns, schema=schema)
     for _, _, batch in batches(batch_rows):
         yield batch
 
@@ -150,10 +150,10 @@ def _decoded(
     wanted: Sequence[tuple[int, int, int]],
     batch_rows: int,
 ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-    for group in groups:
+    for group, batches in zip(groups, source.decode_all(groups, batch_rows), strict=False):
         runs = [run for run in wanted if run[1] < group.end and run[2] > group.start]
         at = group.start
-        for batch in source.decode(group, batch_rows):
+        for batch in batches:
             for i, start, end in runs:
                 low, high = max(start, at), min(end, at + batch.num_rows)
                 if low < high:
@@ -331,6 +331,19 @@ class _Source:
         everything = rows == self._obj.rows and "value" in self._schema.names and not self.choose
         everything = everything and self._schema.field("value") == self._all.field("value")
         return everything or self._obj.size_bytes <= WHOLE_BYTES
+
+    def decode_all(
+        self, groups: Sequence[_Group], batch_rows: int
+    ) -> Iterator[Iterable[pa.RecordBatch]]:
+        """Yields the rows of each group, of several decoded whole; two go ahead at most."""
+        if len(groups) == 1:
+            return iter([self.decode(groups[0], batch_rows)])
+
+        def decoded(group: _Group) -> list[pa.RecordBatch]:
+            return list(self.decode(group, batch_rows))
+
+        calls = ((partial(decoded, group), BYTES_MAX // 2) for group in groups)
+        return ahead(self._store, calls)
 
     def decode(self, group: _Group, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Yields the rows of a group, from its first."""

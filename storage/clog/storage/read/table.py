@@ -87,7 +87,7 @@ from clog.storage.read.scan import (
     read_pieces,
     read_schema,
 )
-from clog.storage.store.contract import Store
+from clog.storage.store.contract import ConcurrentStore, Store
 from clog.storage.types.columns import SHOWN_ROWS, Frame, arrow_schema, html, package, shaped
 from clog.storage.types.rows import Shown, TableColumns
 
@@ -610,9 +610,21 @@ class Table(Frame):
             CorruptionError: the log needs an object that is gone or damaged.
             InvalidInputError: a column does not exist.
         """
+        return self._batches(self._indexes, columns)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Returns all rows, of all ``columns`` or of these, in memory. Where objects are large,
+        threads read and decode the next ones.
+        """
+        pieces = (p for plan in self._plans for p in (*plan.clean, *plan.dirty))
+        is_large = not all(map(_is_fetched_whole, pieces))
+        store = ConcurrentStore(self._indexes) if is_large else self._indexes
+        return pa.Table.from_batches(self._batches(store, columns), self._schema_of(columns))
+
+    def _batches(self, store: Store, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         shown = self._shown(columns)
         for plan in self._plans:
-            batches = table_batches(self._indexes, plan, columns=shown.paths)
+            batches = table_batches(store, plan, columns=shown.paths)
             yield from batches if shown.rows is None else map(shown.of, batches)
 
     @overload

@@ -39,7 +39,8 @@ one after the other waits for most of the time. `ahead` begins the next ones mea
 - results come in the order of the calls, and so do their errors; a single call is made as it is.
 
 Whether a begun call is under way at once is the store's to say (`Store.begin`): where requests are
-short, on local disks and in memory, nothing is begun before it is asked for, and no thread is made.
+short, on local disks and in memory, nothing is begun before it is asked for, and no thread is made,
+unless who reads takes up a `ConcurrentStore`: then what is decoded goes ahead, too.
 A thread lives as long as its call: nothing is left for a forked child to miss, nor for a process to
 wait for.
 
@@ -553,3 +554,10 @@ class Within(WrappingStore):
 
     def _relative(self, found: Iterator[StoredObject]) -> Iterator[StoredObject]:
         return (replace(f, path=f.path.removeprefix(self._prefix)) for f in found)
+
+
+class ConcurrentStore(WrappingStore):
+    """Any store, for who wants all of something in memory: what it begins is under way at once."""
+
+    def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        return begin_in_thread(call)

@@ -1,18 +1,21 @@
 """A table as people get it: frames of several kinds, versions by number and by time."""
 
+import os
 import sys
 from dataclasses import replace
+from threading import current_thread, main_thread
 
 import pyarrow as pa
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.storage import InvalidInputError, VersionExpiredError
+from clog.storage import CorruptionError, InvalidInputError, VersionExpiredError
 from clog.storage.commit.versions import version_at_time
 from clog.storage.format.commits import Edit
 from clog.storage.keys.hashing import ROW_BYTES
 from clog.storage.read.scan import READ_SCHEMA, stored_columns
 from clog.storage.read.table import plan_table, table_batches
+from clog.storage.store.contract import WrappingStore
 from clog_testing.counting import CountingStore
 from clog_testing.crash import inside
 from clog_testing.model import rows_in
@@ -303,3 +306,62 @@ def test_rows_are_counted_without_reading_them(make_log, store):
     assert not pieces[0].object.dense
     assert stored_columns(pieces, ("offset",)) == ["offset"]
     assert log.table().to_arrow(columns=["partition"]).num_rows == 49
+
+
+class WatchedStore(WrappingStore):
+    """Keeps by which threads objects are read."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.threads = set()
+
+    def get(self, path, start=None, end=None):
+        self.threads.add(current_thread())
+        return self.inner.get(path, start, end)
+
+    def get_ranges(self, path, ranges):
+        self.threads.add(current_thread())
+        return self.inner.get_ranges(path, ranges)
+
+
+def large(log, rows, first=0):
+    """Appends an object of several row groups."""
+    keys = [b"%08d" % i for i in range(first, first + rows)]
+    log.append(pa.table({"key": keys, "value": [os.urandom(40) for _ in keys]}))
+
+
+def test_all_rows_of_large_objects_are_read_by_threads(make_log, store):
+    """Whoever wants all rows in memory gets those that come one by one, in their order: where there
+    are large objects threads read and decode the next ones meanwhile; for small ones none is
+    made."""
+    watched = WatchedStore(store)
+    log = make_log(partitions=1, on=watched)
+    for i in range(20):
+        put(log, **{f"k{j}": str(i) for j in range(10)})
+    watched.threads.clear()
+    assert log.table().to_arrow().num_rows == 10
+    assert watched.threads == {main_thread()}
+    for _ in range(2):
+        large(log, 70_000)
+    large(log, 70_000, 60_000)
+    table = log.table()
+    expected = pa.Table.from_batches(table.to_batches(), table.schema)
+    assert expected.num_rows == 10 + 130_000
+    watched.threads.clear()
+    assert table.to_arrow().equals(expected)
+    assert main_thread() not in watched.threads
+
+
+def test_damage_that_a_thread_finds(make_log):
+    """It is told to whoever asked for the rows: of the pages of a column, and of a whole object."""
+    log = make_log(partitions=1)
+    large(log, 70_000)
+    ((_, chunk),) = log.handle.manifest().chunks()
+    path, inside = chunk.object.path, log.handle.store
+    data = bytearray(inside.get(path))
+    data[len(data) // 2] ^= 1  # Of a value.
+    data[100] ^= 1  # Of a key.
+    inside.put(path, bytes(data))
+    for columns in (["key"], ["key", "value"]):
+        with pytest.raises(CorruptionError, match="is damaged"):
+            log.table().to_arrow(columns=columns)

@@ -4,10 +4,15 @@ import importlib.util
 import itertools
 import sys
 import tempfile
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from clog.bridge import capture
+from clog.storage import Log, snapshot
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 WAIT_S = 30
@@ -62,6 +67,69 @@ class Postgres:
             time.sleep(0.02)
 
 
+class Shop:
+    """A database, its logs, and what both have."""
+
+    def __init__(self, postgres, url):
+        self.postgres = postgres
+        self.url = url
+
+    def sql(self, *statements):
+        self.postgres.sql(*statements)
+
+    def capture(self, **more):
+        return capture(self.postgres.dsn, self.url, once=True, **more)
+
+    @contextmanager
+    def followed(self):
+        """Follows while the block runs; yields what is told, the newest last. Raises its error."""
+        stop, told, errors = threading.Event(), [], []
+
+        def follow():
+            hooks = {"on_progress": told.append, "should_stop": stop.is_set}
+            try:
+                capture(self.postgres.dsn, self.url, **hooks)
+            except Exception as e:
+                errors.append(e)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            yield told
+        finally:
+            stop.set()
+            thread.join()
+        if errors:
+            raise errors[0]
+
+    def publication(self):
+        """The name of the one that capture made for tables with keys."""
+        ((name,),) = self.postgres.query(
+            "select pubname::text from pg_publication where pubname !~ '_events$'"
+        )
+        return name
+
+    def log(self, name="public.t"):
+        return Log.open(f"{self.url}/{name}")
+
+    def rows(self, name="public.t", cut=None):
+        return self.log(name).table(at=cut or snapshot(self.url)).to_arrow().to_pylist()
+
+    def check(self, *names, columns="*"):
+        """Raises unless these tables are at the cut as they are in the database."""
+        cut = snapshot(self.url)
+        for name in names or ("public.t",):
+            there = self.postgres.query(f"select {columns} from {name} x")
+            described = self.postgres.query(
+                "select attname::text from pg_attribute where attrelid = %s::regclass"
+                " and attnum > 0 and not attisdropped order by attnum",
+                name,
+            )
+            fields = [row[0] for row in described]
+            found = [tuple(row[f] for f in fields) for row in self.rows(name, cut)]
+            assert sorted(found, key=str) == sorted(there, key=str)
+
+
 @pytest.fixture(scope="session")
 def postgres_server():
     """A server that runs, in a folder that its user can always enter: pytest shuts its own at each
@@ -104,6 +172,12 @@ def postgres(postgres_server):
 def url(tmp_path):
     """Where a captured database may stand."""
     return str(tmp_path / "shop")
+
+
+@pytest.fixture
+def shop(postgres, url):
+    """A captured database, which may be altered."""
+    return Shop(postgres, url)
 
 
 @pytest.fixture(scope="session")

@@ -21,52 +21,6 @@ pytestmark = pytest.mark.nightly
 BIG = "repeat(md5({}::text), 200)"
 
 
-@pytest.fixture
-def shop(postgres, url):
-    return Shop(postgres, url)
-
-
-class Shop:
-    """A database, its logs, and what both have."""
-
-    def __init__(self, postgres, url):
-        self.postgres = postgres
-        self.url = url
-
-    def sql(self, *statements):
-        self.postgres.sql(*statements)
-
-    def capture(self, **more):
-        return capture(self.postgres.dsn, self.url, once=True, **more)
-
-    def publication(self):
-        """The name of the one that capture made for tables with keys."""
-        ((name,),) = self.postgres.query(
-            "select pubname::text from pg_publication where pubname !~ '_events$'"
-        )
-        return name
-
-    def log(self, name="public.t"):
-        return Log.open(f"{self.url}/{name}")
-
-    def rows(self, name="public.t", cut=None):
-        return self.log(name).table(at=cut or snapshot(self.url)).to_arrow().to_pylist()
-
-    def check(self, *names, columns="*"):
-        """Raises unless these tables are at the cut as they are in the database."""
-        cut = snapshot(self.url)
-        for name in names or ("public.t",):
-            there = self.postgres.query(f"select {columns} from {name} x")
-            described = self.postgres.query(
-                "select attname::text from pg_attribute where attrelid = %s::regclass"
-                " and attnum > 0 and not attisdropped order by attnum",
-                name,
-            )
-            fields = [row[0] for row in described]
-            found = [tuple(row[f] for f in fields) for row in self.rows(name, cut)]
-            assert sorted(found, key=str) == sorted(there, key=str)
-
-
 def toast(shop, *more):
     """A table with a large value outside of its row."""
     shop.sql(

@@ -6,10 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -84,33 +82,12 @@ def command(*arguments, **environment):
     )
 
 
-@contextmanager
-def followed(dsn, url):
-    """Follows while the block runs; yields what is told, the newest last."""
-    stop, told, errors = threading.Event(), [], []
-
-    def follow():
-        try:
-            capture(dsn, url, on_progress=told.append, should_stop=stop.is_set)
-        except Exception as e:
-            errors.append(e)
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        yield told
-    finally:
-        stop.set()
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
 @pytest.mark.parametrize("dispute", ["another database", "other arguments"])
-def test_what_is_refused_does_not_end_a_capture_that_runs(postgres, postgres_server, url, dispute):
+def test_what_is_refused_does_not_end_a_capture_that_runs(shop, postgres_server, url, dispute):
     """It is refused before any id is taken up: the first one goes on."""
+    postgres = shop.postgres
     postgres.sql(TABLE, "insert into t values (1, 'a')")
-    with followed(postgres.dsn, url) as told:
+    with shop.followed() as told:
         until(lambda: told and told[-1].position)
         if dispute == "another database":
             with pytest.raises(SourceReplacedError, match="capture into a new URL"):

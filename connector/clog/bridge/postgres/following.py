@@ -139,7 +139,14 @@ class _Reading:
             return None
         else:
             count = len(self._messages)
-        is_old = np.array(self._lsns[:count], np.int64) < self._read_lsn
+        lsns = np.array(self._lsns[:count], np.int64)
+        has_one = np.flatnonzero(
+            lsns
+        )  # What describes a table comes with 0: it is as what follows.
+        if not has_one.size:
+            return None
+        count = int(has_one[-1]) + 1
+        is_old = lsns[has_one[np.searchsorted(has_one, np.arange(count))]] < self._read_lsn
         self._is_old = bool(is_old[0])
         if (others := np.flatnonzero(is_old != is_old[0])).size:
             count = int(others[0])

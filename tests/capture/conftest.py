@@ -60,7 +60,7 @@ class Postgres:
 
     @staticmethod
     def until(holds):
-        """Waits until it holds."""
+        """Waits until it holds; at most for `WAIT_S`."""
         end = time.monotonic() + WAIT_S
         while not holds():
             assert time.monotonic() < end, "it does not become true"
@@ -81,14 +81,14 @@ class Shop:
         return capture(self.postgres.dsn, self.url, once=True, **more)
 
     @contextmanager
-    def followed(self):
+    def followed(self, **more):
         """Follows while the block runs; yields what is told, the newest last. Raises its error."""
         stop, told, errors = threading.Event(), [], []
 
         def follow():
             hooks = {"on_progress": told.append, "should_stop": stop.is_set}
             try:
-                capture(self.postgres.dsn, self.url, **hooks)
+                capture(self.postgres.dsn, self.url, **hooks, **more)
             except Exception as e:
                 errors.append(e)
 

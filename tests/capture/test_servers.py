@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -175,6 +176,34 @@ def test_a_standby_that_took_over_without_the_last_changes(servers, url):
         capture(standby.dsn, url, once=True)
     capture(standby.dsn, url, once=True, reload=True)
     check(standby, url)
+
+
+def test_a_server_that_was_restored_from_a_copy(servers, url):
+    """It ends before the logs do, and all its positions are lower: the remedy that is told works,
+    and it is followed from then on.
+    """
+    server = servers("restored")
+    sql(server, TABLE, "insert into t values (1, 'a'), (2, 'b')")
+    server.stop("fast")
+    copy = server.folder / "copy"
+    shutil.copytree(server.data, copy)
+    for path in (copy, *copy.rglob("*")):
+        server.own(path)
+    server.__enter__()
+    sql(server, "insert into t select i, 'lost' from generate_series(10, 10000) i")
+    sql(server, "delete from t where id = 1")
+    capture(server.dsn, url, once=True)
+    server.stop("fast")
+    shutil.rmtree(server.data)
+    copy.rename(server.data)
+    server.__enter__()
+    with pytest.raises(SourceReplacedError, match=r"lost its end.*--reload"):
+        capture(server.dsn, url, once=True)
+    capture(server.dsn, url, once=True, reload=True)
+    check(server, url)
+    sql(server, "insert into t values (3, 'c')", "delete from t where id = 2")
+    capture(server.dsn, url, once=True)
+    check(server, url)
 
 
 def certificate(folder, name, *more):

@@ -56,7 +56,13 @@ from clog.bridge.postgres.types import TablePlan
 from clog.bridge.values import Fix, connect_column
 from clog.storage import Log
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
-from clog.storage.errors import InvalidInputError, NotFoundError, SourceError, SourcePurgedError
+from clog.storage.errors import (
+    InvalidInputError,
+    NotFoundError,
+    SourceError,
+    SourcePurgedError,
+    SourceReplacedError,
+)
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
 from clog.storage.types.conform import from_python
 
@@ -283,6 +289,8 @@ class _Run:
         home.read()
         self._check_choice(home.kept.get(ABOUT), is_again=reload)
         home.begin()
+        if reload:
+            home.position = 0  # A binary log that was reset has lower positions.
         self._is_loading = reload or OFFSET not in home.kept
         history = b""
         if not self._is_loading:
@@ -448,7 +456,7 @@ class _Run:
         large = [one for one in self._tables.values() if one.pending_bytes]
         if sum(one.pending_bytes for one in large) > FLUSH_BYTES:
             self._is_written = True
-            all_of((one.handle, partial(one.flush, self._began + 1)) for one in large)
+            all_of((one.handle, one.flush) for one in large)
 
     def _end_load(self, at: int, offset: str) -> None:
         """Makes the rows that were loaded visible, and those that were not go."""
@@ -457,7 +465,7 @@ class _Run:
             self._pass_on(what)
         for what, loaded in self._loaded.items():
             one = self._tables[what]
-            one.delete_others(loaded, position, self._clock.now_us())
+            one.delete_others(loaded, self._clock.now_us())
         self._is_loading, self._loaded = False, {}
         self._position, self._offset = position, offset
         all_of((one.handle, partial(one.commit, position)) for one in self._tables.values())
@@ -529,7 +537,7 @@ class _Run:
         one = self._tables.get(what)
         if one is not None and at >= one.position:
             self._began = at
-            one.truncate(at + 1, int(source["ts_us"]))
+            one.truncate(int(source["ts_us"]))
         self._move(at + 1, None)
         self._commit()
 
@@ -561,7 +569,12 @@ class _Run:
         url = f"{self._url}/{table.folder}"
         self._home.check()
         one = TableLog(table, TablePlan(what, schema, ()), url, self._origin, self._settings)
-        one.begin()
+        one.begin(self._home.shown)
+        if one.is_older and not self._is_loading:
+            raise SourceReplacedError(
+                f"{url} was restored from an older copy, and lacks what the newest cut had of it:"
+                " load all tables anew, into the same logs (--reload all)"
+            )
         one.evolve()
         one.rows = 0 if before is None else before.rows
         self._tables[what] = one

@@ -9,7 +9,8 @@
    skipped.
 3. *Follow* the stream (`following`).
 4. What the stream says of a table, and every few seconds the catalogue, is compared with what it
-   was. Where it differs what is handed over is committed, and all begins anew at 1.
+   was; before each cut the catalogue's stamp is, so that no cut lacks what changed without a
+   message. Where it differs what is handed over is committed, and all begins anew at 1.
 
 ``once`` ends when all is committed that the source had written at the start of 3. What is refused
 for its arguments, or as another database has these logs, is so before an id is taken up: a capture
@@ -23,7 +24,7 @@ from contextlib import closing
 from dataclasses import field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from clog.bridge.postgres import catalogue
 from clog.bridge.postgres.catalogue import MASKED, TEXT, Choice, Publications, SourceTable
@@ -43,6 +44,7 @@ from clog.bridge.postgres.source import (
     RELOAD,
     Exported,
     Identity,
+    LockedError,
     Queries,
     Source,
     Stream,
@@ -56,6 +58,7 @@ from clog.storage.errors import (
     SourceError,
     SourcePurgedError,
     SourceReplacedError,
+    SourceUnavailableError,
 )
 from clog.storage.keys.hashing import fingerprints_of, key_bytes
 
@@ -64,8 +67,14 @@ INTERVAL_MS: Final = 250
 LOADERS: Final = 4
 """So many tables are loaded at a time."""
 _ASK_MS: Final = 200
+_LOCK_MS: Final = 500
+"""For so long a look at the catalogue waits for whoever has locked a table."""
+_PATIENCE_MS: Final = 10_000
+"""After so long it is told whose transactions are waited for, and again after `_STALLED_MS`."""
+_STALLED_MS: Final = 600_000
 _WARN_BYTES: Final = 1 << 30
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +260,9 @@ class _Run:
         self._published = Publications(())
         self._loaded: dict[int, int] = {}
         self._loading: set[int] = set()
+        self._loaders: list[Any] = []
+        self._stamp = ""
+        self._told_of: set[int] = set()
         self.read_lsn = 0
         self.wal_lsn = self._slot_bytes = self.transactions = 0
         self._newest_us = 0
@@ -265,6 +277,10 @@ class _Run:
                 except ChangedError as e:
                     _log.info("%s: %s; looking at its tables again", self.source.address, e)
                     continue
+                except SourceUnavailableError:
+                    assert self.home is not None, "it was prepared"
+                    self.home.check()  # Who takes over ends the stream, too.
+                    raise
                 break
         except _StoppedError:
             pass
@@ -311,30 +327,26 @@ class _Run:
                 ask.drop_slot(slot)
             else:
                 self._check_history(ask, home, identity, slot)
-            self.read_lsn = ask.wal_lsn()
-            tables = self._read(ask, home)
-            if self._publication is not None:
-                of_others = catalogue.published(ask, self.source, self._publication, tables)
-                self._published, tables = of_others
-            else:
-                tables = catalogue.numbered(ask, catalogue.own_names(slot), tables)
+            tables = self._catalogued(ask, home, slot)
             plans = [_plan(ask, table) for table in tables]
             reasons = self._due(home, tables)
             for table in tables:
                 if table.oid in reasons:
                     _log.warning("%s is loaded anew: %s", table.what, reasons[table.oid])
-            if self._publication is None:
-                self._published = catalogue.publish(ask, slot, tables)
-                tables = catalogue.numbered(ask, self._published.names, tables)
             self._open(tables, plans, identity)
             is_new = ask.slot(slot) is None
             if is_new and not self._reload and any(t.position for t in self.tables.values()):
                 raise self.source.lost(slot, "does not exist")
-            exported = self.source.make_slot(slot) if is_new else None
+            exported = self._new_slot(slot) if is_new else None
+            if exported is not None:  # A history that was loaded anew may have lower positions.
+                home.position = min(home.position, exported.lsn - 1)
             stale = {oid for oid, one in self.tables.items() if self._is_stale(home, one)}
             due = stale | reasons.keys()
-            if not home.position:
-                home.mark_loading(list(self.tables.values()))
+            older = [one.log.url for one in self.tables.values() if one.is_older]
+            for log_url in older:
+                _log.warning("%s was restored from an older copy; it is loaded anew", log_url)
+            if older or not home.position:  # An older log is none of the members until it is right.
+                home.mark_loading([one for one in self.tables.values() if not one.is_older])
             about = self._published
             home.keep(
                 [table for table in tables if table.oid not in home.bindings],
@@ -344,7 +356,8 @@ class _Run:
                 filters=about.filters,
             )
             if due:
-                self._load([self.tables[oid] for oid in due], exported, slot)
+                exported = exported or self._new_slot(f"{slot}_load", temporary=True)
+                self._load([self.tables[oid] for oid in due], exported)
             elif exported is not None:
                 exported.close()
             for one in self.tables.values():
@@ -354,6 +367,24 @@ class _Run:
             assert found is not None, "it is there, or was made"
             self._reload = False
             return slot, home.position if not is_new and home.position else found.confirmed_lsn
+
+    def _catalogued(self, ask: Queries, home: Home, slot: str) -> list[SourceTable]:
+        """Returns the tables as they are published, and notes what the catalogue is like."""
+        tables = self._read(ask, home)
+        if self._publication is None:
+            self._due(home, tables)
+            publish = partial(catalogue.publish, ask, slot, tables)
+            self._published = self._patiently(ask.connection, publish)
+        else:
+            self._published = Publications((self._publication,))
+        oids = {table.oid for table in tables}
+        self.read_lsn = ask.wal_lsn()
+        self._stamp = catalogue.stamp(ask, self._published.names, oids)
+        there = [table for table in self._read(ask, home) if table.oid in oids]
+        if self._publication is None:
+            return catalogue.numbered(ask, self._published.names, there)
+        self._published, there = catalogue.published(ask, self.source, self._publication, there)
+        return there
 
     def _begun(self, identity: Identity) -> Home:
         """Returns the home with its id taken up, where nothing is to be refused."""
@@ -391,6 +422,12 @@ class _Run:
             InvalidInputError: one cannot be taken on as it is asked for.
         """
         due = {}
+        names = [] if isinstance(self._reload, bool) else self._reload
+        if unknown := sorted(set(names) - {table.what for table in tables}):
+            raise InvalidInputError(
+                f"--reload names tables that {self.source.address} does not have, or that are not"
+                f" captured: {', '.join(unknown)}"
+            )
         for table in tables:
             asked = self._reload if isinstance(self._reload, bool) else table.what in self._reload
             binding = home.bindings.get(table.oid)
@@ -416,8 +453,11 @@ class _Run:
 
     @staticmethod
     def _is_stale(home: Home, one: TableLog) -> bool:
-        """Tells whether a table is to be loaded: it never was, or was left out for a time."""
-        return not one.position or (one.position < home.position and one.log.id not in home.members)
+        """Tells whether a table is to be loaded: it never was, or was left out for a time, or its
+        log is an older one than the newest cut has.
+        """
+        left_out = one.position < home.position and one.log.id not in home.members
+        return not one.position or left_out or one.is_older
 
     def _open(
         self, tables: Sequence[SourceTable], plans: Sequence[TablePlan], identity: Identity
@@ -450,19 +490,48 @@ class _Run:
             made = TableLog(table, plan, url, identity, self._settings)
             if known is not None:
                 made.rows = known.rows
-            made.begin(is_taken_over=reload)
+            made.begin(home.shown, is_taken_over=reload)
             return made
 
         pairs = zip(tables, plans, strict=True)
         made = all_of((home.log.handle, partial(opened, *pair)) for pair in pairs)
         self.tables = {one.table.oid: one for one in made}
 
-    def _load(self, due: Sequence[TableLog], exported: Exported | None, slot: str) -> None:
+    def _new_slot(self, name: str, *, temporary: bool = False) -> Exported:
+        """Makes a slot, which takes until all transactions have ended that are open."""
+        connection = self.source.connect(replication=True)
+        make = partial(self.source.make_slot, connection, name, temporary=temporary)
+        return self._patiently(connection, make)
+
+    def _patiently(self, connection: Any, call: Callable[[], _T]) -> _T:
+        """Returns what a call on a connection returns that others may hold up for long."""
+        told_ms = self.clock.monotonic_ms() + _PATIENCE_MS
+        with ThreadPoolExecutor(1, "clog-capture-wait") as pool:
+            made = pool.submit(call)
+            while not made.done():
+                self.clock.sleep_ms(_ASK_MS // 10)
+                self.on_progress(self.told())
+                if self.should_stop():
+                    self.source.cancel(connection)
+                if told_ms < self.clock.monotonic_ms():
+                    told_ms += _STALLED_MS
+                    with self.source.connected() as ask:
+                        whose = ", ".join(ask.open_transactions())
+                    _log.warning(
+                        "%s lets us wait until transactions have ended that are open: %s",
+                        *(self.source.address, whose or "none by now"),
+                    )
+        try:
+            return made.result()
+        except (SourceError, SourceUnavailableError):
+            if self.should_stop():
+                raise _StoppedError from None
+            raise
+
+    def _load(self, due: Sequence[TableLog], exported: Exported) -> None:
         """Does 2."""
-        if exported is None:
-            exported = self.source.make_slot(f"{slot}_load", temporary=True)
         queue: SimpleQueue[TableLog] = SimpleQueue()
-        for one in sorted(due, key=lambda one: -one.table.size_bytes):
+        for one in sorted(due, key=lambda one: -one.table.pages):
             queue.put(one)
         self._loading = {one.table.oid for one in due}
         with closing(exported), ThreadPoolExecutor(LOADERS, "clog-capture-load") as pool:
@@ -471,6 +540,9 @@ class _Run:
             while not all(future.done() for future in futures):
                 self.clock.sleep_ms(_ASK_MS)
                 self.on_progress(self.told())
+                if self.should_stop():
+                    for connection in list(self._loaders):
+                        self.source.cancel(connection)
             for future in futures:
                 future.result()
         self._loading = set()
@@ -479,7 +551,18 @@ class _Run:
 
     def _load_some(self, queue: "SimpleQueue[TableLog]", exported: Exported) -> None:
         connection = self.source.connect()
-        with closing(connection), self.source.talking():
+        self._loaders.append(connection)
+        try:
+            self._load_by(connection, queue, exported)
+        except (SourceError, SourceUnavailableError):
+            if not self.should_stop():  # Else it was cancelled.
+                raise
+        finally:
+            self._loaders.remove(connection)
+            connection.close()
+
+    def _load_by(self, connection: Any, queue: "SimpleQueue[TableLog]", exported: Exported) -> None:
+        with self.source.talking():
             connection.set_session(
                 isolation_level="REPEATABLE READ", readonly=True, autocommit=False
             )
@@ -506,7 +589,7 @@ class _Run:
             if is_again:
                 known.append(fingerprints_of(key_bytes(keys), seed=SEED))
             if one.pending_bytes > FLUSH_BYTES // LOADERS:
-                one.flush(lsn)
+                one.flush()
             self._loaded[oid] += rows.num_rows
 
         load(
@@ -516,7 +599,7 @@ class _Run:
             take,
         )
         if is_again:
-            one.delete_others(known, lsn, time_us)
+            one.delete_others(known, time_us)
         one.commit(lsn)
         self._loading.discard(oid)
 
@@ -531,10 +614,12 @@ class _Run:
                 closing(Stream(self.source, slot, start, options)) as stream,
             ):
                 self.wal_lsn = ask.wal_lsn()
+                ask.run(f"SET lock_timeout = {_LOCK_MS}")
                 followed = Followed(
                     *(home, self.tables, self.read_lsn, self._interval_ms, self.clock),
                     should_stop=self.should_stop,
                     look=partial(self._look, ask),
+                    check=partial(self._check_stamp, ask),
                     on_commit=self._on_commit,
                 )
                 until = self.wal_lsn if self._once else None
@@ -559,9 +644,19 @@ class _Run:
         return catalogue.read(
             *(ask, self._choice),
             address=self.source.address,
+            told=self._told_of,
             known=home.bindings,
             publication=self._publication,
         )
+
+    def _check_stamp(self, ask: Queries) -> None:
+        """Raises if the catalogue is not what it was when it was read.
+
+        Raises:
+            ChangedError: rows may have changed without a message.
+        """
+        if catalogue.stamp(ask, self._published.names, self.tables) != self._stamp:
+            raise ChangedError("its catalogue changed")
 
     def _look(self, ask: Queries) -> None:
         """Does 4, and looks how far the source is.
@@ -573,12 +668,15 @@ class _Run:
         assert home is not None, "it was prepared"
         slot = f"clog_{home.log.id[:24]}"
         self.wal_lsn = ask.wal_lsn()
-        tables = self._read(ask, home)
-        if self._publication is not None:
-            _, tables = catalogue.published(ask, self.source, self._publication, tables)
-        else:
-            tables = catalogue.numbered(ask, self._published.names, tables)
-        if {table.oid for table in tables} != self.tables.keys():
+        try:
+            tables = self._read(ask, home)
+            if self._publication is not None:
+                _, tables = catalogue.published(ask, self.source, self._publication, tables)
+            else:
+                tables = catalogue.numbered(ask, self._published.names, tables)
+        except LockedError:
+            tables = []  # The next look will tell; no cut is named before the stamp was compared.
+        if tables and {table.oid for table in tables} != self.tables.keys():
             raise ChangedError("there are tables more, or less")
         for table in tables:
             why = home.bindings[table.oid].why_reload(table)

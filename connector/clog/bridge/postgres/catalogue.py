@@ -5,9 +5,10 @@ a *binding*, and compared with the catalogue again and again: what rewrites rows
 in the stream shows there. A column that was dropped and added again has another number; one that
 was added with a default has filled the rows that were there; where rows were rewritten the table
 has another file, and as VACUUM FULL and TRUNCATE do that, too, an entry of a column has another
-transaction; a partition that was attached, detached, emptied or dropped changes the numbers of the
-leaves and their files; a publication that left a table or rows out for a time has another entry for
-it. All this *reloads* a table.
+transaction; a label of an enum, or a column of a composite, changes what is written of all rows; a
+partition that was attached, detached, emptied or dropped changes the numbers of the leaves and
+their files; a publication that left a table or rows out for a time has another entry for it. All
+this *reloads* a table. A *stamp* is all this in one number, to be asked for before each cut.
 
 A table can be followed if each update and delete names its row: by its replica identity, which must
 be a key. Others are refused before anything is published, as publishing their updates would make
@@ -20,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -29,10 +31,20 @@ from clog.bridge.postgres.tables import Column
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, NotFoundError
 
+_TREES: Final = """
+with recursive trees(root, oid) as (
+  select t, t from unnest(%(oids)s::oid[]) t
+  union all
+  select t.root, i.inhrelid from trees t join pg_class c on c.oid = t.oid
+  join pg_inherits i on i.inhparent = t.oid where c.relkind = 'p' and not i.inhdetachpending
+)
+"""
+"""Tables, and with them their partitions. PostgreSQL's own functions would wait for whoever has
+locked one of the tables, as long as that takes: nothing is asked here that takes a lock.
+"""
 _TABLES: Final = """
 select c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
-    greatest(c.reltuples, 0)::bigint, pg_catalog.pg_table_size(c.oid), c.relnatts,
-    coalesce(pg_relation_filenode(c.oid), 0)::bigint
+    greatest(c.reltuples, 0)::bigint, greatest(c.relpages, 0)::bigint, c.relnatts
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'p') and not c.relispartition and c.relpersistence = 'p'
     and n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
@@ -41,10 +53,12 @@ order by 2, 3
 _COLUMNS: Final = """
 select a.attrelid::bigint, a.attname::text, a.attnum, a.atttypid::bigint, a.atttypmod, a.attnotnull,
     a.attndims, a.attgenerated::text, a.atthasdef or a.atthasmissing or a.attidentity <> '',
-    a.attstorage <> 'p', a.xmin::text::bigint
-from pg_attribute a where a.attrelid = any(%s::oid[]) and a.attnum > 0 and not a.attisdropped
+    a.attlen = -1, a.xmin::text::bigint, c.relfilenode::bigint
+from pg_attribute a join pg_class c on c.oid = a.attrelid
+where a.attrelid = any(%s::oid[]) and a.attnum > 0 and not a.attisdropped
 order by 1, 3
 """
+"""The file stands here: it and the columns' entries are of the same moment, in one query."""
 _INDEXES: Final = """
 select i.indrelid::bigint, i.indisprimary, i.indisreplident, i.indimmediate,
     i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null,
@@ -54,10 +68,59 @@ from pg_index i where i.indrelid = any(%s::oid[]) order by i.indexrelid
 _PUBLISHED: Final = """
 select schemaname::text, tablename::text from pg_publication_tables where pubname = %s
 """
-_LEAVES: Final = """
-select r.oid::bigint, l.relid::oid::bigint, pg_relation_filenode(l.relid)::bigint
-from unnest(%s::oid[]) r(oid), lateral pg_partition_tree(r.oid) l where l.isleaf
+_LABELS: Final = """
+with recursive needed(base, oid) as (
+  select t, t from unnest(%s::oid[]) t
+  union
+  select n.base, i.oid from needed n join pg_type t on t.oid = n.oid
+    left join pg_range r on n.oid in (r.rngtypid, r.rngmultitypid),
+    lateral (
+      select t.typbasetype union all select t.typelem union all select r.rngsubtype union all
+      select a.atttypid from pg_attribute a
+      where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
+    ) i(oid) where i.oid <> 0
+)
+select n.base::bigint, 'e' || e.oid, e.enumlabel::text
+from needed n join pg_enum e on e.enumtypid = n.oid
+union all
+select n.base::bigint, 'c' || a.attrelid,
+  string_agg(a.attnum || ':' || a.atttypid, ' ' order by a.attnum)
+from needed n join pg_type t on t.oid = n.oid join pg_attribute a on a.attrelid = t.typrelid
+where a.attnum > 0 and not a.attisdropped group by 1, 2
 """
+_STAMP: Final = f"""{_TREES}
+select md5(string_agg(part, ' ' order by part collate "C")) from (
+  select concat_ws('/', 'c', oid, relfilenode, relreplident, relkind, relispartition)
+  from pg_class where oid = any(%(oids)s::oid[])
+  union all select concat_ws('/', 'a', attrelid, attnum, xmin) from pg_attribute
+  where attrelid = any(%(oids)s::oid[]) and attnum > 0
+  union all select concat_ws('/', 'i', indexrelid, indimmediate, indisreplident, indisprimary)
+  from pg_index where indrelid = any(%(oids)s::oid[])
+  union all select concat_ws('/', 'l', t.root, c.oid, c.relfilenode, c.relreplident)
+  from trees t join pg_class c on c.oid = t.oid
+  union all select concat_ws('/', 'p', p.xmin, p.oid, r.oid) from pg_publication p
+  left join pg_publication_rel r on r.prpubid = p.oid where p.pubname = any(%(names)s)
+  union all select concat_ws('/', 'e', count(*), sum(xmin::text::bigint)) from pg_enum
+  union all select concat_ws('/', 't', count(*), sum(a.xmin::text::bigint)) from pg_attribute a
+  join pg_class c on c.oid = a.attrelid where c.relkind = 'c'
+) parts(part)
+"""  # noqa: S608 - all is written here
+_FOLDER_MAX: Final = 240
+_OWN_TYPES: Final = 16384
+"""From this number on types are users'; those below it do not change."""
+_OPTIONS: Final = (
+    "select pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot from pg_publication"
+)
+_LISTS_VERSION: Final = 150_000
+"""Since then publications have filters, lists of columns, and schemas."""
+_LEAVES: Final = f"""{_TREES}
+select t.root::bigint, c.oid::bigint, c.relfilenode::bigint, greatest(c.relpages, 0)::bigint,
+    c.relname::text, c.relkind = 'r' and c.relpersistence = 'p', c.relreplident::text, array(
+        select a.attname::text from pg_index i join pg_attribute a on a.attrelid = i.indrelid
+        where i.indrelid = c.oid and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
+        and case c.relreplident when 'i' then i.indisreplident else i.indisprimary end)
+from trees t join pg_class c on c.oid = t.oid where c.relkind <> 'p' and t.oid <> t.root
+"""  # noqa: S608 - all is written here
 _log = logging.getLogger(__name__)
 EVENTS: Final = "events"
 """How a table without a usable key is bound: its inserts alone are taken."""
@@ -65,6 +128,16 @@ TEXT, DROP = "text", "drop"
 MASKED: Final = "masked"
 """Why a column is left out."""
 MASKS: Final = (HASH, DROP, TEXT)
+
+
+def name_of(schema: str, table: str) -> str:
+    """Returns a table's name; what has a dot itself stands in quotes.
+
+    >>> name_of("public", "orders"), name_of("a.b", "c")
+    ('public.orders', '"a.b".c')
+    """
+    parts = (schema, table)
+    return ".".join(quoted(part) if "." in part or '"' in part else part for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +149,16 @@ class SourceTable:
         columns: those that are captured.
         defaults: the numbers of those that filled rows which were there when they were added, or
             may have.
-        toasted: columns that an update may leave out.
+        toasted: columns that an update may leave out: those of any length. How they are stored,
+            and which old rows are sent, may change, and says nothing of the rows that are there.
         leaves: of a table of partitions, the file of each leaf, by its oid.
         width: how many columns it ever had.
         file: of its rows; 0: it has none of its own.
         stamps: of each column, which transaction wrote its entry.
-        published: the number of what publishes it; 0: nothing does.
-        full: whether the source sends old rows whole.
-        rows, size_bytes: about.
+        labels: what values of its types are written with: the labels of enums, the columns of
+            composites.
+        published: the numbers of what publishes it; empty: nothing does.
+        rows, pages: about.
         masks: by column: `HASH`, `TEXT`.
         left: columns that are not captured, and why.
     """
@@ -99,17 +174,17 @@ class SourceTable:
     width: int = 0
     file: int = 0
     stamps: tuple[int, ...] = ()
-    published: int = 0
-    full: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    published: str = ""
     rows: int = 0
-    size_bytes: int = 0
+    pages: int = 0
     masks: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def what(self) -> str:
         """The table, as users name it."""
-        return f"{self.schema}.{self.name}"
+        return name_of(self.schema, self.name)
 
     @property
     def sql(self) -> str:
@@ -122,10 +197,12 @@ class SourceTable:
 
     @property
     def folder(self) -> str:
-        """The last part of its log's URL."""
-        return ".".join(
-            quote(part, safe="").replace(".", "%2E") for part in (self.schema, self.name)
-        )
+        """The last part of its log's URL; a long one ends with a hash, as local disks ask for."""
+        parts = (quote(part, safe="").replace(".", "%2E") for part in (self.schema, self.name))
+        name = ".".join(parts)
+        if len(name) <= _FOLDER_MAX:
+            return name
+        return f"{name[: _FOLDER_MAX - 33]}~{sha256(name.encode()).hexdigest()[:32]}"
 
     def select(self, where: str | None = None) -> str:
         """Returns the query of all its rows, with the columns that are captured."""
@@ -151,6 +228,7 @@ class SourceTable:
             "width": self.width,
             "file": self.file,
             "stamps": self.stamps,
+            "labels": dict(self.labels),
             "published": self.published,
             "masks": dict(self.masks),
         }
@@ -171,7 +249,8 @@ class Binding:
     width: int
     file: int
     stamps: Sequence[int]
-    published: int
+    labels: Mapping[str, str]
+    published: str
     masks: Mapping[str, str]
 
     @classmethod
@@ -185,7 +264,7 @@ class Binding:
 
     @property
     def what(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return name_of(self.schema, self.name)
 
     def why_reload(self, now: SourceTable) -> str | None:
         """Returns why rows may have changed without a message; None where they did not.
@@ -221,6 +300,8 @@ class Binding:
             return "a partition was attached, detached, emptied, dropped or rewritten"
         if self.file != now.file and self.stamps != now.stamps:
             return "its columns changed, and its rows were rewritten"
+        if any(now.labels.get(name, label) != label for name, label in self.labels.items()):
+            return "values of one of its types are written otherwise"
         if self.published != now.published:
             return "it was not published for a time, or other rows or columns of it were"
         return None
@@ -264,12 +345,13 @@ def read(
     choice: Choice,
     *,
     address: str,
+    told: set[int],
     known: Collection[int] = (),
     publication: str | None = None,
 ) -> list[SourceTable]:
     """Returns the tables that are meant, by their names; of somebody's ``publication`` those that
-    it has. Four queries, or five. Where some are ``known``, by their oids, new ones that cannot be
-    followed are left out.
+    it has. Four queries, or six. Where some are ``known``, by their oids, new ones that cannot be
+    followed are left out, with a warning for each that was not ``told`` yet.
 
     Raises:
         InvalidInputError: one cannot be followed; or a mask names what is not there.
@@ -280,55 +362,27 @@ def read(
         raise NotFoundError(f"{address} has no table that is meant; see --tables and --exclude")
     oids = [row[0] for row in rows]
     columns, indexes = _grouped(ask.rows(_COLUMNS, [oids])), _grouped(ask.rows(_INDEXES, [oids]))
-    leaves = _grouped(ask.rows(_LEAVES, [[row[0] for row in rows if row[3] == "p"]]))
+    leaves = _grouped(ask.rows(_LEAVES, {"oids": [row[0] for row in rows if row[3] == "p"]}))
+    own = {row[2] for there in columns.values() for row in there if row[2] >= _OWN_TYPES}
+    labels = _grouped(ask.rows(_LABELS, [list(own)]) if own else ())
     made, refused = [], []
     unknown = set(choice.masks)
-    for oid, schema, name, _, identity, count, size, width, file in rows:
-        what = f"{schema}.{name}"
-        key, why = _key_of(identity, indexes[oid])
+    for row in rows:
+        oid, what = row[0], name_of(*row[1:3])
+        key, why = _key_of(row[4], indexes[oid])
         if key is None and not choice.events:
             if known and oid not in known:
-                _log.warning("%s of %s is left out: %s", what, address, why)
+                if oid not in told:
+                    _log.warning("%s of %s is left out: %s", what, address, why)
+                told.add(oid)
                 continue
             refused.append(f"{what} ({why})")
-        there = columns[oid]
-        numbers = frozenset(key or ())
-        masks = {row[0]: choice.masks.get(f"{what}.{row[0]}") for row in there}
-        unknown -= {f"{what}.{column}" for column in masks}
-        left = {n: "it is generated, and not sent" for n, *_, gen, _, _, _ in there if gen}
-        left |= {n: MASKED for n, mask in masks.items() if mask == DROP}
-        if masked := [n for n, num, *_ in there if num in numbers and masks[n] == DROP]:
-            raise InvalidInputError(f"{what}.{masked[0]} is in the key, and cannot be dropped")
-        if dotted := [n for n, *_ in there if "." in n and n not in left]:
-            raise InvalidInputError(
-                f"{what} has columns {dotted}, and names of a log's columns have no dot; leave them"
-                f" out (--mask {what}.{dotted[0]}=drop), or the table (--exclude {what})"
-            )
-        made.append(
-            SourceTable(
-                *(oid, schema, name, EVENTS if key is None else "key"),
-                columns=tuple(
-                    Column(n, num, kind, mod, not_null, num in numbers, dims)
-                    for n, num, kind, mod, not_null, dims, *_ in there
-                    if n not in left
-                ),
-                defaults=frozenset(num for _, num, *_, has_default, _, _ in there if has_default),
-                toasted=frozenset(
-                    n for n, num, *_, is_long, _ in there if is_long and num not in numbers
-                )
-                - left.keys()
-                - (frozenset(masks) if identity == "f" else frozenset()),
-                leaves={leaf: node or 0 for leaf, node in leaves[oid]},
-                width=width,
-                file=file,
-                stamps=tuple(row[-1] for row in there if row[0] not in left),
-                full=identity == "f",
-                rows=count,
-                size_bytes=size,
-                masks={n: mask for n, mask in masks.items() if mask in (HASH, TEXT)},
-                left=left,
-            )
-        )
+        one = _table(row, columns[oid], key, choice, labels)
+        _check_leaves(one, leaves[oid])
+        files = {leaf: file for leaf, file, *_ in leaves[oid]}
+        pages = one.pages + sum(leaf[2] for leaf in leaves[oid])
+        made.append(replace(one, leaves=files, pages=pages))
+        unknown -= {f"{what}.{column[0]}" for column in columns[oid]}
     if refused:
         raise InvalidInputError(
             f"updates and deletes of these tables of {address} name no row, and published they"
@@ -341,8 +395,73 @@ def read(
     return made
 
 
+def _table(
+    row: Sequence[Any],
+    there: Sequence[Any],
+    key: Sequence[int] | None,
+    choice: Choice,
+    labels: Mapping[int, Sequence[Any]],
+) -> SourceTable:
+    """Returns a table without its leaves; ``there``: its columns, as the catalogue has them."""
+    oid, schema, name, _, _, count, pages, width = row
+    what, numbers = name_of(schema, name), frozenset(key or ())
+    masks = {c[0]: choice.masks.get(f"{what}.{c[0]}") for c in there}
+    left = {n: "it is generated, and not sent" for n, *_, gen, _, _, _, _ in there if gen}
+    left |= {n: MASKED for n, mask in masks.items() if mask == DROP}
+    if masked := [n for n, num, *_ in there if num in numbers and masks[n] == DROP]:
+        raise InvalidInputError(f"{what}.{masked[0]} is in the key, and cannot be dropped")
+    if dotted := [n for n, *_ in there if "." in n and n not in left]:
+        raise InvalidInputError(
+            f"{what} has columns {dotted}, and names of a log's columns have no dot; leave them"
+            f" out (--mask {what}.{dotted[0]}=drop), or the table (--exclude {what})"
+        )
+    return SourceTable(
+        *(oid, schema, name, EVENTS if key is None else "key"),
+        columns=tuple(
+            Column(n, num, kind, mod, not_null, num in numbers, dims)
+            for n, num, kind, mod, not_null, dims, *_ in there
+            if n not in left
+        ),
+        defaults=frozenset(num for _, num, *_, has_default, _, _, _ in there if has_default),
+        toasted=frozenset(
+            n for n, num, *_, may_be_long, _, _ in there if may_be_long and num not in numbers
+        )
+        - left.keys(),
+        leaves={},
+        width=width,
+        file=there[0][-1] if there else 0,
+        stamps=tuple(c[-2] for c in there if c[0] not in left),
+        labels={name: label for _, _, kind, *_ in there for name, label in labels.get(kind, ())},
+        rows=count,
+        pages=pages,
+        masks={n: mask for n, mask in masks.items() if mask in (HASH, TEXT)},
+        left=left,
+    )
+
+
+def _check_leaves(table: SourceTable, leaves: Sequence[Any]) -> None:
+    """Raises if a partition's changes do not come, or name their rows otherwise than its table's.
+
+    Raises:
+        InvalidInputError: so it is.
+    """
+    what, key = table.what, table.key
+    for *_, name, is_logged, identity, its_key in leaves:
+        if not is_logged:
+            raise InvalidInputError(
+                f"partition {name} of {what} is unlogged, or a foreign table: the database sends"
+                f" nothing of its changes; leave the table out (--exclude {what})"
+            )
+        if key and identity != "f" and (identity == "n" or {*its_key} != {*key}):
+            raise InvalidInputError(
+                f"partition {name} of {what} has another replica identity than its table, whose key"
+                f" is {key}: ALTER TABLE … REPLICA IDENTITY of the partition, or leave the table"
+                f" out (--exclude {what})"
+            )
+
+
 def _meant(ask: Queries, choice: Choice, publication: str | None) -> list[Any]:
-    rows = [row for row in ask.rows(_TABLES) if choice.has(f"{row[1]}.{row[2]}")]
+    rows = [row for row in ask.rows(_TABLES) if choice.has(name_of(*row[1:3]))]
     among = set(ask.rows(_PUBLISHED, [publication])) if publication is not None else ()
     return [row for row in rows if not among or row[1:3] in among]
 
@@ -391,56 +510,80 @@ def own_names(name: str) -> tuple[str, str]:
 
 
 def publish(ask: Queries, name: str, tables: Sequence[SourceTable]) -> Publications:
-    """Makes our publications publish these tables, exactly; makes them where there are none: also
-    that of which there is no table yet, as one that is younger than the slot is not found.
+    """Makes our publications publish these tables, exactly and whole; makes them where there are
+    none: also that of which there is no table yet, as one that is younger than the slot is not
+    found.
     """
     names = []
+    has_lists = ask.connection.server_version >= _LISTS_VERSION
+    whole = "r.prqual is null and r.prattrs is null" if has_lists else "true"
     for events, own in zip((False, True), own_names(name), strict=True):
-        wanted = {t.sql: t.what for t in tables if (t.identity == EVENTS) == events}
-        found = ask.rows("select 1 from pg_publication where pubname = %s", [own])
+        wanted = {t.sql for t in tables if (t.identity == EVENTS) == events}
+        kinds = "insert" if events else "insert, update, delete, truncate"
+        options = f"(publish = {literal(kinds)}, publish_via_partition_root = true)"
+        found = ask.rows(f"{_OPTIONS} where pubname = %s", [own])
         names.append(own)
         if not found:
-            kinds = "insert" if events else "insert, update, delete, truncate"
             these = f" FOR TABLE ONLY {', ONLY '.join(sorted(wanted))}" if wanted else ""
-            ask.run(
-                f"CREATE PUBLICATION {quoted(own)}{these}"
-                f" WITH (publish = {literal(kinds)}, publish_via_partition_root = true)"
-            )
+            ask.run(f"CREATE PUBLICATION {quoted(own)}{these} WITH {options}")
             continue
+        if found[0] != (True, *[not events] * 3, True):
+            ask.run(f"ALTER PUBLICATION {quoted(own)} SET {options}")
         there = {
-            f"{quoted(schema)}.{quoted(table)}"
-            for schema, table in ask.rows(
-                "select n.nspname::text, c.relname::text from pg_publication_rel r"
-                " join pg_publication p on p.oid = r.prpubid join pg_class c on c.oid = r.prrelid"
+            f"{quoted(schema)}.{quoted(table)}": is_whole
+            for schema, table, is_whole in ask.rows(
+                f"select n.nspname::text, c.relname::text, {whole}"  # noqa: S608 - one of two
+                " from pg_publication_rel r join pg_publication p on p.oid = r.prpubid"
+                " join pg_class c on c.oid = r.prrelid"
                 " join pg_namespace n on n.oid = c.relnamespace where p.pubname = %s",
                 [own],
             )
         }
-        if new := sorted(wanted.keys() - there):
-            ask.run(f"ALTER PUBLICATION {quoted(own)} ADD TABLE ONLY {', ONLY '.join(new)}")
-        if gone := sorted(there - wanted.keys()):
+        right = {table for table, is_whole in there.items() if is_whole} & wanted
+        if gone := sorted(there.keys() - right):
             ask.run(f"ALTER PUBLICATION {quoted(own)} DROP TABLE ONLY {', ONLY '.join(gone)}")
+        if new := sorted(wanted - right):
+            ask.run(f"ALTER PUBLICATION {quoted(own)} ADD TABLE ONLY {', ONLY '.join(new)}")
     return Publications(tuple(names))
 
 
 def numbered(
     ask: Queries, names: Sequence[str], tables: Sequence[SourceTable]
 ) -> list[SourceTable]:
-    """Returns tables with the numbers of what publishes them: an entry of one of these
-    publications, which is another one once its filter or columns changed, or all of it.
+    """Returns tables with the numbers of what publishes them: of each entry of these publications,
+    which is another one once its filter or columns changed, or its schema was left out for a time;
+    and of the transaction that said last what the publication sends.
     """
-    whole = ask.rows(
-        "select p.oid::bigint from pg_publication p where p.pubname = any(%s) and (p.puballtables"
-        " or not exists (select 1 from pg_publication_rel r where r.prpubid = p.oid))",
+    entries = "select oid, oid, null::oid, null::oid from pg_publication where puballtables"
+    entries += " union all select oid, prpubid, prrelid, null from pg_publication_rel"
+    if ask.connection.server_version >= _LISTS_VERSION:
+        entries += " union all select oid, pnpubid, null, pnnspid from pg_publication_namespace"
+    rows = ask.rows(
+        "select e.relation::bigint, n.nspname::text, concat_ws('/', e.oid, p.xmin)"  # noqa: S608
+        f" from ({entries}) e(oid, publication, relation, namespace)"
+        " join pg_publication p on p.oid = e.publication"
+        " left join pg_namespace n on n.oid = e.namespace where p.pubname = any(%s) order by e.oid",
         [list(names)],
     )
-    entries = ask.rows(
-        "select r.prrelid::bigint, r.oid::bigint from pg_publication_rel r"
-        " join pg_publication p on p.oid = r.prpubid where p.pubname = any(%s)",
-        [list(names)],
-    )
-    number = dict(entries)
-    return [replace(t, published=number.get(t.oid, whole[0][0] if whole else 0)) for t in tables]
+    return [
+        replace(
+            one,
+            published=" ".join(
+                number
+                for relation, schema, number in rows
+                if relation in (None, one.oid) and schema in (None, one.schema)
+            ),
+        )
+        for one in tables
+    ]
+
+
+def stamp(ask: Queries, names: Sequence[str], tables: Collection[int]) -> str:
+    """Returns what is another one after each change of the catalogue that may have changed rows of
+    these tables without a message, and after others, too. One query.
+    """
+    ((found,),) = ask.rows(_STAMP, {"names": list(names), "oids": list(tables)})
+    return str(found)
 
 
 def published(
@@ -452,17 +595,15 @@ def published(
         NotFoundError: there is no such publication.
         InvalidInputError: it leaves something out that a capture needs.
     """
-    found = ask.rows(
-        "select pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot from pg_publication"
-        " where pubname = %s",
-        [name],
-    )
+    tables = numbered(ask, [name], tables)  # Before its filters: these are not older, then.
+    found = ask.rows(f"{_OPTIONS} where pubname = %s", [name])
     if not found:
         raise NotFoundError(f"{source.address} has no publication {name}")
     *kinds, via_root = found[0]
     if not all(kinds):
         raise InvalidInputError(f"publication {name} must publish insert, update, delete, truncate")
-    own = "t.rowfilter, t.attnames" if ask.connection.server_version >= 150_000 else "null, null"
+    has_lists = ask.connection.server_version >= _LISTS_VERSION
+    own = "t.rowfilter, t.attnames" if has_lists else "null, null"
     listed = (
         f"select t.schemaname::text, t.tablename::text, {own}::text[]"  # noqa: S608 - one of two
         " from pg_publication_tables t where t.pubname = %s"
@@ -482,6 +623,10 @@ def published(
         where, names = rows[table.schema, table.name]
         kept = tuple(c for c in table.columns if names is None or c.name in names)
         left = {c.name: f"publication {name} leaves it out" for c in table.columns if c not in kept}
+        if left.keys() & set(table.key):
+            raise InvalidInputError(
+                f"publication {name} leaves out columns of the key of {table.what}"
+            )
         toasted = table.toasted - left.keys()
         left = {**table.left, **left}
         made.append(replace(table, columns=kept, toasted=toasted, left=left))
@@ -489,4 +634,4 @@ def published(
             filters[table.what] = where
     if not made:
         raise NotFoundError(f"publication {name} of {source.address} has no table that is meant")
-    return Publications((name,), filters), numbered(ask, [name], made)
+    return Publications((name,), filters), made

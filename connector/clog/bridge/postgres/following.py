@@ -1,10 +1,8 @@
 """The stream of a captured database, from one look at its catalogue to the next.
 
 1. *Read.* Messages wait until whole transactions are there, or a large part of one; then they are
-   decoded. Where a table is described the catalogue is read first: rows that changed without a
-   message would stand beside those that come. What is older than the catalogue that was read may be
-   of another shape; what is not may be of a shape that is still to be found out, and ends it
-   (`ChangedError`).
+   decoded. What is older than the catalogue that was read may be of another shape; what is not may
+   be of a shape that is still to be found out, and ends it (`ChangedError`).
 2. *Hand over.* What was decoded gathers, for a short time, or until it is much. A *piece* is that:
    parts of a group, in the order of the source, of which the last one ends it.
 3. *Commit.* Another thread commits the pieces in their order (L2), a third one names the cut of a
@@ -57,7 +55,9 @@ class Followed:
         read_lsn: where the source was when its catalogue was read.
         interval_ms: how long changes wait for others at most, while nothing else is committed.
         should_stop: asked several times a second.
-        look: called every few seconds, and where a table is described.
+        look: called every few seconds.
+        check: called before each cut; raises `ChangedError` if there is to be none, as rows may
+            have changed that the stream says nothing of.
         on_commit: told of each commit how many transactions ended in it, and when the last one
             was committed by the source, in us since 1970; 0: none.
     """
@@ -69,6 +69,7 @@ class Followed:
     clock: Clock
     should_stop: Callable[[], bool]
     look: Callable[[], None]
+    check: Callable[[], None]
     on_commit: Callable[[int, int], None]
 
 
@@ -117,19 +118,16 @@ class _Reading:
         """Whether nothing waits, and no transaction is open."""
         return not (self._messages or self.in_transaction)
 
-    def add(self, taken: Sequence[tuple[int, bytes]]) -> bool:
-        """Has messages wait, each with its LSN; tells whether they describe a table that may not be
-        what the catalogue said.
-        """
+    def add(self, taken: Sequence[tuple[int, bytes]]) -> None:
+        """Has messages wait, each with its LSN."""
         if not taken:
-            return False
+            return
         lsns, messages = zip(*taken, strict=True)
-        count, kinds = len(self._messages), [message[:1] for message in messages]
-        self._ends += [i for i, kind in enumerate(kinds, count) if kind == b"C"]
+        count = len(self._messages)
+        self._ends += [i for i, message in enumerate(messages, count) if message[:1] == b"C"]
         self._messages += messages
         self._lsns += lsns
         self._bytes += sum(map(len, messages))
-        return b"R" in kinds and (not lsns[-1] or max(lsns) >= self._read_lsn)
 
     def decoded(self) -> Decoded | None:
         """Returns what waits up to the last end of a transaction, or a large part of one."""
@@ -140,9 +138,7 @@ class _Reading:
         else:
             count = len(self._messages)
         lsns = np.array(self._lsns[:count], np.int64)
-        has_one = np.flatnonzero(
-            lsns
-        )  # What describes a table comes with 0: it is as what follows.
+        has_one = np.flatnonzero(lsns)  # What describes a table comes with 0: it is as what follows.
         if not has_one.size:
             return None
         count = int(has_one[-1]) + 1
@@ -164,6 +160,9 @@ class _Reading:
         sent = {c.name: (c.type_oid, c.typmod) for c in relation.columns}
         known = {c.name: (c.type_oid, c.typmod) for c in one.table.columns}
         is_old = self._is_old
+        named = {c.name for c in relation.columns if c.in_key}
+        if not is_old and one.table.key and relation.identity != "f" and named != {*one.table.key}:
+            raise ChangedError(f"the replica identity of {one.table.what} changed")
         if not is_old and (sent.keys() - known.keys() - one.table.left.keys()):
             raise ChangedError(f"{one.table.what} has columns more")
         if any(sent[name] != kind for name, kind in known.items() if name in sent):
@@ -218,8 +217,7 @@ class Following:
         looked_ms = asked_ms = of.clock.monotonic_ms()
         while not of.should_stop():
             messages = stream.take(_TAKE_BYTES) if len(self._waiting) < _WAITING_MAX else []
-            if reading.add(messages):
-                of.look()
+            reading.add(messages)
             has_moved = self._hold() or bool(messages)
             self._hand_over_due()
             self._settle(_WAITING_MAX)
@@ -307,14 +305,14 @@ class Following:
         for step, times_us in _steps(piece.decoded):
             if not isinstance(step, Changes):
                 for one in step.tables:
-                    one.truncate(piece.position, int(times_us[0]))
+                    one.truncate(int(times_us[0]))
                 continue
             at = 0
             while at < len(step.deleted):
                 at = step.table.take(step, times_us, at)
                 if sum(one.pending_bytes for one in tables) > FLUSH_BYTES:
                     large = [one for one in tables if one.pending_bytes]
-                    all_of((one.handle, partial(one.flush, piece.position)) for one in large)
+                    all_of((one.handle, one.flush) for one in large)
         if not piece.is_end:
             return None
         begun = [one for one in tables if one.is_begun]
@@ -323,6 +321,7 @@ class Following:
             before.result()
         is_whole = all(one.position <= piece.position for one in tables)
         if is_whole and piece.position > home.position:
+            self._of.check()
             return home.prepared(piece.position, tables)
         return None
 

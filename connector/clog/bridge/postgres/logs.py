@@ -36,6 +36,7 @@ from clog.bridge.postgres.types import TablePlan
 from clog.storage import Log
 from clog.storage.append import partitions_of
 from clog.storage.commit.handle import Handle
+from clog.storage.cuts import has_logs_version, logs_by_writer
 from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import (
     CommitConflictError,
@@ -44,6 +45,7 @@ from clog.storage.errors import (
     NotFoundError,
     SourceReplacedError,
 )
+from clog.storage.format.cuts import CutLog
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
 from clog.storage.numpy_arrays import to_arrow
 from clog.storage.store.contract import together
@@ -154,6 +156,7 @@ class TableLog:
 
     Attributes:
         position: transactions of the source that committed below are in it; 0: it is not loaded.
+        is_older: it lacks what the newest cut had of it: it was restored from a copy.
         pending_bytes: what waits for the commit in memory.
         rows: taken in this run, tombstones too.
     """
@@ -169,6 +172,7 @@ class TableLog:
         self.table = table
         self.plan = plan
         self.position = 0
+        self.is_older = False
         self.pending_bytes = 0
         self.rows = 0
         self._identity = identity
@@ -181,7 +185,13 @@ class TableLog:
         self._shown: Table | None = None
         self._filled_bytes = _FILLED_BYTES
         self._filler = Filler(table.what, sorted(table.toasted), self._look_up)
-        self.log = settings.made(url, **self._creation())
+        try:
+            self.log = settings.made(url, **self._creation())
+        except InvalidInputError as e:
+            raise InvalidInputError(
+                f"{table.what} can be no log: {e}; leave columns of it out (--mask"
+                f" {table.what}.COLUMN=drop), or the table (--exclude {table.what})"
+            ) from e
 
     @property
     def handle(self) -> Handle:
@@ -217,17 +227,19 @@ class TableLog:
     def _columns(self) -> pa.Schema:
         """Returns the columns of the log that the table wants."""
         columns = self.plan.schema
-        if self.table.key and all(name in self.table.key for name in columns.names):
-            return columns.append(pa.field(PRESENT, pa.bool_()))
+        if self.table.key and not self._others:
+            return columns.append(pa.field(self._present, pa.bool_()))
         return columns
 
-    def begin(self, *, is_taken_over: bool = False) -> None:
+    def begin(self, shown: Mapping[str, CutLog], *, is_taken_over: bool = False) -> None:
         """Takes the id up (L1), and finds out what the log has; ``is_taken_over``: whatever it has
-        of another table goes with the next load.
+        of another table goes with the next load; ``shown``: what the newest cut has of each log.
 
         Raises:
             SourceReplacedError: the log has another table, or another database's.
         """
+        cut = shown.get(self.log.id)
+        self.is_older = cut is not None and not has_logs_version(self.handle, cut)
         with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
             t.abort()
         found = self.log.positions(ID, marks=True)
@@ -319,7 +331,7 @@ class TableLog:
         rows = pa.RecordBatch.from_arrays(nulls, names=self.plan.schema.names)
         self._add(rows, keys, np.ones(count, bool), np.full(count, time_us))
 
-    def truncate(self, sequence: int, time_us: int) -> None:
+    def truncate(self, time_us: int) -> None:
         """Takes a tombstone for each key that the log had. What the group had before goes: there is
         no cut that would show it. Of events nothing goes: what happened has happened.
         """
@@ -329,9 +341,9 @@ class TableLog:
         for keys in self._keys_there():
             self.delete(keys, time_us)
             if self.pending_bytes > FLUSH_BYTES:
-                self.flush(sequence)
+                self.flush()
 
-    def delete_others(self, loaded: list[Fingerprints], sequence: int, time_us: int) -> None:
+    def delete_others(self, loaded: list[Fingerprints], time_us: int) -> None:
         """Takes a tombstone for each key that the log has, and that is none of those."""
         words = np.concatenate(loaded) if loaded else np.empty((0, 2), np.uint64)
         there = np.sort(_as_one(words))
@@ -342,7 +354,7 @@ class TableLog:
             if gone.any():
                 self.delete(keys.filter(to_arrow(gone)), time_us)
             if self.pending_bytes > FLUSH_BYTES:
-                self.flush(sequence)
+                self.flush()
 
     def _keys_there(self) -> Iterator[pa.Array]:
         """Yields keys of the log's records, deleted ones too, and some again and again."""
@@ -351,10 +363,10 @@ class TableLog:
             words = _as_one(fingerprints_of(key_bytes(keys), seed=SEED))
             yield keys.take(to_arrow(np.unique(words, return_index=True)[1]))
 
-    def flush(self, sequence: int) -> None:
-        """Writes what waits, to be seen with the commit, which is to have this sequence."""
+    def flush(self) -> None:
+        """Writes what waits, to be seen with the commit."""
         if self._transaction is None:
-            t = self.log.transaction(ID, TIMEOUT_MS_MAX, sequence=sequence)
+            t = self.log.transaction(ID, TIMEOUT_MS_MAX)
             self._transaction, self._stamp = t, None
         if not self._pending:
             return
@@ -378,13 +390,12 @@ class TableLog:
 
     def commit(self, position: int) -> None:
         """Commits the group (L2), up to this position of the source."""
-        self.flush(position)
+        self.flush()
         t = self._transaction
         assert t is not None, "it was begun just now"
-        if t.is_open:
-            t.positions(self._source, {0: (position, str(self._identity.timeline))})
+        t.positions(self._source, {0: (position, str(self._identity.timeline))})
         committed(t)
-        self.position = position
+        self.position, self.is_older = position, False
         self._transaction = self._shown = None
         self._filler.end_group()
 
@@ -424,7 +435,7 @@ class TableLog:
         for field in kind:
             if field.name in rows.schema.names:
                 values.append(rows.column(field.name).cast(field.type))
-            elif field.name == PRESENT and not self._others:
+            elif field.name == self._present and not self._others:
                 values.append(pa.array([True]).take(pa.array(np.zeros(count, np.int64))))
             else:
                 values.append(pa.nulls(count, field.type))
@@ -438,6 +449,13 @@ class TableLog:
         self._pending.append(batch)
         self.pending_bytes += batch.nbytes
         self.rows += count
+
+    @property
+    def _present(self) -> str:
+        """The name of `PRESENT`: one that no column of the key has."""
+        return next(
+            name for name in (PRESENT, f"{PRESENT}_", f"{PRESENT}__") if name not in self.table.key
+        )
 
     @property
     def _others(self) -> bool:
@@ -468,6 +486,7 @@ class Home:
         timeline: of the source then.
         bindings: what each table was like, by its oid.
         members: the ids of the logs that its cuts have.
+        shown: what its newest cut has of each log, by the log's id.
         kept: its records; what is no table's is the capture's own.
     """
 
@@ -476,6 +495,7 @@ class Home:
         self.timeline: int | None = None
         self.bindings: dict[int, Binding] = {}
         self.members: frozenset[str] = frozenset()
+        self.shown: Mapping[str, CutLog] = {}
         self.kept: dict[bytes, bytes] = {}
         self.log = settings.made(url, partitions=1, config={"cleanup.policy": "compact"})
         self._identity = identity
@@ -504,6 +524,7 @@ class Home:
             self.position, mark = mine[0]
             self.timeline = None if mark is None else int(mark)
         self.members = frozenset(head.members)
+        self.shown = logs_by_writer(self.log.handle, ID)
         rows = self.log.table().to_arrow().select(["key", "value"])
         self.kept = {row["key"]: row["value"] for row in rows.to_pylist()}
         bound = (Binding.read(text) for key, text in self.kept.items() if key.isdigit())
@@ -570,12 +591,11 @@ class Home:
         """Returns what is to be called for `cut` of what the logs show now, whatever they show by
         then, before anything else is asked of the home; no request.
         """
-        t = self.log.transaction(ID, TIMEOUT_MS_MAX, sequence=position)
-        if t.is_open:
-            if records:
-                t.append([{"key": key, "value": text} for key, text in records.items()])
-            t.name_cut(logs, logs)
-            t.positions(self._source, {0: (position, str(self._identity.timeline))})
+        t = self.log.transaction(ID, TIMEOUT_MS_MAX)
+        if records:
+            t.append([{"key": key, "value": text} for key, text in records.items()])
+        t.name_cut(logs, logs)
+        t.positions(self._source, {0: (position, str(self._identity.timeline))})
         members = frozenset(one.log.id for one in logs)
 
         def cut() -> None:

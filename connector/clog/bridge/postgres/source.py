@@ -14,8 +14,8 @@ may stand in the log, and not be visible yet.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -80,6 +80,10 @@ def _malformed() -> InvalidInputError:
         " give postgres://USER@HOST:PORT/DATABASE?sslmode=…, with @ / ? # % in names written as %40"
         " and so on, and the password in PGPASSWORD or a file that PGPASSFILE names"
     )
+
+
+class LockedError(SourceError):
+    """Who has locked a table keeps a question from being answered in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,11 @@ class Source:
                 connection.autocommit = True
         return connection
 
+    def cancel(self, connection: Any) -> None:
+        """Ends what a connection does in another thread."""
+        with suppress(self._library.Error):  # It may be over by now.
+            connection.cancel()
+
     @contextmanager
     def talking(self) -> Iterator[None]:
         """Makes errors of the client those of clog; they have no password, as libpq's have none."""
@@ -178,6 +187,8 @@ class Source:
             yield
         except (library.OperationalError, library.InterfaceError) as e:
             why = " ".join(str(e).split()) or type(e).__name__
+            if isinstance(e, library.errors.LockNotAvailable):
+                raise LockedError(f"{self.address} refuses: {why}") from e
             raise SourceUnavailableError(
                 f"{self.address} does not answer, or ended the connection: {why}"
             ) from e
@@ -257,9 +268,10 @@ class Source:
         finally:
             connection.close()
 
-    def make_slot(self, name: str, *, temporary: bool = False) -> Exported:
-        """Makes a slot and exports its snapshot. One that is temporary goes with the connection."""
-        connection = self.connect(replication=True)
+    def make_slot(self, connection: Any, name: str, *, temporary: bool = False) -> Exported:
+        """Makes a slot and exports its snapshot. One that is temporary goes with the connection.
+        Waits until all transactions have ended that are open; ``connection.cancel`` ends that.
+        """
         kind = "TEMPORARY " if temporary else ""
         try:
             with self.talking(), connection.cursor() as cursor:
@@ -293,7 +305,7 @@ class Queries:
         self._source = source
         self.connection = connection
 
-    def rows(self, statement: str, parameters: Sequence[object] | None = None) -> list[Any]:
+    def rows(self, statement: str, parameters: Any = None) -> list[Any]:
         """Returns what a query returns."""
         with self._source.talking(), self.connection.cursor() as cursor:
             cursor.execute(statement, parameters)
@@ -320,6 +332,15 @@ class Queries:
         for confirmed, restart, status in found:
             return Slot(lsn_of(confirmed or "0/0"), lsn_of(restart or "0/0"), status or "lost")
         return None
+
+    def open_transactions(self) -> list[str]:
+        """Returns whose transactions are open that have written, the oldest first."""
+        found = self.rows(
+            "select 'process ' || pid from pg_stat_activity where backend_xid is not null"
+            " and pid <> pg_backend_pid() order by xact_start"
+        )
+        prepared = self.rows("select 'prepared ' || gid from pg_prepared_xacts order by prepared")
+        return [name for (name,) in [*prepared, *found]]
 
     def free_slot(self, name: str) -> None:
         """Ends who reads a slot, and waits for that."""

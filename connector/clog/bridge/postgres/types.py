@@ -41,6 +41,7 @@ SESSION: Final[Mapping[str, str]] = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
 }
 """What a session must have set whose texts are read here. Of a table with row security all rows are
 read, or none, with an error: the stream has all, too. A load takes as long as it takes.

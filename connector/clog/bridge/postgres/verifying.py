@@ -239,7 +239,11 @@ def _plans(
     bound = {b.what: b for b in home.bindings.values()}
     publication = None if home.own else home.publications[0]
     there = catalogue.read(
-        ask, choice, address=source.address, known=home.bindings, publication=publication
+        *(ask, choice),
+        address=source.address,
+        told=set(),
+        known=home.bindings,
+        publication=publication,
     )
     if publication is not None:
         _, there = catalogue.published(ask, source, publication, there)

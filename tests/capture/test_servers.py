@@ -17,6 +17,7 @@ from clog.bridge import capture
 from clog.storage import (
     InvalidInputError,
     Log,
+    SourceError,
     SourcePurgedError,
     SourceReplacedError,
     SourceUnavailableError,
@@ -83,7 +84,7 @@ def command(*arguments, **environment):
     )
 
 
-@pytest.mark.parametrize("dispute", ["another database", "other arguments"])
+@pytest.mark.parametrize("dispute", ["another database", "other arguments", "a publication"])
 def test_what_is_refused_does_not_end_a_capture_that_runs(shop, postgres_server, url, dispute):
     """It is refused before any id is taken up: the first one goes on."""
     postgres = shop.postgres
@@ -93,11 +94,32 @@ def test_what_is_refused_does_not_end_a_capture_that_runs(shop, postgres_server,
         if dispute == "another database":
             with pytest.raises(SourceReplacedError, match="capture into a new URL"):
                 capture(postgres_server.dsn, url, once=True)
+        elif dispute == "a publication":
+            postgres.sql("create publication p for table t")
+            with pytest.raises(InvalidInputError, match="publication of its own, and publication"):
+                capture(postgres.dsn, url, once=True, publication="p")
         else:
             with pytest.raises(InvalidInputError, match=r"has \['v'\] already"):
                 capture(postgres.dsn, url, once=True, masks={"public.t.v": "drop"})
         postgres.sql("insert into t values (2, 'b')")
         until(lambda: told[-1].transactions == 1)
+
+
+def test_a_user_who_may_not_publish_is_told_what_to_do(shop):
+    """By the rights that lack, one after the other; with a publication of the owner it goes."""
+    name = f"limited_{shop.postgres.name}"
+    shop.sql(TABLE, f"create role {name} login replication", f"grant select on t to {name}")
+    dsn = shop.postgres.dsn.replace("postgres@", f"{name}@")
+    for more, why in (
+        ("select 1", "denied for database"),
+        (f"grant create on database {shop.postgres.name} to {name}", "must be owner"),
+    ):
+        shop.sql(more)
+        with pytest.raises(SourceError, match=rf"{why}.*CREATE PUBLICATION .*--publication"):
+            capture(dsn, shop.url, once=True)
+    shop.sql("create publication p for table t")
+    assert capture(dsn, shop.url, once=True, publication="p").position
+    shop.sql(f"drop owned by {name}", f"drop role {name}")
 
 
 def test_a_slot_whose_log_was_removed_stops(servers, url):

@@ -17,6 +17,7 @@ for its arguments, or as another database has these logs, is so before an id is 
 that runs goes on.
 """
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from clog.bridge.postgres.catalogue import MASKED, TEXT, Choice, Publications, S
 from clog.bridge.postgres.following import ChangedError, Followed, Following
 from clog.bridge.postgres.loading import load
 from clog.bridge.postgres.logs import (
+    ABOUT,
     FLUSH_BYTES,
     SEED,
     Home,
@@ -42,6 +44,7 @@ from clog.bridge.postgres.masking import HASH, hash_key
 from clog.bridge.postgres.pgoutput import OPTIONS
 from clog.bridge.postgres.source import (
     RELOAD,
+    DeniedError,
     Exported,
     Identity,
     LockedError,
@@ -374,7 +377,14 @@ class _Run:
         if self._publication is None:
             self._due(home, tables)
             publish = partial(catalogue.publish, ask, slot, tables)
-            self._published = self._patiently(ask.connection, publish)
+            try:
+                self._published = self._patiently(ask.connection, publish)
+            except DeniedError as e:
+                raise DeniedError(
+                    f"{e}: to publish tables, who captures must own them, and have CREATE on the"
+                    " database; or have their owner CREATE PUBLICATION … FOR TABLE …, and give its"
+                    " name (--publication)"
+                ) from e
         else:
             self._published = Publications((self._publication,))
         oids = {table.oid for table in tables}
@@ -390,6 +400,13 @@ class _Run:
         """Returns the home with its id taken up, where nothing is to be refused."""
         home = Home(self._url, identity, self._settings)
         home.read()
+        about = json.loads(home.kept.get(ABOUT, b"{}"))
+        before = None if about.get("own", True) else about["publications"][0]
+        if about and self._reload is not True and before != self._publication:
+            raise InvalidInputError(
+                f"{home.log.url} is captured by {_named(before)}, and {_named(self._publication)}"
+                " is asked for: give --publication as before, or load all anew (--reload all)"
+            )
         with self.source.connected() as ask:
             self._due(home, self._read(ask, home))
         home.begin()
@@ -697,6 +714,10 @@ class _Run:
                 *(slot, self.source.address, self._slot_bytes),
             )
         self.on_progress(self.told())
+
+
+def _named(publication: str | None) -> str:
+    return "a publication of its own" if publication is None else f"publication {publication}"
 
 
 def _plan(ask: Queries, table: SourceTable) -> TablePlan:

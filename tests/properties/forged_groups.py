@@ -34,8 +34,8 @@ def forged(store, obj, data):
     """An object whose footer lacks a field, has one of another kind or value, or one that nobody
     knows, with checksums that are right.
     """
-    content = store.get(obj.path)
-    tree = Reader(content[-obj.footer_bytes : -8]).struct()
+    content = store.get(obj.ref.path)
+    tree = Reader(content[-obj.ref.footer_bytes : -8]).struct()
     struct, field = data.draw(st.sampled_from(list(_fields(tree))))
     what = data.draw(st.sampled_from(["away", "other", "unknown"]))
     if what == "away":
@@ -44,8 +44,8 @@ def forged(store, obj, data):
         struct[field if what == "other" else 40] = data.draw(OTHERS)
     footer = written(tree)
     footer += len(footer).to_bytes(4, "little") + b"PAR1"
-    made = content[: -obj.footer_bytes - 16] + xxhash.xxh3_128_digest(footer) + footer
-    store.put(obj.path, made)
+    made = content[: -obj.ref.footer_bytes - 16] + xxhash.xxh3_128_digest(footer) + footer
+    store.put(obj.ref.path, made)
     return replace(
         obj.ref,
         size_bytes=len(made),

@@ -240,7 +240,7 @@ def test_objects_with_and_without_field_ids_are_joined(monkeypatch, gap):
     (joined,) = put(store, [*groups, batch], ids)
     assert groups
     kinds = {}
-    for name, path in [("old", old.object.path), ("new", new.object.path), ("it", joined.path)]:
+    for name, path in [("old", old.object.path), ("new", new.object.path), ("it", joined.ref.path)]:
         schema = pq.ParquetFile(pa.BufferReader(store.get(path))).schema_arrow
         kinds[name] = {field.name: field.metadata is not None for field in schema}
     assert set(kinds["old"].values()) == {False}

@@ -144,9 +144,9 @@ PRICES = {
 """Storage is that of the first tier; traffic is not in here, nor what S3 Express takes for bytes.
 """
 APPENDS = {
-    1: Daily("appends", puts=2.29, gets=1.14, lists=0),
-    8: Daily("appends", puts=2.77, gets=8.03, lists=4.85),
-    200: Daily("appends", puts=2.05, gets=7.52, lists=0.931),
+    1: Daily("appends", puts=2.17, gets=1.08, lists=0),
+    8: Daily("appends", puts=2.52, gets=6.41, lists=0.855),
+    200: Daily("appends", puts=2.04, gets=6.84, lists=0.439),
 }
 """Requests of one small append beside so many writers who combine, where a request takes 100 ms:
 those of ``benchmarks/run.py --only many_writers``.

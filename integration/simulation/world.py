@@ -231,7 +231,8 @@ _WAVERING = (
     (
         *(("job/1", Transactor), ("job/2", Transactor), ("company", Company)),
         *((f"job/leaver-{n}", Leaver) for n in (1, 2)),
-        *((f"author-{n}", Author) for n in (1, 2, 3)),
+        *((f"author-{n}", Author) for n in (1, 2)),
+        *((f"successor-{n}", Successor) for n in (1, 2, 3)),
     ),
 )
 """Who acts where days pass, where limits come and go, and where jobs are taken over."""
@@ -660,7 +661,7 @@ def _world_of_authors(seed: int, *, begin: World | None, parquet: bool) -> World
 def _let_waver(world: World, kind: int) -> None:
     """Lets authors sleep where others rely on them: days pass, limits change, or jobs are taken."""
     world.cast = [(name, role, 100) for name, role in _WAVERING[kind]]
-    world.is_wavering = world.hides_names = True
+    world.is_wavering, world.hides_names = True, kind < 2
     world.calls_left, world.scheduler.stay, world.pace = WAVERING_CALLS, 40, (600, 100)
     if kind == 0:
         world.is_fleeting, world.scheduler.stay, world.pace = True, 95, (200, 3)

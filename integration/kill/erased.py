@@ -68,7 +68,7 @@ class Erasing(Siege):
     def stop(self) -> None:
         """Ends the author and the eraser; the cleaner when all is done."""
         for name in (AUTHOR, ERASER):
-            self.children[name].stop(ENDS_WITHIN_S)
+            self.children.pop(name).stop(ENDS_WITHIN_S)
         deadline = time.monotonic() + DONE_WITHIN_S
         while self._pending() and time.monotonic() < deadline:
             self.check_alive()

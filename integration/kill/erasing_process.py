@@ -17,7 +17,7 @@ from pathlib import Path
 from world import World
 
 from clog.cleaner import Cleaner
-from clog.storage import Log
+from clog.storage import Log, ManualClock
 from clog.storage.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -34,10 +34,13 @@ PAUSES_S = {AUTHOR: 0.5, ERASER: 20.0, CLEANER: 2.0}
 IN_DOUBT = (CommitConflictError, CommitStateUnknownError, NotFoundError, StoreUnavailableError)
 
 
-class FastClock:
-    """A wall clock that runs fast from some moment on, and durations that are real."""
+class FastClock(ManualClock):
+    """A wall clock that runs fast from some moment on, so that nobody compares it with the store's,
+    and durations that are real.
+    """
 
     def __init__(self, began_s: float) -> None:
+        super().__init__()
         self._began_s = began_s
 
     def now_us(self) -> int:

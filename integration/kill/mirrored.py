@@ -28,7 +28,7 @@ PARTITIONS = 3
 MIRROR, PRODUCER, CLEANER, BROKER = "mirror", "producer", "cleaner", "broker"
 CONFIG = {
     "cleanup.policy": "compact",
-    "segment.bytes": "65536",
+    "segment.bytes": "1048576",
     "min.cleanable.dirty.ratio": "0.2",
     "delete.retention.ms": "60000",
 }
@@ -59,7 +59,7 @@ class MirrorSiege(Siege):
     def begin(self) -> None:
         from confluent_kafka.admin import AdminClient, NewTopic
 
-        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        admin = AdminClient({"bootstrap.servers": self.broker.address, "log_level": 2})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=CONFIG)])[TOPIC].result()
         self._mirror()  # The cleaner wants a log.
         super().begin()
@@ -77,9 +77,10 @@ class MirrorSiege(Siege):
         return [f"{f.check} {f.where}: {f.message}" for f in self._verified()]
 
     def stop(self) -> None:
-        for name in self.names:
-            self.children[name].stop(ENDS_WITHIN_S)
+        self.children[PRODUCER].stop(ENDS_WITHIN_S)
+        self.children[MIRROR].end()
         self._mirror()
+        self.children[CLEANER].stop(ENDS_WITHIN_S)
 
     def problems(self) -> list[str]:
         from clog.bridge import verify

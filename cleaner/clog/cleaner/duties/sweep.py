@@ -230,9 +230,11 @@ def sweep_orphans(
     forgotten += gone(_old_proposals(handle, before_ms=old_ms))
     forgotten += gone(_left_requests(handle, floor))
     left = gone([t for t in store.list_temporary("") if t.modified_ms < old_ms])
+    root, beside = handle.standing.root, _left_beside_views(handle, before_ms=old_ms)
+    _delete(root, [each.path for each in beside if not dry_run])
     others = sweep_other_logs(handle, before_ms=old_ms, dry_run=dry_run)
     strays = _sweep_strays(handle, before_ms=old_ms, dry_run=dry_run)
-    return Swept.of([*orphans, *forgotten, *left, *others, *strays])
+    return Swept.of([*orphans, *forgotten, *left, *beside, *others, *strays])
 
 
 def _delete(store: Store, paths: Sequence[str], track: Track = iter) -> None:
@@ -611,6 +613,13 @@ def _unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> lis
             continue
         unneeded += [found for _, found in files if found.path in unnamed]
     return unneeded
+
+
+def _left_beside_views(handle: Handle, *, before_ms: int) -> list[StoredObject]:
+    """Returns old temporary files beside the log's views; erasures would wait for them."""
+    rows = [row for name, row in FORMATS.items() if name in handle.tip.head.pins]
+    found = (file for row in rows for file in handle.standing.root.list_temporary(row.folder))
+    return [file for file in found if file.modified_ms < before_ms]
 
 
 class WatchedClock:

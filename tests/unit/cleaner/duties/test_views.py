@@ -1,10 +1,15 @@
 """Files of published views: what no version names goes, what strangers put beside it stays."""
 
+import os
+import time
+
 import pytest
 
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans
+from clog.storage import Log, ManualClock
 from clog.storage.format import documents
+from clog.storage.store.contract import temporary_name
 
 pytest.importorskip("pyroaring")
 pytest.importorskip("fastavro")
@@ -45,3 +50,21 @@ def test_strangers_files_among_those_of_a_view_stay(make_log, put, store, clock,
     assert swept == {folder + path for path in OURS[name]}
     left = {found.path for found in log.handle.store.list(documents.VIEWS)}
     assert left >= set(strange)
+
+
+@pytest.mark.parametrize(("name", "folder"), [("delta", "_delta_log"), ("iceberg", "metadata")])
+def test_what_a_publisher_that_died_left_beside_a_view_is_swept(tmp_path, name, folder):
+    """An erasure would wait for it for ever; what is being written stays."""
+    clock = ManualClock(now_ms=time.time_ns() // 1_000_000)
+    log = Log.create(tmp_path / "log", partitions=1, clock=clock)
+    log.append([{"key": "a", "value": "1"}])
+    log.publish(name)
+    beside = tmp_path / "log" / folder
+    left, young = (beside / temporary_name(".probe", digit * 32) for digit in "ab")
+    for path in (left, young):
+        path.touch()
+    clock.advance(3 * DAY_MS)
+    os.utime(young, times=(clock.now_ms() / 1000,) * 2)
+    assert f"{folder}/{left.name}" in sweep_orphans(Work(log.handle, clock.now_ms())).objects
+    assert not left.exists()
+    assert young.exists()

@@ -177,9 +177,13 @@ class Proposed:
                 or not (obj.ref.dense and parts and parts[-1] < partitions and min(rows) > 0)
                 or any(a >= b for a, b in pairwise(parts))
                 or sum(rows) != obj.ref.rows
+                or max(obj.ref.size_bytes, *(c.size_bytes for c in obj.chunks)) > _BYTES_MAX
                 or obj.facts is None
             ):
                 raise ValueError(f"{obj.ref.path} is no fresh object of {partitions} partitions")
+        ranges = ((0, stats.rows) for obj in self.objects for stats in obj.chunks)
+        for _, chunk in _bind(self.objects, ranges, 0, NONE):
+            chunk.checked()  # As whoever reads the commit does: else nobody could.
         if self.transaction is not None and (
             self.writer is None or self.writer.kind != TRANSACTION
         ):
@@ -192,6 +196,8 @@ PROPOSED_CHUNKS_MAX = 1024
 """An append of more chunks is not proposed: it races, and takes others along."""
 _NAMES_BYTES_MAX = 512
 """Of all else in a proposal."""
+_BYTES_MAX = 1 << 40
+"""No object is so large, nor are its records: with those of millions no sum is out of range."""
 TURN = "turn"
 """The kind of a proposal that asks for a version to itself."""
 APPEND = "append"
@@ -255,6 +261,9 @@ def read_proposal(store: Store, path: str, partitions: int) -> Proposal:
         found: Proposal = _PROPOSAL.read(body)
         for one in found.appends:
             one.checked(partitions)
+        paths = [obj.ref.path for one in found.appends for obj in one.objects]
+        if len(set(paths)) < len(paths):
+            raise ValueError("it names an object twice")
         if found.path != path:
             raise ValueError("it is another's")
         return found

@@ -848,9 +848,13 @@ def test_what_is_too_long_for_a_proposal_races(crowd, monkeypatch):
     assert crowd.combined is None
 
 
-@pytest.mark.parametrize("damage", ["cut", "renamed", "partition", "gone", "author"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "renamed", "partition", "gone", "author", "sizes", "huge", "twice"]
+)
 def test_what_cannot_be_read_is_left_out(crowd, damage):
-    """A proposal that is damaged, or another's, or of no partition, holds nobody up."""
+    """A proposal that is damaged, or another's, or of no partition, or with numbers that a commit
+    may not have, holds nobody up, and gets into no commit.
+    """
     left_waiting(crowd)
     store, (path,) = crowd.log.handle.store, crowd.proposals()
     data = store.get(path)
@@ -867,7 +871,18 @@ def test_what_cannot_be_read_is_left_out(crowd, damage):
     elif damage == "author":
         body["author"] = "no author"
         store.put(path, documents.encode("proposal", body))
+    elif damage in ("sizes", "huge"):
+        rows = 1 << 58
+        obj = body["appends"][0]["objects"][0]
+        obj["rows"], obj["chunks"]["rows"] = rows, [rows]
+        if damage == "huge":
+            obj["chunks"]["bytes"] = [31 * rows]
+        store.put(path, documents.encode("proposal", body))
+    elif damage == "twice":
+        body["appends"] *= 2
+        store.put(path, documents.encode("proposal", body))
     combining(crowd)
+    assert Log.open(crowd.store).handle.manifest().version == crowd.log.version
     assert b"a" not in crowd.values()
     assert b"c" in crowd.values()
 

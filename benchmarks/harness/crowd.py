@@ -28,7 +28,7 @@ SLOW_MS = 1000.0
 @dataclass(frozen=True, slots=True)
 class Crowd:
     """Who writes, and how: ``producers`` name themselves; ``combine``: the log has the feature;
-    ``busy``: one more takes a second for each request, and a cleaner works beside them, which
+    ``busy``: one more takes ``slow_ms`` for each request, and a cleaner works beside them, which
     begins with a pass, half-way to what is counted from ``warm_ms`` on.
     """
 
@@ -41,6 +41,9 @@ class Crowd:
     seed: int = 0
     warm_ms: float = WARM_MS
     cleaner_ms: Callable[[random.Random], float] = usual_ms
+    slow_ms: float = SLOW_MS
+    writers_ms: Callable[[random.Random], float] = usual_ms
+    pause_ms: int = 1000
 
 
 @dataclass(slots=True)
@@ -96,7 +99,7 @@ def measure(crowd: Crowd) -> Found:
         dice, number = random.Random(crowd.seed + name), 0
         log = counting(name, takes_ms, requests)
         while True:
-            world.wait(dice.expovariate(1 / 1000))
+            world.wait(dice.expovariate(1 / crowd.pause_ms))
             began = world.now
             if began >= end:
                 return
@@ -120,9 +123,9 @@ def measure(crowd: Crowd) -> Found:
     requests: Counter[str] = Counter()
     first = random.Random(crowd.seed)
     for name in range(crowd.writers):
-        world.add(partial(write, name, found.took, usual_ms), at_ms=first.uniform(0, 2000))
+        world.add(partial(write, name, found.took, crowd.writers_ms), at_ms=first.uniform(0, 2000))
     if crowd.busy:
-        world.add(partial(write, crowd.writers, found.slow, lambda _: SLOW_MS))
+        world.add(partial(write, crowd.writers, found.slow, lambda _: crowd.slow_ms))
         world.add(clean)
     world.at(crowd.warm_ms, requests.clear)
     world.at(end, lambda: found.requests.update(requests))

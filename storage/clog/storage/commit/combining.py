@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -94,8 +94,7 @@ ANSWERED_VERSIONS = 64
 ANSWERED_MS = 60_000
 """An answer is kept for so many versions, and for so long; the time gives way to `ANSWERS_MAX`."""
 FORGOTTEN_MS = 3_600_000
-"""So old no answer is kept, after however few versions: a log that is quiet again has a small head.
-"""
+"""So old no answer is kept, after however few versions: a quiet log is to have a small head."""
 RECENT_VERSIONS = 16
 """Who combines was answered by one of the last so many commits: their times stand still where a
 clock has taken them ahead.
@@ -107,6 +106,9 @@ _READ_BYTES_MAX = 1 << 20
 _NAMES_MAX = (0, 2000, 1000)
 """Names that one LIST is to show, in two pages or one, of stamps that differ in so many digits."""
 _NEAR, _NEAR_ON_DISK = 10, 100
+_FOUND_MS, _NEAR_MAX = 3_000, (_NEAR, 3 * _NEAR, 10 * _NEAR)
+"""Where versions come fast a proposal is found for so long, as its author may be slow; as far as
+few LISTs show stamps that differ in so many digits."""
 _REPOST_AFTER = 100
 """Versions after its stamp at which an operation is posted anew, at the latest."""
 _CALLS_MAX = 128
@@ -114,9 +116,7 @@ _CALLS_MAX = 128
 _NEARLY = 8
 """One of so many proposals may be late."""
 _LATE = 2.0
-"""So much of the time that combining takes is between those who wait, where they do not list who
-else does at once.
-"""
+"""So much of the time that combining takes is between those who wait and do not list at once."""
 _OFTEN, _SELDOM = 8, 3
 """Such a part of the time that combining takes is between two looks: of those who are likely to
 list next, and of the others.
@@ -131,7 +131,7 @@ _BEHIND = 0.5
 _CYCLE_MS_MAX = 4_000
 _TURN_VERSIONS = 8
 """Who asked for a turn asks again after so many versions."""
-_PAUSE_MS_MAX = 2_000
+_PAUSE_MS_MAX, _SLOW_MS_MAX = 2_000, 10_000
 _UNREADABLE = (ClogError, FileNotFoundError)
 
 
@@ -411,14 +411,14 @@ class Combiner:
             known = (one for one in self._known.values() if one is not None and one.is_of(keys))
             yield from [(one.author, one.number) for one in known]
 
-    def ask_for_a_turn(self, tip: Commit) -> bool:
+    def ask_for_a_turn(self, tip: Commit, *, takes_ms: int) -> bool:
         """Asks those who combine to let a version pass, where any do; the commit ends that."""
         if self._waits or not self.is_crowded(tip):
             return False
         if tip.version - self._asked_at >= _TURN_VERSIONS:
             self._asked_at = tip.version
-            author = self._next_author()
-            self._put(self._proposal(author, tip, stamp=tip.version, kind=TURN))
+            asks = self._proposal(self._next_author(), tip, stamp=tip.version, kind=TURN)
+            self._put(replace(asks, takes_ms=takes_ms))
         return True
 
     def _owed(self, combined: Combined | None) -> tuple[Answered, ...]:
@@ -648,14 +648,9 @@ class Combiner:
         self._clock.sleep_ms(1)
 
     def _proposal(self, author: Author, tip: Commit, *, stamp: int, kind: str) -> Proposal:
-        return Proposal(
-            author=author.id,
-            number=author.number,
-            stamp=stamp,
-            since=stamp,
-            until_ms=self._time_ms(tip) + ELIGIBLE_MS,
-            kind=kind,
-        )
+        op, until_ms = author.number, self._time_ms(tip) + ELIGIBLE_MS
+        who, at = author.id, stamp
+        return Proposal(author=who, number=op, stamp=at, since=at, until_ms=until_ms, kind=kind)
 
     def _put(self, proposal: Proposal) -> None:
         """Creates a proposal, as far as the store lets it."""
@@ -719,10 +714,10 @@ class Combiner:
         combined = tip.head.combined or Combined()
         answered = {answer.author: answer.version for answer in combined.authors}
         listed, least = self._listed(tip, own=own)
-        turns = {p.path for p in listed if p.kind == TURN and time_ms <= p.until_ms}
-        if own and turns - self._honoured:
-            self._honoured = turns
-            self._pause_ms = min(_PAUSE_MS_MAX, 4 * self._cycle_ms)
+        turns = {p.path: p for p in listed if p.kind == TURN and time_ms <= p.until_ms}
+        if own and (asked := turns.keys() - self._honoured):
+            self._honoured = set(turns)
+            self._pause_ms = max(self._turn_ms(turns[path]) for path in asked)
             raise LostRaceError("another asked to let a version pass")
         found = [
             p
@@ -732,6 +727,16 @@ class Combiner:
             and all(obj.ref.stamp >= head.orphan_floor for one in p.appends for obj in one.objects)
         ]
         return sorted(found, key=lambda p: (p.since, answered.get(p.author, -1), p.author)), least
+
+    def _turn_ms(self, asked: Proposal) -> float:
+        """Returns for how long to give a turn: as long as its author needs, whose requests may be
+        slower; once among all, where that is long, as he may be dead.
+        """
+        usual_ms = min(_PAUSE_MS_MAX, 4 * self._cycle_ms)
+        slow_ms = min(_SLOW_MS_MAX, 1.25 * asked.takes_ms)
+        since = [r.time_ms for r in self._tip.recent.known if r.version >= asked.stamp]
+        given_ms = max((b - a for a, b in pairwise(since)), default=0)
+        return slow_ms if slow_ms > max(usual_ms, given_ms) else usual_ms
 
     def _listed(self, tip: Commit, *, own: bool) -> tuple[list[Proposal], int]:
         """Returns the newest proposal of each other author that is not answered, as far as a LIST
@@ -801,13 +806,12 @@ class Combiner:
         answered = {answer.author: answer.number for answer in combined.authors}
         mine = None if self._author is None else self._author.id
         newest: dict[str, tuple[tuple[int, int], StoredObject]] = {}
-        oldest = max(combined.first, (tip.version // self._near - 1) * self._near)
         for found in files:
             if (parts := proposal_of(found.path)) is None:
                 continue
             stamp, author, number, attempt = parts
             place = (number, attempt)
-            if author == mine or stamp < oldest:
+            if author == mine or stamp < combined.first:
                 continue
             if number > answered.get(author, 0) and place > newest.get(author, ((0, 0),))[0]:
                 newest[author] = (place, found)
@@ -820,6 +824,7 @@ class Combiner:
         near, last, waiting = self._near, tip.version, self._pending(tip)
         fits = (n for n in (2, 1, 0) if near > _NEAR or waiting * 10**n < _NAMES_MAX[n])
         digits = next(fits, 0)
+        near = int(max(near, min(_FOUND_MS * self._tip.pace(), _NEAR_MAX[digits])))
         some = range(max(0, last - near) // 10**digits, last // 10**digits + 1)
 
         def listed(stamps: int) -> list[StoredObject]:

@@ -153,8 +153,10 @@ class JoinsOthers(Protocol):
     owes: bool
     """Whether the next commit may have to end what was proposed here."""
 
-    def ask_for_a_turn(self, tip: Commit) -> bool:
-        """Asks those who combine to let a version pass; tells whether any do."""
+    def ask_for_a_turn(self, tip: Commit, *, takes_ms: int) -> bool:
+        """Asks those who combine to let a version pass, for so long as a try takes; tells whether
+        any do.
+        """
         ...
 
     def with_others(self, tip: Commit, edit: Edit, time_ms: int, *, lost: bool) -> Edit:
@@ -256,6 +258,7 @@ class Committer:
         # Many commit, and not for this: upon an older tip it would read their proposals in vain.
         many = yields and operation != "append" and tip.commit.head.combined is not None
         newest = (yields and turns.yield_turn()) or many or tip.is_stale()
+        began_ms = self._clock.monotonic_ms()
         if newest:
             tip.refresh()
         else:
@@ -263,7 +266,8 @@ class Committer:
         for losses in range(losses_max):
             if losses:
                 turns.saw(tip.recent.known)
-                if not self._asks_for_a_turn():
+                began_ms, took_ms = (now_ms := self._clock.monotonic_ms()), now_ms - began_ms
+                if not self._asks_for_a_turn(took_ms):
                     turns.wait_after_loss(losses)
                 tip.refresh()
             commit = self._asked(prepare, operation, newest=newest, lost=lost or losses > 0)
@@ -289,10 +293,14 @@ class Committer:
             f" {tip.commit.version}; use fewer writers at once, or larger batches"
         )
 
-    def _asks_for_a_turn(self) -> bool:
-        """Tells whether those who combine were asked to let a version pass."""
+    def _asks_for_a_turn(self, took_ms: int) -> bool:
+        """Tells whether those who combine were asked to let a version pass; ``took_ms``: the last
+        try.
+        """
         tip, others = self._tip.commit, self.others
-        return others is not None and tip.head.combined is not None and others.ask_for_a_turn(tip)
+        if others is None or tip.head.combined is None:
+            return False
+        return others.ask_for_a_turn(tip, takes_ms=took_ms)
 
     def _asked(
         self, prepare: Prepare[_Nothing], operation: str, *, newest: bool, lost: bool

@@ -216,6 +216,7 @@ class Proposal:
         since: the stamp with which it was posted first.
         until_ms: after this time of a commit nobody takes it along.
         kind: an append, or a turn.
+        takes_ms: of a turn, how long a try to commit takes its author.
         appends: what it appends.
     """
 
@@ -226,6 +227,7 @@ class Proposal:
     since: Natural
     until_ms: Natural
     kind: Text = APPEND
+    takes_ms: Natural = 0
     appends: Annotated[tuple[Proposed, ...], _APPENDS] = ()
 
     @property

@@ -62,7 +62,7 @@ _BEFORE_IDS = ("_clog/commits/00000000000000000000.json", "_clog/latest")
 """What logs had that were written before there were ids in paths."""
 _READS_MAX = 5
 _PACE_VERSIONS = 16
-_LEAP_MAX = 64
+_LEAP_MAX = 256
 _SURELY = 0.8
 """Where versions come evenly this part of those that are expected is there."""
 
@@ -476,6 +476,7 @@ class _View:
             a race.
         confirmed, looked: when the tip was last seen in the store, and newer ones were looked for.
         stood_ms: when the log was last seen to stand there, by the monotonic clock.
+        seen_ms: when the newest was found, by the same.
         vain_looks: how many looks in a row have found nothing.
         ahead: how many versions there were above the tip when newer ones were looked for, as far as
             the pace of the last ones tells (`Tip.behind`).
@@ -488,6 +489,7 @@ class _View:
     confirmed: Moment
     looked: Moment
     stood_ms: int
+    seen_ms: int
     is_settled: bool = False
     before_losses: Commit | None = None
     vain_looks: int = 0
@@ -514,7 +516,7 @@ class Tip:
             found = find_newest(log.store)  # The hint led among files of committers that slept.
             commit = self._whole(found.tip)
         recent = RecentEdits.of(found.read[min(found.read)])
-        self._view = _View(commit, recent, found.read, began, began, stood_ms)
+        self._view = _View(commit, recent, found.read, began, began, stood_ms, stood_ms)
         self._take(found, began)
 
     @property
@@ -593,6 +595,8 @@ class Tip:
             if newer.parent != self.commit.record.commit_id:
                 return self.open_anew()
             self._see(newer, confirmed=began)
+            if not steps and FOLLOW_STEPS_MAX < behind < math.inf:
+                break  # It would only walk.
         if steps:
             return self.commit
         began = self.now()
@@ -607,13 +611,22 @@ class Tip:
         """Returns how many versions there are above the tip, if they came as fast as the last ones,
         also while it was looked for them. No request.
         """
+        view = self._view
+        if math.isinf(pace := self.pace()):
+            return pace
+        return view.ahead + (self._clock.monotonic_ms() - view.looked[0]) * pace
+
+    def pace(self) -> float:
+        """Returns how many versions came in each ms, of the last ones; infinite where their times
+        stand still. No request.
+        """
         view, last = self._view, self._view.commit.record
         first = view.recent.known[-_PACE_VERSIONS:][0]
         if view.leapt_from is not None and view.leapt_from.version < first.version:
             first = view.leapt_from
         took_ms, made = last.time_ms - first.time_ms, last.version - first.version
-        since_ms = self._clock.monotonic_ms() - view.looked[0]
-        return view.ahead + since_ms * made / took_ms if took_ms > 0 else math.inf
+        none_ms = view.looked[0] - view.seen_ms  # For so long nothing followed.
+        return made / max(took_ms, none_ms) if took_ms > 0 else math.inf
 
     def step(self, meanwhile: Callable[[], None] | None = None) -> Commit:
         """Looks once for a newer version, the next, or one further on where the pace of the last
@@ -783,8 +796,9 @@ class Tip:
 
     def _see(self, commit: Commit, **changed: Any) -> None:
         """Takes a newer commit as the tip; no request where its parent is the one before."""
-        recent = self.recent.then(commit)
-        self._note(commit=self._whole(commit, self.commit), recent=recent, **changed)
+        recent, whole = self.recent.then(commit), self._whole(commit, self.commit)
+        seen_ms = self._clock.monotonic_ms()
+        self._note(commit=whole, recent=recent, seen_ms=seen_ms, **changed)
 
     def _take(self, found: Found, began: Moment, **changed: Any) -> None:
         # Those read on the way carry edits, too: with them, what is known already may connect with
@@ -810,6 +824,7 @@ class Tip:
             before_losses=None,
             confirmed=began,
             looked=began,
+            seen_ms=self._clock.monotonic_ms(),
             ahead=0.0,
             **changed,
         )

@@ -113,7 +113,7 @@ def test_a_million_commits_before_cost_an_append_beside_rivals_nothing(store):
         version = log.version
         told.append([combine(watched)[1] for _ in range(10)])
         assert author(inner).version == version + 20
-        hundreds = range(max(0, version - 10) // 100, (version + 19) // 100 + 1)
+        hundreds = range(max(0, version - 100) // 100, (version + 19) // 100 + 1)
         assert watched.prefixes == {f"{hundred:018d}" for hundred in hundreds}
         discard(inner)
     assert version == MILLION

@@ -48,6 +48,7 @@ from clog.storage.commit.tip import Block, RecentEdits, Tip, block_body, read_bl
 from clog.storage.commit.versions import replay
 from clog.storage.env import Clock, Ids, ManualClock, dataclass
 from clog.storage.errors import (
+    ClogError,
     CommitConflictError,
     CommitStateUnknownError,
     CorruptionError,
@@ -282,7 +283,8 @@ class Committer:
                 turns.saw(tip.recent.known)
                 self._hint()  # K6
                 if (commit.version + 1) % HINT_STRIDE == 0 and self._leaves_snapshot(operation):
-                    self._snapshot(operation)
+                    with suppress(ClogError, FileNotFoundError):  # It was committed.
+                        self._snapshot(operation)
                 return commit
             if winner is Created.NOWHERE:
                 self._store.written += _files_of(commit)

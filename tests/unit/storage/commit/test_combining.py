@@ -835,6 +835,30 @@ class Reading(WrappingStore):
         raise StoreRefusedError("denied", certain=True)
 
 
+def test_what_was_committed_is_told_though_the_store_fails_afterwards(crowd):
+    """K3: the snapshot that is left to be made after the commit may fail, of whatever."""
+
+    class Failing(WrappingStore):
+        """From the commit on nothing can be read but what says that it was committed."""
+
+        has_committed = False
+
+        def create(self, path, data):
+            self.inner.create(path, data)
+            self.has_committed |= f"/{documents.COMMITS}" in path
+
+        def get(self, path, start=None, end=None):
+            if self.has_committed and f"/{documents.BLOCKS}" not in path:
+                raise StoreUnavailableError("planted")
+            return self.inner.get(path, start, end)
+
+    for n in range(8):
+        a = crowd.author(Failing(crowd.store))
+        crowd.author().append(one("race"))
+        assert a.append(one(f"{n}")).offsets
+    assert {b"%d" % n for n in range(8)} < set(crowd.values())
+
+
 # What is left out
 
 

@@ -394,13 +394,21 @@ def test_who_locks_a_table_holds_nothing_up(shop, monkeypatch, locked, publicati
 
 
 @pytest.mark.parametrize("held", ["insert into t values (9, 9)", "lock table t"])
-def test_what_waits_for_others_can_be_stopped(shop, held):
-    """The slot is made once a transaction ends, the table published once its lock goes."""
+def test_what_waits_for_others_can_be_stopped(shop, held, monkeypatch, caplog):
+    """The slot is made once a transaction ends, the table published once its lock goes; whose
+    transactions are waited for is told.
+    """
+    from clog.bridge.postgres import capturing
+
+    monkeypatch.setattr(capturing, "_PATIENCE_MS", -1)
     shop.sql(*TABLE)
     holder, told = shop.postgres.connect(autocommit=False), []
     holder.cursor().execute(held)
     stopped = shop.capture(on_progress=told.append, should_stop=lambda: len(told) > 3)
     assert stopped.position is None
+    assert "wait until transactions have ended" in caplog.text
+    if "insert" in held:
+        assert f": process {holder.info.backend_pid}" in caplog.text
     assert shop.postgres.query("select 1 from pg_replication_slots") == []
     holder.rollback()
     holder.close()
@@ -423,3 +431,18 @@ def test_a_name_that_is_long_has_a_folder(shop):
     shop.sql(f"insert into {name}.{name} values (1)")
     (one,) = shop.capture().tables.values()
     assert shop.rows(one.url.rpartition("/")[2]) == [{"id": 1, "present": True}]
+
+
+def test_a_table_that_is_left_out_is_told_once(shop, monkeypatch, caplog):
+    """Not with each look at the catalogue."""
+    from clog.bridge.postgres import following
+
+    monkeypatch.setattr(following, "_LOOK_MS", 20)
+    shop.sql(*TABLE)
+    with shop.followed() as told:
+        shop.postgres.until(lambda: told and told[-1].position)
+        shop.sql("create table keyless (v int)")
+        shop.postgres.until(lambda: "keyless of" in caplog.text)
+        looks = len(told)
+        shop.postgres.until(lambda: len(told) > looks + 5)
+    assert caplog.text.count("public.keyless of") == 1

@@ -433,11 +433,7 @@ class _Run:
         ask.free_slot(slot)  # Who reads it is fenced by now.
 
     def _due(self, home: Home, tables: Sequence[SourceTable]) -> dict[int, str]:
-        """Returns why tables are to be loaded anew, by their oids.
-
-        Raises:
-            InvalidInputError: one cannot be taken on as it is asked for.
-        """
+        """Returns why tables are loaded anew, by oid; InvalidInputError: one cannot be taken on."""
         due = {}
         names = [] if isinstance(self._reload, bool) else self._reload
         if unknown := sorted(set(names) - {table.what for table in tables}):
@@ -698,11 +694,7 @@ class _Run:
             raise ChangedError("its catalogue changed")
 
     def _look(self, ask: Queries) -> None:
-        """Does 4, and looks how far the source is.
-
-        Raises:
-            ChangedError: a table is not what it was.
-        """
+        """Does 4, looks how far the source is; ChangedError: a table is not what it was."""
         home = self.home
         assert home is not None, "it was prepared"
         slot = f"clog_{home.log.id[:24]}"

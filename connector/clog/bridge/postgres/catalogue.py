@@ -212,9 +212,7 @@ class SourceTable:
         return f"SELECT {names} FROM {only}{self.sql}{condition}"  # noqa: S608 - all are quoted
 
     def binding(self, folder: str) -> bytes:
-        """Returns what is kept beside the logs; ``folder``: of its log, made under another name
-        maybe.
-        """
+        """Returns what is kept beside the logs; ``folder``: of its log, of another name maybe."""
         columns = [[c.name, c.attnum, c.type_oid, c.typmod, c.in_key] for c in self.columns]
         leaves = {str(oid): node for oid, node in self.leaves.items()}
         body = {

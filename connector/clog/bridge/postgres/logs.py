@@ -203,9 +203,7 @@ class TableLog:
         return bool(self._pending) or self._transaction is not None
 
     def take_on(self, table: SourceTable, plan: TablePlan) -> bool:
-        """Goes on with what the table is now, with nothing that waits for a commit; tells whether
-        it can.
-        """
+        """Goes on with the table of now, as nothing waits for a commit; tells whether it can."""
         self._forget()
         if (table.columns, plan.schema) != (self.table.columns, self.plan.schema):
             return False
@@ -291,9 +289,7 @@ class TableLog:
             ) from e
 
     def take(self, changes: Changes, times_us: _Ints, start: int = 0) -> int:
-        """Takes changes of the group from a row on, as many as have room in memory with what they
-        lack; returns where the next ones begin.
-        """
+        """Takes changes of the group from a row on, with what they lack; returns the next row."""
         end = self._end_of_part(changes, start)
         part = sliced(changes, start, end)
         rows = masked(self._whole(part.rows), self._hashed, self._settings.hash_key)
@@ -540,9 +536,7 @@ class Home:
         self.read()
 
     def check(self) -> None:
-        """Raises if another capture has taken the id up, before that is done to one more log, which
-        would stop that capture, too; one GET.
-        """
+        """Raises if another capture has the id, before one more log is taken from it; one GET."""
         handle = self.log.handle
         with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
             t.abort()

@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from clog.bridge.postgres.types import session_options
-from clog.storage.env import dataclass, install_extra
+from clog.storage.env import dataclass, from_extra
 from clog.storage.errors import (
     InvalidInputError,
     SourceError,
@@ -39,13 +39,9 @@ PLUGIN: Final = "pgoutput"
 
 def client_library() -> Any:
     """Returns the module of PostgreSQL's client, or raises and says what brings it."""
-    try:
+    with from_extra("capture", "PostgreSQL", "psycopg2"):
         import psycopg2
         import psycopg2.extras
-    except ModuleNotFoundError as e:
-        if (e.name or "").partition(".")[0] != "psycopg2":
-            raise
-        raise InvalidInputError(f"PostgreSQL needs psycopg2: {install_extra('capture')}") from e
     return psycopg2
 
 
@@ -405,9 +401,7 @@ class Stream:
         return int(self._connection.fileno())
 
     def take(self, most_bytes: int) -> list[tuple[int, bytes]]:
-        """Returns the messages that are here, each with its LSN, up to about so many bytes; at
-        once.
-        """
+        """Returns the messages that are here, with their LSNs, up to about so many bytes."""
         read, messages, size = self._cursor.read_message, [], 0
         with self._source.talking():
             while size < most_bytes and (message := read()) is not None:

@@ -103,11 +103,7 @@ class TablePlan:
         return {name: form.note for name, form in named if form.note}
 
     def column(self, index: int, texts: pa.Array) -> pa.Array:
-        """Returns the values of a column of an array of their texts.
-
-        Raises:
-            SourceError: a text is none of the type, or its form has no room for it.
-        """
+        """Returns a column's values of their texts; SourceError: one is none, or has no room."""
         try:
             return self.forms[index].made(texts)
         except UnfitError as e:
@@ -133,9 +129,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A row of pg_type. ``kind``: b a base type, d a domain, e an enum, c a composite, r a range,
-    m a multirange.
-    """
+    """A row of pg_type; ``kind`` b, d, e, c, r, m: base, domain, enum, composite, (multi)range."""
 
     oid: int
     name: str

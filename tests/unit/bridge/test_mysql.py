@@ -67,6 +67,8 @@ class Engine:
     def tables(self):
         return {"shop.a": True, "shop.b": True}
 
+    choice = Server.choice
+
     def files(self):
         return {1: self.end}
 

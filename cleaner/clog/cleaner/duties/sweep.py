@@ -421,9 +421,9 @@ def _committed_edits(store: Store, tip: Commit) -> Iterator[str]:
 
 
 def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
-    """Deletes what creators that died left before ``before_ms``, and returns it; names folders of
-    other logs in a warning. One LIST of ``_clog/``, one of its temporary files, and one GET where
-    there is something to delete.
+    """Deletes what creators that died left before ``before_ms``, and readers of logs that are gone,
+    and returns it; names folders of other logs in a warning. One LIST of ``_clog/``, one of its
+    temporary files, and one GET where there is something to delete.
     """
     root, mine = handle.standing.root, documents.folder_of(handle.standing.log_id)
     folders: dict[str, list[StoredObject]] = {}
@@ -437,7 +437,8 @@ def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[S
     for log_id, files in sorted(folders.items()):
         skip = len(documents.folder_of(log_id)) + 1
         whole = {found.path[skip:] for found in files if not is_temporary(found.path)}
-        if whole <= OF_A_CREATION or all(name.startswith(OF_A_FIRST_WRITE) for name in whole):
+        others = (OF_A_FIRST_WRITE, documents.READERS)
+        if whole <= OF_A_CREATION or any(all(n.startswith(o) for n in whole) for o in others):
             if max(found.modified_ms for found in files) < before_ms:
                 dead += files
             continue

@@ -5,9 +5,11 @@ import os
 
 import pytest
 
+from clog.cleaner import Cleaner
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import ORPHAN_AGE_MS, sweep_orphans, sweep_other_logs
 from clog.storage import Log, LogReplacedError, ManualClock
+from clog.storage.administration import delete_log
 from clog.storage.commit.tip import LogFile, create_log_file
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
@@ -71,6 +73,23 @@ def test_objects_of_a_first_write_that_made_no_log_go(store, clock):
     assert sweep(log, clock) == ()
     clock.advance(1)
     assert sweep(log, clock) == (path,)
+
+
+def test_what_a_reader_of_a_deleted_log_says_goes(store, clock):
+    """S47, S59: its position is no log, and the erasures of the new one do not wait for it."""
+    reader = create(store, clock).reader("billing")
+    delete_log(store)
+    log = create(store, clock, seed=2)
+    assert reader.commit({0: 0})
+    log.append([{"key": "a", "value": "1"}])
+    log.erase(["a"], notify=False)
+    cleaner = Cleaner(log)
+    for _ in range(4):
+        cleaner.run_once()
+        clock.advance(ORPHAN_AGE_MS + 1)
+    (erasure,) = log.erasures()
+    assert erasure.state == "done", erasure.reason
+    assert not any(documents.READERS in path for path in everything(store))
 
 
 def test_one_that_is_young_keeps_all_its_folder(store, clock):

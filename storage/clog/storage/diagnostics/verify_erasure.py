@@ -13,35 +13,40 @@ INSIDE = {
     "avro": rf"views/iceberg/{V}/{I}-(?:data|deletes|list)\.avro", "rows": rf"data/{V}-{I}\.parquet",
     "bitmap": rf"data/{V}-{I}\.(?:dead|mask)", "plain": f"latest|reserve|clock-{I}",
     "puffin": rf"views/iceberg/{V}/{I}\.puffin", "vectors": rf"views/delta/{V}/deletion_vector_[0-9a-f-]{{36}}\.bin"}
-OUTSIDE = {
-    "document": "_clog/log", "plain": rf"\.probe-{I}|metadata/version-hint\.text",
-    "lines": rf"_delta_log/(?:{V}\.json|_last_checkpoint)|metadata/v[0-9]+\.metadata\.json",
-    "table": rf"_delta_log/{V}\.checkpoint\.parquet", "folder": rf"\./|_delta_log/|metadata/|_clog/(?:{I}/(?:{F})?)?"}
+OUTSIDE = {"document": "_clog/log", "folder": rf"\./|_delta_log/|metadata/|_clog/(?:{I}/(?:{F})?)?",
+    "plain": rf"\.probe-{I}|metadata/version-hint\.text", "table": rf"_delta_log/{V}\.checkpoint\.parquet",
+    "lines": rf"_delta_log/(?:{V}\.json|_last_checkpoint)|metadata/v[0-9]+\.metadata\.json"}
 FIELDS = frozenset("""aborted add append_time_ms appends attempt attempts author authors base bits block bytes changed
-children chunks clog columns combined committed completed_ms config config_epoch content count covered create
-created_ms cuts dead dense drop earlier earlier_parent edit edit_at encoding end ends epoch erasure erasures
-expires_ms facts features fields first first_dirty first_ms footer forced foreign forget format from given
-gives_offsets gone head held hold_ms home home_url horizon horizon_max horizon_min horizons id ids index jitter_ms
-kept key key_type keys killed killed_ms kind last_field_id left level log log_id logs logs_at manifest mark marked
-markers mask masked masks max_ms members name next not_searched null_keys number object objects offset offsets
-older_writers oldest_readable operation order orders_removed orphan_floor outcome p pages parent participants
-partitioner partitions path pins positions positions_at previous query_id ranges reached reached_after read reason
-released replace requested_ms required reset_times rest rewritten rewritten_ms rolls row row_texts rows schema
-schema_id seal searched secret_sha256 seed segments sequence since since_ms snapshot sources stamp start started_ms
-state superseded swept time_ms time_zone timeout_ms told tombstones tombstones_removed transaction type uncleanable
-undecided unended unmarked until_ms up_to value version view views write writer writers xxh3_128""".split())
+ children chunks clog columns combined committed completed_ms config config_epoch content count covered create
+ created_ms cuts dead dense drop earlier earlier_parent edit edit_at encoding end ends epoch erasure erasures
+ expires_ms facts features fields first first_dirty first_ms footer forced foreign forget format from given
+ gives_offsets gone head held hold_ms home home_url horizon horizon_max horizon_min horizons id ids index jitter_ms
+ kept key key_type keys killed killed_ms kind last_field_id left level log log_id logs logs_at manifest mark marked
+ markers mask masked masks max_ms members name next not_searched null_keys number object objects offset offsets
+ older_writers oldest_readable operation order orders_removed orphan_floor outcome p pages parent participants
+ partitioner partitions path pins positions positions_at previous query_id ranges reached reached_after read reason
+ released replace requested_ms required reset_times rest rewritten rewritten_ms rolls row row_texts rows schema
+ schema_id seal searched secret_sha256 seed segments sequence since since_ms snapshot sources stamp start started_ms
+ state superseded swept time_ms time_zone timeout_ms told tombstones tombstones_removed transaction type uncleanable
+ undecided unended unmarked until_ms up_to value version view views write writer writers xxh3_128""".split())
+VIEWS = FIELDS | {*"""added appId avro blobs by cardinality codec column commit commitInfo configuration containsNull
+ created createdTime current data dataChange default deleted deletionTimestamp deletionVector delta description
+ element elementType enabled enableDeletionVectors engineInfo existing extendedFileMetadata field file files gc hidden
+ in keyType last lastUpdated length list location main mapping metaData metadata min minReaderVersion minWriterVersion
+ modificationTime ms names nullable numRecords operationParameters options orders partition partitionColumns
+ partitionValues pathOrInlineDv properties protocol provider readerFeatures record referenced refs remove schemas
+ schemaString size sizeInBytes snapshots sort spec specs starts stats status storageType summary table tags timestamp
+ txn updated uuid valueContainsNull valueType withdrawn writerFeatures""".split()}  # Parts of names in views.
 NAMED = {"config", "cuts", "foreign", "pins", "views"}  # Objects whose names are data, beside numbers and ids.
 WORDS = {field.encode() for field in FIELDS}  # They stand everywhere, whatever the keys are.
 IDS = {"id", "name", "writers", "query_id", "mark", "config"}  # Where names and settings stand; two others have names.
 NUMBERS = re.compile(r"version|first|[a-z]+[.-][a-z.-]+").fullmatch  # Fields of views that may be numbers in a text.
 MOST = 1 << 30  # No stream, and no column of a row group, may be larger, nor have more rows than 2^24.
 MADE_BY = re.compile(rb"parquet-cpp-arrow version \d{1,3}(?:\.\d{1,2}){2}")
-CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-META = {*range(1, 8), 9, 10, 11, 13, 16}  # Of a column in a footer, beside its statistics.
+CODECS, META = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}, {*range(1, 8), 9, 10, 11, 13, 16}
 PLAIN = {"store_schema": False, "use_dictionary": False, "compression": "none", "data_page_size": MOST}
 COLUMNS, LISTS = {"key", "value", "headers", "timestamp", "offset", "delete_horizon"}, {"list", "key_value"}
-M, P32_2 = (1 << 64) - 1, 0x85EBCA77
-P64 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
+M, P64 = (1 << 64) - 1, (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63)
 S = bytes.fromhex("b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8"
                   "084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa"
                   "763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd"
@@ -55,8 +60,7 @@ fold = lambda a, b: (a * b & M) ^ (a * b >> 64)
 def spread(h, *steps):
     for shift, prime in steps or ((37, 0x165667919E3779F9),): h = (h ^ h >> shift) * prime & M
     return h ^ h >> 32
-def mixed(d, at, key, seed):
-    return fold(w(d, at) ^ (w(S, key) + seed & M), w(d, at + 8) ^ (w(S, key + 8) - seed & M))
+mixed = lambda d, at, key, seed: fold(w(d, at) ^ (w(S, key) + seed & M), w(d, at + 8) ^ (w(S, key + 8) - seed & M))
 def mixed_in(lo, hi, d, i, j, key, seed):
     lo = (lo + mixed(d, i, key, seed) & M) ^ (w(d, j) + w(d, j + 8) & M)
     return lo, (hi + mixed(d, j, key + 16, seed) & M) ^ (w(d, i) + w(d, i + 8) & M)
@@ -68,14 +72,13 @@ def upper_hash(d, seed):  # The upper 64 bits of XXH3-128 of up to 240 bytes; ke
         return spread(((low << 13 | low >> 19) & 0xFFFFFFFF) ^ (flip & M), (33, P64[1]), (29, P64[2]))
     if n < 9:
         seed ^= swapped(seed & 0xFFFFFFFF, 4) << 32
-        m = w(d, 0, 4) + (w(d, n - 4, 4) << 32) ^ ((w(S, 16) ^ w(S, 24)) + seed & M)
-        m *= P64[0] + (n << 2)
+        m = (w(d, 0, 4) + (w(d, n - 4, 4) << 32) ^ ((w(S, 16) ^ w(S, 24)) + seed & M)) * (P64[0] + (n << 2))
         return spread((m >> 64) + ((m & M) << 1) & M)
     if n < 17:
         low, high = w(d, 0), w(d, n - 8)
         m = (low ^ high ^ ((w(S, 32) ^ w(S, 40)) - seed & M)) * P64[0]
         high ^= (w(S, 48) ^ w(S, 56)) + seed & M
-        high = (m >> 64) + high + (high & 0xFFFFFFFF) * (P32_2 - 1) & M
+        high = (m >> 64) + high + (high & 0xFFFFFFFF) * 0x85EBCA76 & M
         low = (m & M) + (n - 1 << 54) & M ^ swapped(high, 8)
         return spread((low * P64[1] >> 64) + high * P64[1] & M)
     lo, hi = n * P64[0] & M, 0
@@ -124,8 +127,7 @@ def canonical(array):  # The canonical bytes of keys (FORMAT.md, section 12.3).
                   for v in canonical(array.field(i))] for i, is_loose in enumerate(loose)]
         rows = zip(array.is_valid().to_pylist(), *parts)
         return [b"".join(row) if there else None for there, *row in rows]
-    if t.is_timestamp(kind) or t.is_date(kind):
-        array = array.cast(pa.int64() if t.is_timestamp(kind) else pa.int32())
+    if t.is_timestamp(kind) or t.is_date(kind): array = array.cast(pa.int64() if t.is_timestamp(kind) else pa.int32())
     values, size, sign = array.to_pylist(), 8, 1 << 63
     if t.is_decimal(kind):
         values, size, sign = [None if v is None else int(v.scaleb(kind.scale)) for v in values], 16, 1 << 127
@@ -162,8 +164,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         words = [*long, *(key.hex().encode() for key in long)]
         form = rb"(?<![\w-])(?:%s)(?![\w-])" % b"|".join(map(re.escape, words))
         self.searched = re.compile(form).findall if words else lambda _: ()
-        self.problems, self.places, self.marked, self.seed = [], {}, {}, 0
-        self.seen = self.records = self.later = 0
+        self.problems, self.places, self.marked, self.seed, self.seen, self.records, self.later = [], {}, {}, *[0] * 4
     def run(self):  # Documents first: they say which offsets rows have.
         folder, kinds = f"_clog/{self.receipt['log_id']}/", []
         for path in sorted(self.files):
@@ -219,19 +220,20 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
     def walk(self, value, name="", known=False):
         if isinstance(value, (str, bytes)):
             is_hex = isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2}){2,}", value)
-            texts = [value.encode() if isinstance(value, str) else value, *([bytes.fromhex(value)] if is_hex else [])]
-            is_number = not known and NUMBERS(name) and re.fullmatch(b"[0-9]{1,6}", texts[0])
-            keys = [text for text in texts if not is_number and texts[0] not in WORDS and self.is_key(text)]
+            texts = [text := value.encode() if type(value) is str else value, bytes.fromhex(value) if is_hex else text]
+            is_number = not known and NUMBERS(name) and re.fullmatch(b"[0-9]{1,6}", text)
+            keys = [one for one in texts if not is_number and text not in WORDS and self.is_key(one)]
             is_known = all(known and name in IDS and self.is_name(key) for key in keys)
             need(is_known or name not in IDS, "a name that is an erased key and came later: erase anew")
             need(is_known, "it holds an erased key")
             need(name != "bits" or self.inflated(texts[-1]), "no bitmap")
             with contextlib.suppress(ValueError):  # Statistics of Delta and schemas of Avro are JSON in a text.
-                if texts[0][:1] in b"{[": self.walk(json.loads(texts[0])) if known else self.json(texts[0], False)
+                if text[:1] in b"{[": self.walk(json.loads(text), "", None) if known else self.json(text, known)
         elif isinstance(value, dict):
             for field, one in value.items():
                 is_named = field in FIELDS or name in NAMED or re.fullmatch("[0-9]+|[0-9a-f]{32}", str(field))
-                need(not known or is_named, f"an unknown field {field!r}")
+                is_named = is_named or not known and VIEWS.issuperset(re.split("[._-]", str(field)))
+                need(known is None or is_named, f"an unknown field {field!r}")
                 is_number = known and name not in NAMED and re.fullmatch("[0-9]{1,6}", field)  # Of a partition.
                 is_number or self.walk(field, "name" if name in {"cuts", "foreign"} else "", known)
                 self.walk(one, name if name == "config" else str(field), known)
@@ -258,8 +260,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
     def plain(self, data, _):
         form, reserve = rb'\{"version": ?[0-9]{1,9}\}|[0-9]{1,9}\n?|clock|first|second', hashlib.shake_256(b"clog")
         need(data == reserve.digest(len(data)) or re.fullmatch(form, data), "another content than it may have")
-    def lines(self, data, _):
-        [self.json(line, known=False) for line in data.removesuffix(b"\n").split(b"\n")]
+    def lines(self, data, _): [self.json(line, known=False) for line in data.removesuffix(b"\n").split(b"\n")]
     def bitmap(self, data, name):
         bits = int.from_bytes(self.inflated(data), "little").bit_count()
         need(bits == self.marked.get(name, bits), "bits that nobody names")
@@ -322,8 +323,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
                 need(header[1] != 2, "a dictionary, of which rows may have no part")
                 need(header.get(4) in sums and header.keys() <= {*range(1, 6)}, "a page with another sum")
                 rows += header.get(5, second or {1: 0})[1]
-                begin = start + second.get(5, 0) + second.get(6, 0)
-                made = data[begin:at]
+                made = data[(begin := start + second.get(5, 0) + second.get(6, 0)):at]
                 if meta[4] in CODECS and second.get(7, True) and made:
                     self.search(made := pa.decompress(made, header[2] + start - begin, CODECS[meta[4]]))
                 laid.append((header.get(5, {1: 0, 2: 0}), made))

@@ -308,7 +308,7 @@ def in_a_view(root):
     path = max((root / "_delta_log").glob("*.json"))
     lines = path.read_text().splitlines()
     named = json.loads(lines[0])
-    named["note"] = KEY.decode()
+    named["tags"] = KEY.decode()
     lines[0] = json.dumps(named, separators=(",", ":"))
     path.write_text("\n".join(lines) + "\n")
 
@@ -354,6 +354,17 @@ def as_a_bitmap(root):
 
 def as_a_number(root):
     (root / f".probe-{'a' * 32}").write_bytes(b"4915112345678")
+
+
+def in_an_unknown_field_of_a_view(root):
+    behind_a_version(root, {"add": {"path": "x", "stats": '{"maxValues":{"key":"mentions"}}'}})
+
+
+def in_an_unknown_field_of_metadata(root):
+    path = max((root / "metadata").glob("*.metadata.json"))
+    told = json.loads(path.read_bytes())
+    told["properties"]["comment"] = "anything"
+    path.write_text(json.dumps(told, separators=(",", ":")))
 
 
 def in_statistics_of_delta(root):
@@ -620,6 +631,8 @@ PLANTED = {
     in_a_bitmap: "bytes behind a stream",
     in_the_hint: "another content",
     in_a_view: "an erased key",
+    in_an_unknown_field_of_a_view: "an unknown field 'maxValues'",
+    in_an_unknown_field_of_metadata: "an unknown field 'comment'",
     in_a_name_twice_in_a_text: "JSON that is written otherwise",
     in_a_dictionary_of_a_checkpoint: "a checkpoint with more than its rows need",
     in_the_schema_of_a_checkpoint: "a checkpoint with more than its rows need",

@@ -9,9 +9,10 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from clog.bridge import configs, feed, mirror, mirroring
+from clog.bridge import Decoding, configs, feed, mirror, mirroring
 from clog.bridge.records import Gathered
 from clog.bridge.target import Target
 from clog.bridge.topic import Topic
@@ -530,6 +531,31 @@ def test_a_second_mirror_fences_the_first(kafka, url):
             kafka.until(lambda: ends(url) == {0: 3})
     assert second.error is None
     assert kafka.rows(url) == kafka.records(topic)
+
+
+@pytest.mark.parametrize("made", ["log", "letters"])
+def test_of_two_first_starts_at_once_the_later_one_goes_on(kafka, tmp_path, monkeypatch, made):
+    """I1: who finds that a log was made since it looked takes it up, as if it had come second."""
+    topic, urls = kafka.topic(2), {name: str(tmp_path / name) for name in ("log", "letters")}
+    kafka.produce(topic, [b'{"n": 1}', b"{"])
+    schema = {"key": pa.string(), "value": pa.struct([("n", pa.int64())])}
+    decode = Decoding(values="json", keys="string", schema=schema)
+    create, first = Log.create, []
+
+    def start():
+        source, letters = kafka.url(topic), urls["letters"]
+        return mirror(source, urls["log"], once=True, decode=decode, dead_letters=letters)
+
+    def late(url, *given, **named):
+        if url == urls[made] and not first:
+            first.append(None)  # The one that is first makes its logs, too.
+            first.append(start())
+        return create(url, *given, **named)
+
+    monkeypatch.setattr(Log, "create", late)
+    assert (start().records, first[1].records) == (0, 2)
+    assert ends(urls["log"]) == {0: 2, 1: 0}
+    assert [batch.num_rows for batch in Log.open(urls["letters"]).read()] == [1]
 
 
 def test_a_log_with_records_of_its_own_is_refused(kafka, url):

@@ -287,6 +287,7 @@ def _target(cluster: Cluster, address: Address, url: str, settings: LogSettings)
     log = Log.create(
         *(url, wanted, taken.config, settings.storage_options, settings.clock),
         schema=schema,
+        exist_ok=True,  # Another mirror may have made it meanwhile: this one takes it up (I2).
         features=[GIVEN_OFFSETS],
         ids=settings.ids,
         single_writer=settings.single_writer,
@@ -306,9 +307,10 @@ def _letters(topic: Topic, settings: LogSettings) -> Log | None:
     try:
         log = opened(settings.dead_letters, settings)
     except NotFoundError:
-        return Log.create(
+        log = Log.create(
             *(settings.dead_letters, topic.partitions, LETTERS_CONFIG),
             *(settings.storage_options, settings.clock),
+            exist_ok=True,
             ids=settings.ids,
             single_writer=settings.single_writer,
         )

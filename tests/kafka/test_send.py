@@ -106,6 +106,28 @@ def forget(kafka, log, topic):
     kafka.admin.delete_consumer_groups([group])[group].result()
 
 
+def told(kafka, log, topic):
+    """By partition, the offset that Kafka has of the sending of a log."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    group = f"clog-send-{log.id}-{topic}"
+    asked = kafka.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    return {tp.partition: tp.offset for tp in asked[group].result().topic_partitions}
+
+
+def test_the_offsets_of_all_partitions_are_told_together(kafka, log, url):
+    """H-B15: Kafka forgets each for itself, also while others move, and of a log that rests."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    for p in range(2):
+        log.append(records(0, 5), p)
+    send(url, kafka.url(topic), once=True)
+    for new in (0, 5):
+        forget(kafka, log, topic)
+        log.append(records(5, new), 1)
+        assert send(url, kafka.url(topic), once=True).records == new
+        assert told(kafka, log, topic) == {0: 5, 1: 5 + new}
+
+
 def test_forgotten_offsets_are_told_by_the_topics_tail(kafka, log, url):
     """H-B15: the header of the last record; what comes behind are markers."""
     topic = kafka.topic(partitions=2, retention_ms=-1)
@@ -169,6 +191,30 @@ def test_a_partition_that_the_bound_does_not_know_yet_is_not_sent_twice(
     kafka.produce(topic, [b"other"], partition=1)
     with pytest.raises(NotFoundError, match="how far partition 1 of"):
         send(url, kafka.url(topic), once=True)
+
+
+def test_a_partition_that_alone_is_forgotten_is_not_sent_twice(kafka, log, url, monkeypatch):
+    """H-B15: another partition's offset tells that the log was sent: a stop, with the remedy."""
+    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+    monkeypatch.setattr("clog.bridge.sending.RECORDS_MAX", 5)
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    for p in range(2):
+        log.append(records(0, 5), p)
+
+    def end(done):
+        if done.records == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        send(url, kafka.url(topic), once=True, on_progress=end)
+    group = f"clog-send-{log.id}-{topic}"
+    reset = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 1, 0)])
+    kafka.admin.alter_consumer_group_offsets([reset])[group].result()
+    kafka.produce(topic, [b"other"], partition=1)
+    with pytest.raises(NotFoundError, match=r"how far partition 1 of.*--from-bound"):
+        send(url, kafka.url(topic), once=True)
+    assert send(url, kafka.url(topic), once=True, from_bound=True).records == 5
 
 
 def test_a_log_that_is_older_than_what_was_sent_is_a_stop(kafka, url, tmp_path):

@@ -8,11 +8,14 @@ read, by which deletes are noticed that were missed.
 
 J1. The producer takes its transactional id up: what a former one left open is ended, and its
     transactions that are still on their way are fenced.
-J2. The group's offsets are read, committed ones alone. Kafka forgets them a week after the last one
-    (``offsets.retention.minutes``): so the log has a lower bound beside them, a position in the
-    topic under the id of the sending. Where the bound is there and the group's offset is not, the
-    topic's last record tells, by the header `OFFSET_HEADER`; if it does not, that is a stop.
+J2. The group's offsets are read, committed ones alone. Kafka forgets each a week after it was told
+    last (``offsets.retention.minutes``): so the log has a lower bound beside them, a position in
+    the topic under the id of the sending. Where the bound or another partition's offset is there
+    and a partition's own is not, its last record in the topic tells, by the header `OFFSET_HEADER`;
+    if it does not, that is a stop, unless the partition never had one.
 J3. Records are sent in transactions, of one commit each; before it the topic's id is asked for.
+    Each has the offsets of all partitions, so that none is forgotten before the others; so has one
+    without records, which a run makes that has none to send, and each day in which none come.
 J4. From time to time, and in the end, the bound is raised, by a commit of the log.
 
 Offsets are others there: a transaction's marker takes one in each partition, and what the log's
@@ -53,6 +56,7 @@ RECORDS_MAX: Final = 50_000
 BYTES_MAX: Final = 32 << 20
 POLL_MS: Final = 500
 BOUND_MS: Final = 60_000
+TELL_MS: Final = 86_400_000
 _TAIL: Final = 64
 """Offsets at the end of a partition, of which one is looked for that has a record."""
 _DIGITS: Final = 20
@@ -173,6 +177,7 @@ class _Sender:
         self._records = 0
         self._bound: dict[int, int] = {}
         self._bound_ms = clock.monotonic_ms()
+        self._told_ms: int | None = None
 
     def close(self) -> None:
         """Ends it; what is in an open transaction is dropped."""
@@ -201,7 +206,7 @@ class _Sender:
                 self._at[p] = known[p]
                 continue
             tail, is_empty = self._tail(p)
-            is_forgotten = p in bound and not known and tail is None and not is_empty
+            is_forgotten = bool(p in bound or known) and tail is None and not is_empty
             tail = tail or 0
             if (least > tail or is_forgotten) and not from_bound:
                 raise NotFoundError(
@@ -261,11 +266,17 @@ class _Sender:
                 if should_stop():
                     break
             else:
+                if self._is_to_tell():
+                    self._transaction(pa.table({}), {})
                 if once:
                     break
                 self._raise_bound(at_least_ms=BOUND_MS)
                 self._clock.sleep_ms(POLL_MS)
         self._raise_bound(at_least_ms=0)
+
+    def _is_to_tell(self) -> bool:
+        """Tells whether no transaction was made for so long that Kafka could forget the offsets."""
+        return self._told_ms is None or self._told_ms + TELL_MS <= self._clock.monotonic_ms()
 
     def _batches(self) -> Iterator[tuple[pa.Table, dict[int, int]]]:
         """Yields records of all partitions up to now's ends, and the next offsets behind them."""
@@ -291,9 +302,10 @@ class _Sender:
     def _transaction(self, records: pa.Table, after: Mapping[int, int]) -> None:
         """Sends records, and with them how far the log is sent (J3)."""
         version = self._log.handle.planned[0]
+        at = self._at | {p: Position(offset, version) for p, offset in after.items()}
         marks = [
-            self._cluster.place(self._topic.topic, p, offset, f"{self._log.id};{version}")
-            for p, offset in after.items()
+            self._cluster.place(self._topic.topic, p, one.offset, f"{self._log.id};{one.version}")
+            for p, one in at.items()
         ]
         self._ask(self._producer.begin_transaction, "of the transaction")
         try:
@@ -313,7 +325,7 @@ class _Sender:
         except BaseException:
             self._abort()
             raise
-        self._at |= {p: Position(offset, version) for p, offset in after.items()}
+        self._at, self._told_ms = at, self._clock.monotonic_ms()
         self._records += records.num_rows
         if not self._bound:
             self._raise_bound(at_least_ms=0)

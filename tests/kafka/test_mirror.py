@@ -528,6 +528,7 @@ def test_a_second_mirror_fences_the_first(kafka, url):
             kafka.until(lambda: second.told is not None)
             kafka.produce(topic, [b"b", b"c"])
             assert isinstance(first.end(), TransactionFencedError)
+            assert "another mirror" in str(first.error)
             kafka.until(lambda: ends(url) == {0: 3})
     assert second.error is None
     assert kafka.rows(url) == kafka.records(topic)

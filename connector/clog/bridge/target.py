@@ -23,7 +23,8 @@ I6. Records, covered ends and positions are committed together. Crash before: I1
     positions of before. A lost reply: the transaction is committed again, and is there once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
@@ -56,6 +57,7 @@ from clog.storage.errors import (
     SourceReplacedError,
     SourceTruncatedError,
     SourceUndecodableError,
+    TransactionFencedError,
 )
 from clog.storage.format.documents import NONE
 
@@ -157,7 +159,7 @@ class Target:
                 f" {ended}, and others append to it since; mirror into a new log"
             )
         self._check_kind()
-        with self.log.transaction(ID, TIMEOUT_MS) as t:
+        with self._unless_taken_over(), self.log.transaction(ID, TIMEOUT_MS) as t:
             found = self.log.positions(ID, marks=True)
             if found:
                 t.abort()
@@ -197,10 +199,21 @@ class Target:
             now = cluster.starts(self.topic.topic, batch.positions)
             starts = self.risen(now, batch.positions)
         found = self._decoded(batch.records)
-        t = self.log.transaction(ID, TIMEOUT_MS)
-        self._commit(t, batch, starts, found)
+        with self._unless_taken_over():
+            self._commit(self.log.transaction(ID, TIMEOUT_MS), batch, starts, found)
         self.positions = dict(batch.positions)
         return 0 if found is None else len(found.reasons)
+
+    @contextmanager
+    def _unless_taken_over(self) -> Iterator[None]:
+        """Raises in a mirror's words what the body raises where another one has the id."""
+        try:
+            yield
+        except TransactionFencedError as e:
+            raise TransactionFencedError(
+                f"another mirror of {self.address} into {self.log.url} took over, and continues"
+                " from what is committed; leave it to that one"
+            ) from e
 
     def _decoded(self, records: Columns | None) -> Typed | None:
         """Returns records as columns; raises if one does not decode and no log takes it."""

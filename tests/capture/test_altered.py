@@ -215,6 +215,7 @@ def test_a_catalogue_that_changes_while_it_is_read(shop, monkeypatch, nth):
         "alter table t add x float default random(); alter table t drop x",
         "alter table t drop v",
         "vacuum full t",
+        "truncate t",
     ],
 )
 def test_a_table_that_changes_before_it_is_read(shop, monkeypatch, change):
@@ -446,3 +447,17 @@ def test_a_table_that_is_left_out_is_told_once(shop, monkeypatch, caplog):
         looks = len(told)
         shop.postgres.until(lambda: len(told) > looks + 5)
     assert caplog.text.count("public.keyless of") == 1
+
+
+@pytest.mark.parametrize("change", ["truncate t", "vacuum full t"])
+def test_what_is_common_needs_no_other_look(shop, caplog, change):
+    """A table that is emptied every second is followed like others."""
+    caplog.set_level("INFO")
+    shop.sql(*TABLE)
+    with shop.followed() as told:
+        shop.postgres.until(lambda: told and told[-1].position)
+        for i in range(10, 15):
+            shop.sql(change, f"insert into t values ({i}, {i})")
+            shop.postgres.until(lambda i=i: any(row["id"] == i for row in shop.rows()))
+    assert "looking at its tables again" not in caplog.text
+    shop.check()

@@ -635,8 +635,10 @@ class _Run:
                 "SELECT t::bigint, pg_relation_filenode(t)::bigint FROM unnest(%s::oid[]) t",
                 [list(files)],
             )
-            if any(files[oid] != (now or 0) for oid, now in cursor.fetchall()):
-                raise ChangedError(f"{table.what} was rewritten while it was loaded")
+            is_other = any(files[oid] != (now or 0) for oid, now in cursor.fetchall())
+        if is_other:  # By TRUNCATE, which the stream has, or with its columns.
+            with self.source.connected() as ask:
+                self._check_stamp(ask)
 
     def _follow(self, slot: str, start: int) -> None:
         """Does 3."""

@@ -90,14 +90,14 @@ where a.attnum > 0 and not a.attisdropped group by 1, 2
 """
 _STAMP: Final = f"""{_TREES}
 select md5(string_agg(part, ' ' order by part collate "C")) from (
-  select concat_ws('/', 'c', oid, relfilenode, relreplident, relkind, relispartition)
+  select concat_ws('/', 'c', oid, relam, relpersistence, relreplident, relispartition)
   from pg_class where oid = any(%(oids)s::oid[])
   union all select concat_ws('/', 'a', attrelid, attnum, xmin) from pg_attribute
   where attrelid = any(%(oids)s::oid[]) and attnum > 0
   union all select concat_ws('/', 'i', indexrelid, indimmediate, indisreplident, indisprimary)
   from pg_index where indrelid = any(%(oids)s::oid[])
   union all select concat_ws('/', 'l', t.root, c.oid, c.relfilenode, c.relreplident)
-  from trees t join pg_class c on c.oid = t.oid
+  from trees t join pg_class c on c.oid = t.oid where t.oid <> t.root
   union all select concat_ws('/', 'p', p.xmin, p.oid, r.oid) from pg_publication p
   left join pg_publication_rel r on r.prpubid = p.oid where p.pubname = any(%(names)s)
   union all select concat_ws('/', 'e', count(*), sum(xmin::text::bigint)) from pg_enum
@@ -578,7 +578,8 @@ def numbered(
 
 def stamp(ask: Queries, names: Sequence[str], tables: Collection[int]) -> str:
     """Returns what is another one after each change of the catalogue that may have changed rows of
-    these tables without a message, and after others, too. One query.
+    these tables without a message, and after others, too, but for those that are common: TRUNCATE
+    and VACUUM FULL of what has no partitions. One query.
     """
     ((found,),) = ask.rows(_STAMP, {"names": list(names), "oids": list(tables)})
     return str(found)

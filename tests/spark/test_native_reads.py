@@ -110,8 +110,10 @@ def test_tables_and_logs_are_those_of_the_log_itself(
 ):
     """Random histories: key, value, time, headers, partition and offset, at the newest version and
     at older ones, without and with columns that tell places, whole and between offsets; all by
-    Spark's own scan, and counted without it. Of few objects and of many, each by its way."""
+    Spark's own scan, and counted without it. Of few objects, and rows that are hidden, and of many,
+    each by its way."""
     if seed % 2:
+        monkeypatch.setattr(native, "FEW_HIDDEN", 0)
         monkeypatch.setattr(native, "RUNS_MAX", 0)
         monkeypatch.setattr(native, "PATHS_MAX", 0)
     log, version = a_history(url, seed)
@@ -186,8 +188,28 @@ def test_catalyst_scans_prunes_and_broadcasts(spark, url):
     assert "Python" not in plan
     big = spark.range(100).selectExpr("encode('k' || id, 'UTF-8') AS key")
     joined = big.join(table, "key")
-    assert plan_of(joined).count("BroadcastHashJoin") == 2
+    assert plan_of(joined).count("BroadcastHashJoin") == 1
     assert joined.count() == table.count() == 39
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("few", [0, 1000])
+def test_rows_are_hidden_by_a_filter_or_a_join(spark, url, few, monkeypatch):
+    """Few by a filter, which starts no job, many by a join: those that later records superseded in
+    one file, not the rows of their number in another, however few parts of a file are told
+    apart."""
+    monkeypatch.setattr(native, "FEW_HIDDEN", few)
+    monkeypatch.setattr(native, "NEAR_BITS", 6)
+    log = Log.create(url, 1, CONFIG | {"segment.bytes": "1m"}, {"fsync": False})
+    log.upgrade(["superseded-rows"])
+    for n in range(3):
+        log.append([{"key": f"k{n}-{i}", "value": f"{n}"} for i in range(300)])
+    changed = ["k0-0", "k0-64", "k0-299", "k1-7", "k1-8", "k2-298"]
+    log.append([{"key": key, "value": "changed"} for key in changed])
+    Cleaner(log).run_once()
+    table = read_table(spark, url, columns="key,value")
+    assert ("LeftAnti" in plan_of(table)) == (few == 0)
+    assert as_rows(table.toArrow()) == as_rows(log.table().to_arrow(columns=["key", "value"]))
 
 
 @pytest.mark.core

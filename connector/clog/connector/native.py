@@ -16,9 +16,9 @@ that have none are made at the first look-up.
 *Counts* are told by the masks, where they say it all, and read nothing else.
 
 D1. Objects of which all rows are read are scanned plainly; of the others hidden rows are taken
-    out, by an anti join with their blocks and a bit for each row. Spark's estimate of the size
-    stays that of the scan, so small tables are still broadcast. Filters and column pruning go
-    through it.
+    out: few by a filter with their places, many, or where places are asked for, by an anti join
+    with their blocks and a bit for each row. Spark's estimate of the size stays that of the scan,
+    so small tables are still broadcast. Filters and column pruning go through it.
 D2. What says a row's place in the log (partition, offset, the time of its append) comes from its
     number in its file: of few pieces by expressions, which vanish from a plan that asks for none of
     it; of many by a join, if it is asked for at all.
@@ -95,6 +95,10 @@ NAME_BITS, ROW_BITS = 32, 31
 BLOCK_BITS = 6
 BLOCKS_MAX = 4 << 20
 """A table of more is not sent to all executors."""
+NEAR_BITS = 13
+"""Log2 of the parts of a file's rows that are told apart before its name is hashed."""
+FEW_HIDDEN = 1000
+"""So many hidden rows stand in the plan; more are sent to all executors, which takes a job."""
 _HASH_SEED = 42
 RUNS_MAX = 128
 RUN_BLOCK_BITS = 12
@@ -188,10 +192,13 @@ def _scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFra
     placed = (*stored.names, f"{numbers.place()} AS {_PLACE}")
     frames = []
     if masks:
-        frame = _files(spark, what.folder, list(masks), stored).selectExpr(*placed)
-        words = F.broadcast(spark.createDataFrame(_hidden_rows(numbers, masks)))
-        frame = frame.join(words, F.expr(_IS_HIDDEN), "left_anti")
-        frames.append(frame if is_placed else frame.selectExpr(*stored.names))
+        frame = _files(spark, what.folder, list(masks), stored)
+        if not is_placed and sum(map(np.count_nonzero, masks.values())) <= FEW_HIDDEN:
+            frames.append(frame.where(_is_shown(numbers, masks)))
+        else:
+            words = F.broadcast(spark.createDataFrame(_hidden_rows(numbers, masks)))
+            frame = frame.selectExpr(*placed).join(words, F.expr(_IS_HIDDEN), "left_anti")
+            frames.append(frame if is_placed else frame.selectExpr(*stored.names))
     if plain:
         frame = _files(spark, what.folder, plain, stored)
         frames.append(frame.where(_UNUSED).selectExpr(*placed) if is_placed else frame)
@@ -296,6 +303,24 @@ def _hidden_rows(numbers: _Numbers, masks: "Mapping[str, Mask]") -> pa.Table:
         blocks.append((numbers.of_row(path, 0) >> BLOCK_BITS) + some)
         words.append(word[some])
     return _sent(_clog_block=np.concatenate(blocks), _clog_hidden=np.concatenate(words))
+
+
+def _is_shown(numbers: _Numbers, masks: "Mapping[str, Mask]") -> str:
+    """Returns the expression that a row is not hidden. A file's name is hashed only where a file
+    hides a row of about its number.
+    """
+    rows = max(map(len, masks.values()))
+    shift = max(0, (rows - 1).bit_length() - NEAR_BITS)
+    is_near = np.zeros(1 << NEAR_BITS, np.bool_)
+    places: list[int] = []
+    for path, mask in masks.items():
+        hidden = np.flatnonzero(mask)
+        is_near[hidden >> shift] = True
+        places += (numbers.of_row(path, row) for row in hidden.tolist())
+    words = np.packbits(is_near, bitorder="little").view("<i8").tolist()
+    word = f"get({_array(words, 'bigint')}, int(shiftright(_metadata.row_index, {shift + 6})))"
+    near = f"bit_get({word}, int(shiftright(_metadata.row_index, {shift}) & 63L)) = 1"
+    return f"NOT if({near}, {numbers.place()} IN ({', '.join(f'{p}L' for p in places)}), false)"
 
 
 def _sent(**columns: "Offsets | pa.Array") -> pa.Table:

@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 _DOZES_EVERY = 12
 _DIES_EVERY = 8
 _TOO_LARGE = "max.message.bytes"
-_LIMITS = (None, "17", None)
+_LIMIT = "17"
 
 
 class Author(PlainWriter):
@@ -91,9 +91,18 @@ class Sleeper(Dozer):
         return (lambda: oracle.is_at(until)) if takes else None
 
     def forgotten(self, oracle):
-        """What tells whether its answer may be forgotten, if it is given one, or none comes."""
+        """What tells whether its answer may be forgotten, if it is given one, or none comes; by
+        then an hour has passed, so that it looks for the newest version at once.
+        """
         (intent, _), last = self.putting, oracle.newest + 20
-        return lambda: oracle.is_at(last) or any(oracle.is_at(v + 6) for v, _ in intent.commits)
+
+        def is_time() -> bool:
+            if oracle.is_at(last) or any(oracle.is_at(v + 6) for v, _ in intent.commits):
+                self.world.clock.advance(HOUR_MS)
+                return True
+            return False
+
+        return is_time
 
 
 class Leaver(Transactor):
@@ -175,5 +184,8 @@ class Successor(Actor):
 class Limiter(Actor):
     """An operator who lets records be large, and then not."""
 
+    is_strict = False
+
     def act(self) -> None:
-        self.log.alter({_TOO_LARGE: _LIMITS[self.world.roll(len(_LIMITS))]})
+        self.is_strict = not self.is_strict and self.world.roll(2) == 0
+        self.log.alter({_TOO_LARGE: _LIMIT if self.is_strict else None})

@@ -229,7 +229,7 @@ def throughput_of_mysql(folder: Path, rows: int) -> None:
     from clog.bridge.mysql.engine import start_java
 
     os.environ["MYSQL_PWD"] = mysql.PASSWORD
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     start_java()
     with mysql.Server(folder) as server:
         connection = mysql.Database(server, "").connect()
@@ -261,7 +261,7 @@ def main() -> None:
     given = ask.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="clog-capture-"))
     if given.mysql:
-        throughput_of_mysql(folder / "mysql", given.rows)
+        throughput_of_mysql(folder, given.rows)
         shutil.rmtree(folder)
         return
     with Server(folder / "postgres") as server:

@@ -7,7 +7,8 @@
    parts of a group, in the order of the source, of which the last one ends it.
 3. *Commit.* Another thread commits the pieces in their order (L2), a third one names the cut of a
    group (L3) while the next group is being committed, and then the source is told (L4). At most
-   three pieces wait, so that a slow store slows the reading down.
+   three pieces wait, of which two still have their rows, so that a slow store slows the reading
+   down.
 
 While nothing is published, the position moves on all the same, now and then: the source could
 forget nothing of what other databases write.
@@ -38,6 +39,7 @@ _IDLE_BYTES: Final = 16 << 20
 _IDLE_MS: Final = 20_000
 """After so much, or so long, the position moves on though nothing was published."""
 _WAITING_MAX: Final = 3
+_WITH_ROWS_MAX: Final = 2
 _ASK_MS: Final = 200
 
 
@@ -88,9 +90,12 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A piece that was handed over: its L2, which returns what does its L3, and that."""
+    """A piece that was handed over, but for its rows: its L2, which returns what does its L3, and
+    that.
+    """
 
-    piece: _Piece
+    ended: int
+    newest_us: int
     group: Future[Callable[[], None] | None]
     cut: Future[None]
 
@@ -216,7 +221,7 @@ class Following:
         of, stream, reading = self._of, self._stream, self._reading
         looked_ms = asked_ms = of.clock.monotonic_ms()
         while not of.should_stop():
-            messages = stream.take(_TAKE_BYTES) if len(self._waiting) < _WAITING_MAX else []
+            messages = [] if self._is_full else stream.take(_TAKE_BYTES)
             reading.add(messages)
             has_moved = self._hold() or bool(messages)
             self._hand_over_due()
@@ -237,6 +242,12 @@ class Following:
                     stream.confirm(ask=True)
                 select.select([stream], [], [], 0.01 if self._held or self._waiting else 0.05)
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether enough waits: of what has its rows still, and of all."""
+        with_rows = sum(not one.group.done() for one in self._waiting)
+        return with_rows >= _WITH_ROWS_MAX or len(self._waiting) >= _WAITING_MAX
+
     def _hold(self) -> bool:
         """Decodes what can be, where not much is held; tells whether something was."""
         if self._held_bytes > _PIECE_BYTES or (decoded := self._reading.decoded()) is None:
@@ -249,7 +260,7 @@ class Following:
 
     def _hand_over_due(self) -> None:
         """Hands over what is much, or what waited, where no other group is being committed."""
-        if not self._held or len(self._waiting) >= _WAITING_MAX:
+        if not self._held or self._is_full:
             return
         waited = self._since_ms + self._of.interval_ms <= self._of.clock.monotonic_ms()
         is_busy = any(not one.group.done() for one in self._waiting)
@@ -272,7 +283,8 @@ class Following:
     def _submit(self, piece: _Piece) -> None:
         before = self._waiting[-1].cut if self._waiting else None
         group = self._committer.submit(self._commit, piece, before)
-        self._waiting.append(_Waiting(piece, group, self._namer.submit(_name, group)))
+        cut = self._namer.submit(_name, group)
+        self._waiting.append(_Waiting(piece.ended, piece.newest_us, group, cut))
 
     def _settle(self, left: int) -> None:
         """Waits until at most ``left`` pieces are not committed, and tells the source we live."""
@@ -285,7 +297,7 @@ class Following:
             first.cut.result()
             if self._of.home.position:
                 self._stream.confirm(self._of.home.position)  # L4
-            self._of.on_commit(first.piece.ended, first.piece.newest_us)
+            self._of.on_commit(first.ended, first.newest_us)
 
     def _idle(self, *, even_little: bool = False) -> None:
         """Moves the position on where nothing came, or there was no cut yet."""

@@ -175,7 +175,10 @@ class Successor(Actor):
             if _TOO_LARGE in str(e):
                 self._next = sequence
                 return
-            assert self.world.hides_names or self.oracle.is_over, f"{intent.name}: {e}"
+            last = documents.commit_path(max(0, self.oracle.last_version(f"{self.name} ")))
+            is_late = last in self.world.landed  # Who asked for the sequence could not see it.
+            excused = self.world.hides_names or self.oracle.is_over or is_late
+            assert excused, f"{intent.name}: {e}"
             return
         told(self, intent, result)
         self._next = sequence + 1

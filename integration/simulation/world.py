@@ -258,6 +258,7 @@ class World:
         is_mirror: its log takes offsets.
         is_combining: writers may combine in its logs, older ones too from now on.
         late: creates that failed, and are done all the same when so few calls are left.
+        landed: of these those that were done.
         answers: how many a head holds (FORMAT.md §21).
         is_wavering: what fails to be proposed often comes late.
         hides_names: a LIST shows any part of the proposals that are there or were.
@@ -288,7 +289,7 @@ class World:
         self.fault_rate = (0, 1, 2, 5)[self.roll(4)]
         self.cast = [given for given in ROLES if self.roll(100) < given[2]] or [ROLES[0]]
         self.is_fleeting = self.is_calm = self.is_mirror = self.hides_names = False
-        self.is_wavering, self.slept_over = False, set()
+        self.is_wavering, self.slept_over, self.landed = False, set(), set()
         self.is_ordered = begin is None or _can_be_ordered(begin)
         self.is_ordered &= is_ordered(seed)
         self.is_erasing, self.keys, self.secrets = False, KEYS, {}
@@ -477,6 +478,7 @@ class World:
             _, self.ledger.acting, oracle, path, data = late
             if path not in oracle.store and not oracle.is_over:
                 self.trace.append(f"late create {path}")
+                self.landed.add(path)
                 oracle.store.create(path, data)
 
     def _kind(self, call, points) -> FaultKind | None:

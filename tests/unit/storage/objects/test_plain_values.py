@@ -94,7 +94,7 @@ OTHER = [
     *((pa.decimal128(5, 2), [decimal.Decimal(text)]) for text in ("1000", "0.001", "NaN", "1E+99")),
     *((pa.decimal128(5, 2), [1000]), (pa.date32(), [dt.datetime(2020, 1, 1)])),
     (pa.timestamp("ns"), [dt.datetime(2500, 1, 1)]),
-    (pa.timestamp("us"), [np.datetime64("NaT")]),
+    (pa.timestamp("us"), [np.datetime64("NaT", "us")]),
     (pa.list_(pa.int8()), [[1]]),
 ]
 

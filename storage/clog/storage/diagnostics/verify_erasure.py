@@ -397,4 +397,4 @@ def main():
     print(*found.problems, f"{found.seen} files and {found.records} records are sound; {found.later} records of"
           f" these keys came later; {len(found.names)} names that the receipt lists are such keys", sep="\n")
     return 1 if found.problems else 0 if keys or given.secret else 2
-if __name__ == "__main__": sys.exit(main())
+if __name__ == "__main__": code = main(); sys.stdout.flush(); os._exit(code)  # Arrow's threads may abort a slow exit.

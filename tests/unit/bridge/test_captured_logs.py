@@ -15,6 +15,7 @@ from clog.bridge.postgres.types import Type, plan_from
 from clog.cleaner import Cleaner
 from clog.storage import (
     CommitConflictError,
+    InvalidInputError,
     Log,
     ManualClock,
     SourceError,
@@ -280,6 +281,14 @@ def test_a_log_is_bound_to_its_table(disk):
     put(disk.table("a", oid=7), [(1, "x")], 10)
     with pytest.raises(SourceReplacedError, match="made again"):
         disk.table("a", oid=8)
+
+
+def test_a_log_in_which_another_record_wins_is_refused(disk):
+    """S56: the source's clock may be behind who loads its rows."""
+    put(disk.table("a"), [(1, "x")], 10)
+    Log.open(Folder(disk.store, "a"), clock=disk.clock).alter({"compaction.strategy": "timestamp"})
+    with pytest.raises(InvalidInputError, match=r"has another compaction\.strategy"):
+        disk.table("a")
 
 
 def test_positions_say_which_history(disk):

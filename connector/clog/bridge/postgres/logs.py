@@ -36,6 +36,7 @@ from clog.bridge.postgres.types import TablePlan
 from clog.storage import Log
 from clog.storage.append import partitions_of
 from clog.storage.commit.handle import Handle
+from clog.storage.config.log_config import LogConfig
 from clog.storage.cuts import has_logs_version, logs_by_writer
 from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import (
@@ -235,6 +236,7 @@ class TableLog:
 
         Raises:
             SourceReplacedError: the log has another table, or another database's.
+            InvalidInputError: the log has records of its own, or another record than the last wins.
         """
         cut = shown.get(self.log.id)
         self.is_older = cut is not None and not has_logs_version(self.handle, cut)
@@ -252,6 +254,11 @@ class TableLog:
                 f" {self._source} now: it was dropped and made again, or the address leads to"
                 " another database; capture into a new URL, leave the table out (--exclude"
                 f" {self.table.what}), or load it into the same log (--reload {self.table.what})"
+            )
+        if LogConfig.from_overrides(self.handle.tip.head.config).is_ordered:
+            raise InvalidInputError(
+                f"{self.log.url} has another compaction.strategy than offset, and a database's"
+                " changes win in their order, whatever its clock says: alter it back"
             )
         if not found and any(self.log.end_offsets().values()):
             raise InvalidInputError(

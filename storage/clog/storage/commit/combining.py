@@ -648,9 +648,14 @@ class Combiner:
         self._clock.sleep_ms(1)
 
     def _proposal(self, author: Author, tip: Commit, *, stamp: int, kind: str) -> Proposal:
-        op, until_ms = author.number, self._time_ms(tip) + ELIGIBLE_MS
-        who, at = author.id, stamp
-        return Proposal(author=who, number=op, stamp=at, since=at, until_ms=until_ms, kind=kind)
+        return Proposal(
+            author=author.id,
+            number=author.number,
+            stamp=stamp,
+            since=stamp,
+            until_ms=self._time_ms(tip) + ELIGIBLE_MS,
+            kind=kind,
+        )
 
     def _put(self, proposal: Proposal) -> None:
         """Creates a proposal, as far as the store lets it."""

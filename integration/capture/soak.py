@@ -406,9 +406,10 @@ class Soak:
                 self.happen()
 
     def newest(self):
-        """Returns the newest cut, if there is one."""
+        """Returns the newest cut, if there is one; a home that was only just made is alone."""
         try:
-            return snapshot(self.url)
+            cut = snapshot(self.url)
+            return cut if len(cut.logs) > 1 else None
         except (ClogError, OSError):
             self.told["refused"] += 1
             return None

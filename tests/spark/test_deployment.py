@@ -166,13 +166,14 @@ def test_the_spark_of_the_guide_on_sql_runs(spark, tmp_path):
     assert [row.city for row in spark.table("trips").collect()] == ["Riga"]
 
 
-def test_the_examples_of_the_connectors_docstrings_run(spark, tmp_path, monkeypatch):
-    """Those that have a session; the others run without Spark."""
-    monkeypatch.chdir(tmp_path)
+def test_the_examples_of_the_connectors_docstrings_run(spark, tmp_path):
+    """Those that have a session, with paths as of `run_block`; the others run without Spark."""
     runner = doctest.DocTestRunner()
     for shown in (read_table, read_log, snapshot_and_stream, transaction, append_batches, upsert):
         globs = {"spark": spark, shown.__name__: shown}
         (test,) = doctest.DocTestFinder().find(shown, globs=globs)
+        for example in test.examples:
+            example.source = example.source.replace('"help-of-', f'"{tmp_path}/help-of-')
         assert runner.run(test).failed == 0, shown.__name__
     assert runner.tries > 12
 

@@ -131,8 +131,8 @@ def read_log(spark: "SparkSession", url: str, **options: object) -> "DataFrame":
     >>> from clog.storage import Log
     >>> log = Log.create("help-of-read-log", partitions=1)
     >>> _ = log.append([{"key": "tea", "value": "2.50"}, {"key": "tea", "value": "2.80"}])
-    >>> read_log(spark, log.url, columns="offset,value").where("offset = 1").first().value
-    bytearray(b'2.80')
+    >>> bytes(read_log(spark, log.url, columns="offset,value").where("offset = 1").first().value)
+    b'2.80'
     """
     from clog.connector.native import log_frame
 

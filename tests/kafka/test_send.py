@@ -172,11 +172,10 @@ def test_headers_that_others_wrote_on_tell_nothing(kafka, log, url, offset, key)
     assert send(url, kafka.url(topic), once=True, from_bound=True).records == 20
 
 
-def test_a_partition_that_the_bound_does_not_know_yet_is_not_sent_twice(
-    kafka, log, url, monkeypatch
-):
-    """H-B15: ended at once behind its second transaction, and forgotten: a stop, too."""
-    monkeypatch.setattr("clog.bridge.sending.RECORDS_MAX", 5)
+def ended_behind_two_partitions(kafka, log, url):
+    """Has a log of two partitions sent, and ended at once behind its second transaction; returns
+    the topic.
+    """
     topic = kafka.topic(partitions=2, retention_ms=-1)
     for p in range(2):
         log.append(records(0, 5), p)
@@ -187,6 +186,15 @@ def test_a_partition_that_the_bound_does_not_know_yet_is_not_sent_twice(
 
     with pytest.raises(KeyboardInterrupt):
         send(url, kafka.url(topic), once=True, on_progress=end)
+    return topic
+
+
+def test_a_partition_that_the_bound_does_not_know_yet_is_not_sent_twice(
+    kafka, log, url, monkeypatch
+):
+    """H-B15: ended at once behind its second transaction, and forgotten: a stop, too."""
+    monkeypatch.setattr("clog.bridge.sending.RECORDS_MAX", 5)
+    topic = ended_behind_two_partitions(kafka, log, url)
     forget(kafka, log, topic)
     kafka.produce(topic, [b"other"], partition=1)
     with pytest.raises(NotFoundError, match="how far partition 1 of"):
@@ -198,16 +206,7 @@ def test_a_partition_that_alone_is_forgotten_is_not_sent_twice(kafka, log, url, 
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
     monkeypatch.setattr("clog.bridge.sending.RECORDS_MAX", 5)
-    topic = kafka.topic(partitions=2, retention_ms=-1)
-    for p in range(2):
-        log.append(records(0, 5), p)
-
-    def end(done):
-        if done.records == 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        send(url, kafka.url(topic), once=True, on_progress=end)
+    topic = ended_behind_two_partitions(kafka, log, url)
     group = f"clog-send-{log.id}-{topic}"
     reset = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 1, 0)])
     kafka.admin.alter_consumer_group_offsets([reset])[group].result()

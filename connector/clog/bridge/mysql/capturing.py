@@ -38,6 +38,7 @@ from clog.bridge.mysql.engine import (
     file_of,
     position_of,
     position_text,
+    table_of,
 )
 from clog.bridge.postgres.capturing import Captured, CapturedTable
 from clog.bridge.postgres.catalogue import DROP, Choice, SourceTable
@@ -513,7 +514,7 @@ class _Run:
         if not is_loading:
             self._commit()
         for change in event.value["tableChanges"] or ():
-            what = change["id"].strip('"').replace('"."', ".")
+            what = table_of(change)
             if not self._choice.has(what):
                 continue
             shape, before = change["table"], self._shapes.get(what)

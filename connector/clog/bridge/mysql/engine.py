@@ -86,6 +86,12 @@ def position_of(offset: Mapping[str, Any]) -> int:
     return (int(str(offset["file"]).rpartition(".")[2]) << _FILE_BITS) | int(offset["pos"])
 
 
+def table_of(change: Mapping[str, Any]) -> str:
+    """Returns the table of which an event of the schema tells a change."""
+    what: str = change["id"]
+    return what.strip('"').replace('"."', ".")
+
+
 def end_of(files: Mapping[int, int]) -> int:
     """Returns where a binary log ends that has these files."""
     last = max(files)

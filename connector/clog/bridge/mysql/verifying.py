@@ -39,9 +39,10 @@ from clog.bridge.mysql.engine import (
     end_of,
     position_of,
     position_text,
+    table_of,
 )
 from clog.bridge.postgres.catalogue import Binding, Choice
-from clog.bridge.postgres.logs import ABOUT, ID
+from clog.bridge.postgres.logs import ABOUT, ID, no_home, other_database
 from clog.bridge.postgres.masking import hash_key, masked
 from clog.bridge.postgres.verifying import (
     KEEP_MS,
@@ -53,7 +54,6 @@ from clog.bridge.postgres.verifying import (
 )
 from clog.storage import Cut, Log, drop_snapshot, snapshot
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
-from clog.storage.errors import InvalidInputError, SourceReplacedError
 
 _JSON: Final = "io.debezium.data.Json"
 _ROWS: Final = 8192
@@ -101,14 +101,9 @@ def verify_capture_mysql(
     name = f"verify-{ids.new_id()}"
     with Server(dsn, ids) as server:
         if not (sources := home.positions(ID)):
-            raise InvalidInputError(
-                f"{home.url} is no home of a capture, or nothing is captured there yet"
-            )
+            raise no_home(home.url)
         if (origin := server.origin().name) not in sources:
-            raise SourceReplacedError(
-                f"{home.url} captures {', '.join(sorted(sources))}, and the address leads to"
-                f" {origin}"
-            )
+            raise other_database(home.url, sources, origin)
         choice = server.choice(tables, exclude)
         cut = snapshot(home.url, name, KEEP_MS, clock=clock, ids=ids, **reach)  # 1
         try:
@@ -221,8 +216,7 @@ class _Changed:
         value = event.value
         if event.topic == NAME:
             for change in value["tableChanges"] or ():
-                what = change["id"].strip('"').replace('"."', ".")
-                self._leave_out(what, "it was altered, dropped or made meanwhile")
+                self._leave_out(table_of(change), "it was altered, dropped or made meanwhile")
             return
         what = event.topic.removeprefix(f"{NAME}.")
         if value["op"] == "t":

@@ -152,6 +152,17 @@ def all_of(calls: Iterable[tuple[Handle, Callable[[], _T]]]) -> list[_T]:
     return [one for one in done if not isinstance(one, Exception)]
 
 
+def no_home(url: str) -> InvalidInputError:
+    """Returns the error of a log that is not the home of a capture."""
+    return InvalidInputError(f"{url} is no home of a capture, or nothing is captured there yet")
+
+
+def other_database(url: str, captured: Iterable[str], found: str) -> SourceReplacedError:
+    """Returns the error of a home that captures another database than was found."""
+    names = ", ".join(sorted(captured))
+    return SourceReplacedError(f"{url} captures {names}, and the address leads to {found}")
+
+
 class TableLog:
     """A table's log. Handed on from thread to thread, used by one at a time.
 
@@ -519,10 +530,7 @@ class Home:
         found = self.log.positions(ID, marks=True)
         mine = found.get(self._source)
         if found and mine is None:
-            raise SourceReplacedError(
-                f"{self.log.url} captures {', '.join(sorted(found))}, and the address leads to"
-                f" {self._source}; capture into a new URL"
-            )
+            raise other_database(self.log.url, found, f"{self._source}; capture into a new URL")
         if mine:
             self.position, mark = mine[0]
             self.timeline = None if mark is None else int(mark)

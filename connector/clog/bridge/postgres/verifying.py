@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from clog.bridge.postgres import catalogue
 from clog.bridge.postgres.catalogue import EVENTS, Binding, Choice, SourceTable
 from clog.bridge.postgres.loading import load
-from clog.bridge.postgres.logs import ABOUT, ID
+from clog.bridge.postgres.logs import ABOUT, ID, no_home, other_database
 from clog.bridge.postgres.masking import HASH, hash_key, masked
 from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
 from clog.bridge.postgres.source import Queries, Source, literal, lsn_of, lsn_text, quoted
@@ -36,10 +36,6 @@ from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.storage import Cut, Log, drop_snapshot, snapshot
 from clog.storage.column_kinds import widens, word_of
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
-from clog.storage.errors import (
-    InvalidInputError,
-    SourceReplacedError,
-)
 from clog.storage.keys.hashing import hash_keys, key_bytes
 from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.types.columns import BYTES
@@ -207,9 +203,7 @@ class _Home:
         rows = log.table().to_arrow().to_pylist() if log.schema == BYTES else []
         kept = {row["key"]: row["value"] for row in rows}
         if ABOUT not in kept:
-            raise InvalidInputError(
-                f"{log.url} is no home of a capture, or nothing is captured there yet"
-            )
+            raise no_home(log.url)
         about = json.loads(kept.pop(ABOUT))
         bindings = map(Binding.read, kept.values())
         return cls(
@@ -226,10 +220,7 @@ class _Home:
         """Raises if the logs are those of another database."""
         name = source.identity().name
         if name not in self.sources:
-            raise SourceReplacedError(
-                f"{self.url} captures {', '.join(sorted(self.sources))}, and the address leads to"
-                f" {name}"
-            )
+            raise other_database(self.url, self.sources, name)
 
 
 def _plans(

@@ -501,26 +501,12 @@ def _commit_id(handle: Handle, version: int) -> str:
     return known.get(version) or read_commit(handle.store, version).record.commit_id
 
 
-def has_logs_version(handle: Handle, log: CutLog) -> bool:
-    """Tells whether the history of a log has what a cut had of it, or is past that for long: false
-    where the log was restored from an older copy since. One GET at most.
-    """
-    if handle.tip.version < log.version:
-        return False
-    try:
-        return _commit_id(handle, log.version) == log.commit_id
-    except FileNotFoundError:
-        return True  # It expired.
-
-
 def logs_by_writer(home: Handle, name: str) -> dict[str, CutLog]:
     """Returns by id the logs of the cut that the writer of a home has named so."""
     entry = home.tip.head.cuts.get(name)
-    logs = (
-        ()
-        if entry is None
-        else home.with_pages(home.tip, lambda _: read_logs(home.store, entry.logs))
-    )
+    if entry is None:
+        return {}
+    logs = home.with_pages(home.tip, lambda _: read_logs(home.store, entry.logs))
     return {log.log_id: log for log in logs}
 
 

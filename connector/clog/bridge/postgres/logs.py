@@ -37,7 +37,7 @@ from clog.storage import Log
 from clog.storage.append import partitions_of
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
-from clog.storage.cuts import has_logs_version, logs_by_writer
+from clog.storage.cuts import logs_by_writer
 from clog.storage.env import Clock, Ids, dataclass
 from clog.storage.errors import (
     CommitConflictError,
@@ -250,7 +250,8 @@ class TableLog:
             InvalidInputError: the log has records of its own, or another record than the last wins.
         """
         cut = shown.get(self.log.id)
-        self.is_older = cut is not None and not has_logs_version(self.handle, cut)
+        has = self.handle.has_committed
+        self.is_older = cut is not None and not has(cut.version, cut.commit_id)
         with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
             t.abort()
         found = self.log.positions(ID, marks=True)

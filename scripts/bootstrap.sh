@@ -3,10 +3,16 @@
 #   . scripts/bootstrap.sh [group]      a dependency group of pyproject.toml; default: dev
 #
 # It says what it does before each slow step, and nothing when everything is there. It exports what Spark needs:
-# workers that run this Python, and a Java if the machine has none. CLOG_VENV names another folder than .venv.
+# workers that run this Python, and a Java if the machine has none. CLOG_VENV names another folder than .venv;
+# where the path has a space, the environment is in the user's cache.
 
 _group="${1:-dev}"
 _venv="${CLOG_VENV:-$PWD/.venv}"
+case "$_venv" in
+*[[:space:]]*) # Spark does not find the data sources of a Python whose path has a space
+  _venv="${XDG_CACHE_HOME:-$HOME/.cache}/clog/venv-$(echo "$_venv" | cksum | tr ' ' -)"
+  ;;
+esac
 _shown="${_venv#"$PWD/"}"
 
 _say() {

@@ -178,20 +178,16 @@ class Cache(Shared):
         """Returns the value; of a key that several partitions have, the one with the latest
         timestamp. What ``changes`` say comes first.
         """
-        codec = self._codec
-        own = codec.stored_key(key)
-        if changes is not None and (change := changes.get(own)) is not None:
-            return None if change[1] is None else changes.codec.value(change[1])
-        stored = self._stored(own)
-        return None if stored is None else codec.value(stored)
-
-    def _stored(self, key: bytes) -> bytes | None:
         with self._lock:
-            row = self._waiting.get(key)
-            rows = self._file.rows_of(key)
-        if row is not None:
-            rows = merged(rows, row)
-        return _latest(rows) if rows else None
+            codec = self._codec
+            own = codec.stored_key(key)
+            if changes is not None and (change := changes.get(own)) is not None:
+                return None if change[1] is None else changes.codec.value(change[1])
+            shown = self._file.shown()
+            rows = self._file.rows_of(own, shown)
+            if (row := self._waiting.get(own)) is not None and not self._is_past(shown):
+                rows = merged(rows, row)
+        return codec.value(_latest(rows)) if rows else None
 
     def get_many(self, keys: Sequence[Any], changes: "Uncommitted | None" = None) -> dict[Any, Any]:
         """Returns the values of the keys that are there, with these changes."""

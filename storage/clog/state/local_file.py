@@ -209,7 +209,7 @@ class LocalFile:
             out = _Appender(file.fileno(), HEADER_BYTES)
             level = _append_level(out, pieces)
             _point(out, 0, _append_footer(out, position, [] if level is None else [level]))
-            if not _is_at(path, file.fileno()):
+            if not is_at(path, file.fileno()):
                 raise DamagedCacheError("it was deleted while it was built")
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ class LocalFile:
 
     def is_in_place(self) -> bool:
         """Tells whether it is the one that stands at its path."""
-        return _is_at(self._path, self._held.number)
+        return is_at(self._path, self._held.number)
 
     def is_due(self) -> bool:
         """Tells whether it is to be built anew from its own rows: they are a small part of it, or
@@ -731,7 +731,8 @@ def _length_of(data: bytes, at: int) -> int:
     return _ROW.size + key_bytes + (0 if value_bytes == _GONE else value_bytes)
 
 
-def _is_at(path: Path, number: int) -> bool:
+def is_at(path: Path, number: int) -> bool:
+    """Tells whether the file with this descriptor is the one that stands there."""
     try:
         return os.path.samestat(path.stat(), os.fstat(number))
     except OSError:

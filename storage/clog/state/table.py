@@ -25,6 +25,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from io import FileIO
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
@@ -40,6 +41,7 @@ from clog.state.local_file import (
     Piece,
     Position,
     Row,
+    is_at,
     is_of_disk,
     leave,
     sorted_pieces,
@@ -47,7 +49,7 @@ from clog.state.local_file import (
 from clog.state.row_bytes import RowCodec
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import order_text
-from clog.storage.env import Clock, Shared, SystemClock, SystemIds, dataclass
+from clog.storage.env import Clock, Shared, SystemClock, SystemIds, dataclass, register
 from clog.storage.errors import (
     ClogError,
     CorruptionError,
@@ -79,17 +81,15 @@ def _newest_generation(folder: Path, name: str) -> int:
 
 def build(folder: Path, name: str, position: Position, pieces: Iterable[Piece]) -> Cache:
     """Builds the next generation. The caller sees to it that nobody else does."""
-    building = folder / f"{name}.building"
-    building.unlink(missing_ok=True)
+    building = _building(folder, name)
     try:
         LocalFile.build(building, position, pieces)
+        _sync(building)
+        generation = _newest_generation(folder, name) + 1
+        path = building.rename(_path(folder, name, generation))
     except BaseException:
         building.unlink(missing_ok=True)  # Else a disk that is full stays so.
         raise
-    generation = _newest_generation(folder, name) + 1
-    path = _path(folder, name, generation)
-    _sync(building)
-    building.rename(path)
     _sync(folder)
     cache = Cache(path, generation)
     for older in {*folder.glob(f"{name}.*.state"), *folder.glob(f"{name}.*.sqlite3*")} - {path}:
@@ -107,13 +107,27 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _building(folder: Path, name: str) -> Path:
+    return folder / f"{name}.building"
+
+
 def _path(folder: Path, name: str, generation: int) -> Path:
     return folder / f"{name}.{generation}.state"
 
 
-def locked(folder: Path, name: str, url: str) -> IO[str]:
+class _LockFile(FileIO):
+    """Locked while it is open, by C code alone, so that an interrupt leaves nothing locked; not by
+    a forked child, in which nobody would close it.
+    """
+
+    def after_fork(self) -> None:
+        """Closes it in a forked child."""
+        self.close()
+
+
+def locked(folder: Path, name: str, url: str) -> IO[bytes]:
     """Returns a file that lets one process at a time write the files of this name, until it is
-    closed: enter it at once. C code does both, so that an interrupt leaves nothing locked.
+    closed: enter it at once.
     """
     try:
         return _locked(folder, name)
@@ -132,15 +146,16 @@ def telling(folder: Path, url: str) -> Iterator[None]:
         raise _unwritable(folder, url, e) from e
 
 
-def _locked(folder: Path, name: str) -> IO[str]:
+def _locked(folder: Path, name: str) -> _LockFile:
     path = folder / f"{name}.lock"
     while True:
         folder.mkdir(parents=True, exist_ok=True)  # Somebody may have emptied the disk.
-        lock = path.open("w")
+        lock = _LockFile(path, "w")
+        register(lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            held = os.fstat(lock.fileno())
-            if _is_at(path, held):
+            if is_at(path, lock.fileno()):
+                _building(folder, name).unlink(missing_ok=True)  # Of one that was killed.
                 return lock
         except BaseException:
             lock.close()  # Else it is locked as long as somebody keeps the trace of an interrupt.
@@ -158,13 +173,6 @@ def _unwritable(folder: Path, url: str, error: Exception) -> StateFileError:
         f"the file of the state of {url} in {folder} cannot be written: {error}; {remedy}; the log"
         " is whole, and is followed again then"
     )
-
-
-def _is_at(path: Path, held: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(path.stat(), held)
-    except OSError:
-        return False
 
 
 def position_of(at: Manifest | Commit) -> Position:
@@ -556,7 +564,7 @@ class Follower(Shared):
     def _telling(self) -> AbstractContextManager[None]:
         return telling(self.folder, self.url)
 
-    def _locked(self) -> IO[str]:
+    def _locked(self) -> IO[bytes]:
         return locked(self.folder, self._name, self.url)
 
 

@@ -1,9 +1,10 @@
 """What others on the host do to the local file of a table or a store while it is open."""
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import xxhash
@@ -134,21 +135,84 @@ def test_a_lock_that_was_deleted_is_no_lock(on_disk):
     """Whoever waited for it takes the one that others find."""
     _, folder = on_disk
     folder.mkdir()
-    open_path, opened = Path.open, []
+    opened = []
 
-    def deleted_once(path, mode):
-        opened.append(open_path(path, mode))
-        if len(opened) == 1:
-            path.unlink()
-        return opened[-1]
+    class Deleted(generations._LockFile):
+        def __init__(self, path, mode):
+            super().__init__(path, mode)
+            opened.append(self)
+            if len(opened) == 1:
+                path.unlink()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "open", deleted_once)
+        patch.setattr(generations, "_LockFile", Deleted)
         with generations.locked(folder, "name", "url"):
             held = (folder / "name.lock").stat()
     assert [file.closed for file in opened] == [True, True]
     assert len(opened) == 2
     assert held.st_ino == (folder / "name.lock").stat().st_ino
+
+
+def test_a_child_forked_in_the_midst_of_a_refresh_locks_nobody_out(on_disk, monkeypatch):
+    """It has no thread that would unlock the folder, however long it lives."""
+    log, folder = on_disk
+    put(log, a="1")
+    footer, begun, ended = local_file._append_footer, os.pipe(), os.pipe()
+    children = []
+
+    def forked(*arguments):
+        if not (child := os.fork()):
+            os.close(ended[1])
+            os.write(begun[1], b"1")
+            os.read(ended[0], 1)  # Until its parent has closed the other end.
+            os._exit(0)
+        children.append(child)
+        os.read(begun[0], 1)
+        return footer(*arguments)
+
+    try:
+        with StateTable(log.url, folder) as table:
+            put(log, a="2")
+            with monkeypatch.context() as patch:
+                patch.setattr(local_file, "_append_footer", forked)
+                table.refresh()
+            with next(folder.glob("*.lock")).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            put(log, a="3")
+            table.refresh()
+            assert table.get("a") == b"3"
+    finally:
+        os.close(ended[1])
+        for child in children:
+            os.waitpid(child, 0)
+        for end in (*begun, ended[0]):
+            os.close(end)
+
+
+def test_what_a_killed_process_was_building_goes(on_disk):
+    """As soon as another one opens the state, or follows the log: it may be as large as that."""
+    log, folder = on_disk
+    put(log, a="1")
+    with StateTable(log.url, folder) as table:
+        for go in (lambda: StateTable(log.url, folder).close(), table.refresh):
+            left = max(folder.glob("*.state")).with_suffix("").with_suffix(".building")
+            left.write_bytes(bytes(1_000))
+            put(log, a="2")
+            go()
+            assert not left.exists()
+
+
+def test_no_room_where_a_file_is_synced(on_disk, monkeypatch, no_room):
+    """What was built so far does not stay on the full disk."""
+    log, folder = on_disk
+    put(log, a="1")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_room)
+        with pytest.raises(StateFileError, match="make room there"):
+            StateTable(log.url, folder)
+    assert {path.suffix for path in folder.iterdir()} == {".lock"}
+    with StateTable(log.url, folder) as table:
+        assert table.get("a") == b"1"
 
 
 @pytest.mark.parametrize("wrong", ["a file", "below a file", "no folder"])

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from clog.state import row_bytes
 from clog.storage import InvalidInputError, Log, StateStore, StateTable
 from clog.storage.env import SeededIds
 
@@ -88,6 +89,19 @@ def test_a_schema_that_evolved_builds_it_anew(make, store, clock, tmp_path):
         assert other.get((2, None))["more"] == [1]
     with StateTable(store, tmp_path, clock=clock) as again:
         assert again.get((2, None))["n"] == 2**40
+
+
+def test_a_key_and_its_value_are_of_one_schema(make, store, clock, tmp_path, monkeypatch, noting):
+    """A look-up encodes, reads and decodes by what the file has, whatever another thread refreshes
+    meanwhile: what goes over to another file waits for it.
+    """
+    put(make(), a1x=1)
+    free = []
+    with StateTable(store, tmp_path, clock=clock) as table:
+        stored_key = noting(row_bytes.RowCodec.stored_key, table._file._cache._lock, free)
+        monkeypatch.setattr(row_bytes.RowCodec, "stored_key", stored_key)
+        assert table.get((1, "x"))["n"] == 1
+    assert free == [False]
 
 
 def test_a_store_takes_what_the_newest_schema_allows(make, store, clock, tmp_path):

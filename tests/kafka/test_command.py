@@ -104,7 +104,7 @@ def test_a_signal_ends_a_mirror_with_all_committed_that_was_read(kafka, url, num
     kafka.until(lambda: ends(url) == {0: 1000})
     process.send_signal(number)
     out, err = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 130, err
+    assert process.returncode == 128 + number, err
     assert "up to 0: 1000; 0 offsets behind" in out
 
 

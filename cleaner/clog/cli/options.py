@@ -422,6 +422,7 @@ def until_stopped() -> "Iterator[Callable[[], bool]]":
 
     def note(number: int, _: object) -> None:
         came.append(number)
+        note_signal(number)
         signal.signal(number, before[number])
 
     before = {int(s): signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}

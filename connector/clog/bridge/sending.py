@@ -143,7 +143,7 @@ def send(
         raise InvalidInputError(
             f"{log.url} has columns, and a record of Kafka is bytes; send a log of bytes"
         )
-    cluster = Cluster(address.brokers, kafka_options or {}, wait_ms)
+    cluster = Cluster(address.brokers, kafka_options or {}, wait_ms, should_stop)
     sender = _Sender(cluster, log, address, clock or SystemClock())
     try:
         sender.begin(from_bound=from_bound)

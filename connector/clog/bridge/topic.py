@@ -15,7 +15,8 @@ import base64
 import binascii
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +33,9 @@ WAIT_MS: Final = 60_000
 meanwhile.
 """
 WORD_S: Final = 5.0
-"""After so long it is told that there is none yet."""
+"""After so long without an answer a warning is logged, or the wait ends if a stop was asked for."""
+_STEP_S: Final = 0.25
+"""How often a longer wait looks whether to stop."""
 _QUIET: Final = {"log_level": 2}
 """librdkafka prints less than that on standard error; what matters comes as an error, too."""
 _GLOB: Final = frozenset("*?[")
@@ -138,13 +141,21 @@ class Cluster:
         brokers: where the cluster is asked first.
         options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
         wait_ms: how long an answer may take.
+        should_stop: while it is true, no answer is waited for longer than `WORD_S`.
     """
 
-    def __init__(self, brokers: str, options: Mapping[str, object], wait_ms: int = WAIT_MS) -> None:
+    def __init__(
+        self,
+        brokers: str,
+        options: Mapping[str, object],
+        wait_ms: int = WAIT_MS,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         if type(wait_ms) is not int or not 1 <= wait_ms < 1 << 31:
             raise InvalidInputError(f"wait_ms={wait_ms!r} is out of range; allowed: 1 to 2^31 - 1")
         self.brokers = brokers
         self.wait_ms = wait_ms
+        self._should_stop = should_stop
         self._options = {**_QUIET, **options, "bootstrap.servers": brokers}
         self._said: list[Any] = []
         self._kafka = client_library()
@@ -301,16 +312,20 @@ class Cluster:
         )
 
     def _answer(self, future: Any, what: str) -> Any:
-        """Returns what was asked for; tells after `WORD_S` that there is no answer yet."""
+        """Returns the answer, or raises the error that it is; warns after `WORD_S`."""
         try:
             try:
                 return future.result(WORD_S)
             except TimeoutError:
-                _log.warning(
-                    "%s has not sent %s for %g s%s; waiting for up to %g s; %s meanwhile",
-                    *(self.brokers, what, WORD_S, self._last_word(), self._wait_s, _CHECK),
-                )
-            return future.result()
+                if not self._should_stop():
+                    _log.warning(
+                        "%s has not sent %s for %g s%s; waiting for up to %g s; %s meanwhile",
+                        *(self.brokers, what, WORD_S, self._last_word(), self._wait_s, _CHECK),
+                    )
+            while not self._should_stop():
+                with suppress(TimeoutError):
+                    return future.result(_STEP_S)
+            raise self.unavailable(what)
         except self._kafka.KafkaException as e:
             raise self._error(e.args[0], what) from e
 

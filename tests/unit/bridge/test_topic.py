@@ -77,6 +77,16 @@ def test_brokers_that_do_not_answer_are_told_soon_and_then_an_error(monkeypatch,
     assert "waiting for up to 1 s; check the address, and that the brokers run" in word
 
 
+def test_who_is_to_stop_does_not_wait_for_brokers_that_do_not_answer(monkeypatch, caplog):
+    """It would hear SIGTERM after a minute, and be killed before."""
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    monkeypatch.setattr(topic, "WORD_S", 0.1)
+    silent = Cluster("127.0.0.1:1", {}, wait_ms=600_000, should_stop=lambda: True)
+    with pytest.raises(SourceUnavailableError, match="did not tell topic orders"):
+        silent.topic("orders")
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("wait_ms", [0, -1, 1 << 31, 1.5, None, True])
 def test_a_wait_that_is_none_is_refused(wait_ms):
     """Before a broker is asked."""

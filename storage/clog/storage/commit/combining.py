@@ -1,33 +1,33 @@
-"""Many writers on one log, and nobody in charge: who meets rivals stops racing and *proposes*, and
-whoever commits next takes along all that was proposed (COMMIT.md §14, FORMAT.md §21, decision
-0052). The model in ``tests/models/combining.py`` has its rules; without any of them it breaks.
+"""Many writers of one log, with no coordinator: a writer that meets rivals stops racing and
+*proposes* its append, and whoever commits next includes all proposals (COMMIT.md §14, FORMAT.md
+§21, decision 0052). ``tests/models/combining.py`` models the rules; dropping any of them breaks it.
 
-An *author* is a handle in one process: an id drawn at random, anew in a forked child. Its
-appends under contention are its *operations* 1, 2, 3 …, one outstanding at a time; a group of
-appends that wait together is one. Its *answer*, applied or withdrawn, stands in the head from the
-commit on that gives it, for some time; the author learns it there.
+An *author* is a handle in one process, with a random id that a forked child draws anew. Its appends
+under contention are its *operations* 1, 2, 3 …, one at a time; a group of appends that wait
+together is one operation. The *answer* to an operation, applied or withdrawn, is in the head from
+the commit that gives it, for some time; there the author finds it.
 
-F1. *Propose.* After a lost race, or while others combine: the objects are written as ever; what a
-    commit must know of them is posted under a name with the *stamp*, a version at which the
-    operation was known not to be applied.
-F2. *Wait*, and follow what is committed. A few of those who wait list who else does; the first of
-    them, in an order that is drawn for the version, combines, and the next one in its place where
-    nothing comes of it. This decides nothing.
-F3. *Combine.* List the newest proposals, take those that are eligible, in turn, each prepared upon
-    the head as those before it leave it; what the head refuses is left out, and nothing is said of
-    it. Any commit does so while writers combine, the cleaner's too.
-F4. *Learn.* The head answers: done. It does not: not applied so far, as long as no answer is
-    forgotten that came after the last look; else nobody can say. An operation whose stamp is old is
-    posted anew, under its number.
-    Who cannot propose what it commits, the cleaner among them, asks for a *turn* after a lost race:
-    a proposal of that kind, upon which who combines waits once.
-F5. *Give up* by a commit that withdraws it, where its own head refuses what was posted. What can
-    neither be committed nor withdrawn is told to be unknown; an interrupt makes no requests. Then
-    the author's next commit, of whatever kind, ends what may still be taken.
+F1. *Propose*, after a lost race or while others combine. The objects are written as usual. What a
+    commit needs to know about them is posted under a name that contains the *stamp*, a version at
+    which the operation was known not to be applied.
+F2. *Wait*, following the commits. A few of the waiting authors list the proposals; the first of
+    them, in an order drawn for each version, combines, and the next one if the first does not.
+    Correctness does not depend on this order.
+F3. *Combine.* List the newest proposals and take the eligible ones in order, each prepared on the
+    head that the ones before it leave. Those that the head refuses are left out without an answer.
+    While writers combine, every commit does this, the cleaner's too.
+F4. *Learn.* If the head has the answer, the operation is done. If not, it has not been applied so
+    far, provided that no answer newer than the last look was forgotten; otherwise the outcome is
+    unknown. An operation with an old stamp is posted again under the same number.
+    A writer that cannot propose its commit, such as the cleaner, asks for a *turn* after a lost
+    race: a proposal of that kind, for which the combining author pauses once.
+F5. *Give up* with a commit that withdraws the operation, if the author's own head refuses what it
+    posted. The outcome of an operation that can be neither committed nor withdrawn is reported as
+    unknown; an interrupt makes no requests. The author's next commit, of any kind, then ends what
+    others could still take.
 
-An answer counts only in a version that was committed for sure, as a duplicate does (COMMIT.md §1,
-§4). Deleting a proposal is always safe: it is left out, and its author posts it anew, or commits
-it.
+Like a duplicate, an answer counts only in a version that is certain to be committed (COMMIT.md §1,
+§4). Deleting a proposal is always safe: its author posts it again, or commits it.
 """
 
 import math
@@ -87,58 +87,58 @@ from clog.storage.store.contract import (
 )
 
 CLOCKS_MS = 900_000
-"""So far may clocks differ (COMMIT.md, K2)."""
+"""How much clocks may differ (COMMIT.md, K2)."""
 ANSWERS_MAX = 1000
-"""Answers in a head: some 60 KB."""
+"""Answers in a head; about 60 KB."""
 ANSWERED_VERSIONS = 64
 ANSWERED_MS = 60_000
-"""An answer is kept for so many versions, and for so long; the time gives way to `ANSWERS_MAX`."""
+"""An answer is kept for that many versions, and that long unless `ANSWERS_MAX` forbids."""
 FORGOTTEN_MS = 3_600_000
-"""So old no answer is kept, after however few versions: a quiet log is to have a small head."""
+"""No older answer is kept, however few versions came since: the head of a quiet log stays small."""
 RECENT_VERSIONS = 16
-"""Who combines was answered by one of the last so many commits: their times stand still where a
-clock has taken them ahead.
+"""An author that combines was answered by one of the last 16 commits. Times alone do not show it:
+they stand still after a clock that was ahead.
 """
 COMBINED_CHUNKS_MAX = 4096
-"""Chunks that a commit takes along."""
+"""Chunks of others that one commit includes."""
 _READ_BYTES_MAX = 1 << 20
-"""Bytes of proposals that are read for one commit: of those of one small object some 1,500."""
+"""Bytes of proposals read for one commit: about 1,500 proposals of one small object each."""
 _NAMES_MAX = (0, 2000, 1000)
-"""Names that one LIST is to show, in two pages or one, of stamps that differ in so many digits."""
+"""Names that one LIST may return (one or two pages), by how many digits of the stamp are open."""
 _NEAR, _NEAR_ON_DISK = 10, 100
 _FOUND_MS, _NEAR_MAX = 3_000, (_NEAR, 3 * _NEAR, 10 * _NEAR)
-"""Where versions come fast a proposal is found for so long, as its author may be slow; as far as
-few LISTs show stamps that differ in so many digits."""
+"""Where versions come fast, a proposal is found for that long, as its author may be slow; at most
+that many versions, by how many digits of the stamp are open."""
 _REPOST_AFTER = 100
-"""Versions after its stamp at which an operation is posted anew, at the latest."""
+"""An operation is posted again at the latest this many versions after its stamp."""
 _CALLS_MAX = 128
-"""Proposals that are read at once."""
+"""Proposals read concurrently."""
 _NEARLY = 8
-"""One of so many proposals may be late."""
+"""A combining author does not wait for the slowest eighth of the proposals."""
 _LATE = 2.0
-"""So much of the time that combining takes is between those who wait and do not list at once."""
+"""Waiting authors that do not list immediately list this many times the time of combining apart."""
 _OFTEN, _SELDOM = 8, 3
-"""Such a part of the time that combining takes is between two looks: of those who are likely to
-list next, and of the others.
+"""Looks at the tip during the time that combining takes: by authors that are likely to list next,
+and by the others.
 """
 _INSTEAD = 0.75
-"""After such a part of it each of those who wait combines in place of the one before him."""
+"""After this part of it, the next waiting author combines in place of the one before it."""
 _LATE_MAX = 4.0
-"""After so many times as long as combining takes all look: then most of those who were expected do
-not wait."""
+"""After this many times the time that combining takes, every author looks: most of those expected
+before it are not waiting."""
 _BEHIND = 0.5
-"""Who is likely behind by so many versions looks for them before he looks who else waits."""
+"""An author that is probably this many versions behind reads them before it lists proposals."""
 _CYCLE_MS_MAX = 4_000
 _TURN_VERSIONS = 8
-"""Who asked for a turn asks again after so many versions."""
+"""Versions after which a turn is asked for again."""
 _PAUSE_MS_MAX, _SLOW_MS_MAX = 2_000, 10_000
 _UNREADABLE = (ClogError, FileNotFoundError)
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """A handle of this process as others know it: its operations up to ``number`` are used;
-    ``owes``: one of them may still be taken along by somebody, and nobody waits for it.
+    """A handle of this process as others know it. Its operations up to ``number`` are used;
+    ``owes``: others may still commit one of them, and nobody waits for it.
     """
 
     id: str
@@ -147,9 +147,9 @@ class Author:
 
 
 @dataclass(frozen=True, slots=True)
-class Told(NothingToCommit):
-    """An operation was applied by the commit of a version, with this edit, which is empty where it
-    was swept; or it was withdrawn.
+class OperationOutcome(NothingToCommit):
+    """An operation was applied by the commit of a version, with this edit (empty if that commit
+    was swept), or it was withdrawn.
     """
 
     version: int
@@ -158,19 +158,19 @@ class Told(NothingToCommit):
 
 
 class NotAsPostedError(CommitConflictError):
-    """What was posted cannot be committed as it was posted."""
+    """An operation cannot be committed as it was posted."""
 
 
 def recent_answers(tip: Commit) -> list[Answer]:
-    """Returns the answers of the last 10 s before the newest commit, of the last versions."""
+    """Returns the answers in the 10 s and the 16 versions before the newest commit."""
     answers = () if tip.head.combined is None else tip.head.combined.authors
     first_ms, first = tip.record.time_ms - RIVAL_MS, tip.version - RECENT_VERSIONS
     return [answer for answer in answers if answer.time_ms >= first_ms and answer.version > first]
 
 
 def is_crowded(tip: Commit, now_ms: int) -> bool:
-    """Tells whether writers combine at this moment: the newest commit is of the last 10 s, and two
-    authors or more were answered in the 10 s and the 16 versions before it.
+    """Returns whether writers combine at the moment: the newest commit is at most 10 s old, and at
+    least two authors were answered in the 10 s and the 16 versions before it.
     """
     if tip.head.combined is None or now_ms - tip.record.time_ms > RIVAL_MS:
         return False
@@ -180,9 +180,9 @@ def is_crowded(tip: Commit, now_ms: int) -> bool:
 def first_after(
     before: Combined, coming: Sequence[Answered], *, version: int, time_ms: int, least: int
 ) -> int:
-    """Returns up to which version the commit ``version`` forgets answers, as far as it may: it
-    keeps those of 64 versions and of 60 s, but none of an hour ago, and what bears the stamp
-    ``least``. The time gives way where the ``coming`` answers would make them too many.
+    """Returns the version up to which the commit ``version`` forgets answers. It keeps those of 64
+    versions and of 60 s, but none that is an hour old, and all from the stamp ``least`` on. If the
+    ``coming`` answers would make too many, those of 60 s are not kept.
     """
     newest, ancient_ms = version - ANSWERED_VERSIONS, time_ms - FORGOTTEN_MS
     may_go = [
@@ -198,7 +198,7 @@ def first_after(
 
 
 def _share(author: str, version: int) -> float:
-    """Returns a number below 1 that is drawn for an author and a version, the same by all."""
+    """Returns a number below 1 for an author and a version; all processes draw the same."""
     return ((int(author, 16) * (2 * version + 1)) & ((1 << 64) - 1)) / (1 << 64)
 
 
@@ -210,7 +210,7 @@ class Appends(Protocol):
         ...
 
     def proposed(self) -> tuple[Proposed, ...] | None:
-        """Returns those that were prepared last, for others to commit; None where they cannot."""
+        """Returns those prepared last, for others to commit; None if others cannot."""
         ...
 
     def post(self) -> None:
@@ -218,20 +218,20 @@ class Appends(Protocol):
         ...
 
     def withdraw(self) -> None:
-        """Notes that nobody can but who appends them."""
+        """Notes that only the appending process can commit them."""
         ...
 
 
 class Operation:
-    """One operation of an author, until it is answered: appends that wait together.
+    """One operation of an author until it is answered: appends that wait together.
 
     Attributes:
-        author, number: which one.
+        author, number: its identity.
         since: the version at which it began.
         unapplied_at: the last version at which it was known not to be applied.
-        posted: the names under which it was posted, the last until which time.
+        posted: the names under which it was posted; ``until_ms``: how long the last is eligible.
         appends: what was posted.
-        is_proven: whether an answer counts before a version follows the one that gives it.
+        is_proven: whether an answer counts before another version follows the one that gives it.
     """
 
     def __init__(
@@ -251,15 +251,15 @@ class Operation:
         self._url, self.is_proven = url, is_proven
 
     def answer(self, tip: Commit) -> Answer | None:
-        """Returns its answer at a version; None where it was not applied by then. Raises
-        CommitStateUnknownError where nobody can say any more.
+        """Returns its answer at a version; None if it was not applied by then. Raises
+        CommitStateUnknownError if that can no longer be known.
         """
         combined = tip.head.combined or Combined()
         found = combined.of(self.author)
         if found is not None and found.number == self.number:
             return found
         if found is not None and found.number > self.number:
-            raise self.unknown("a later one of its author was answered")
+            raise self.unknown("a later append of its author was answered")
         if combined.first > self.unapplied_at:
             raise self.unknown(
                 f"it was last seen undecided at version {self.unapplied_at}, and answers up to"
@@ -268,9 +268,9 @@ class Operation:
         return None
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
-        """Returns the edit that applies it, where it has no answer yet."""
-        if (told := self._told(tip)) is not None:
-            return told
+        """Returns the edit that applies it, or the answer that it already has."""
+        if (known := self._known_outcome(tip)) is not None:
+            return known
         edit = self.group.prepare(tip, time_ms)
         if isinstance(edit, NothingToCommit) or self.group.proposed() != self.appends:
             raise NotAsPostedError(
@@ -279,31 +279,31 @@ class Operation:
         return replace(edit, combined=self._answered(is_applied=True))
 
     def withdraw(self, tip: Commit, _time_ms: int) -> Edit | NothingToCommit:
-        """Returns the edit that withdraws it, where it has no answer yet."""
-        told = self._told(tip)
-        return Edit(combined=self._answered(is_applied=False)) if told is None else told
+        """Returns the edit that withdraws it, or the answer that it already has."""
+        known = self._known_outcome(tip)
+        return Edit(combined=self._answered(is_applied=False)) if known is None else known
 
     def unknown(self, why: object) -> CommitStateUnknownError:
-        """Makes the error of an operation of which nobody can say what became of it."""
+        """Returns the error for an operation whose outcome cannot be known."""
         return CommitStateUnknownError(
             f"the outcome of an append to {self._url} that others may commit is unknown: {why};"
             " read the log before you repeat it"
         )
 
-    def _told(self, tip: Commit) -> Edit | Told | None:
+    def _known_outcome(self, tip: Commit) -> Edit | OperationOutcome | None:
         found = self.answer(tip)
         if found is None:
             return None
         if found.version == tip.version and not self.is_proven:
-            return Edit()  # Believed once a later version follows the one that says so.
-        return Told(found.version, found.is_applied)
+            return Edit()  # Believed once another version follows the one that says so.
+        return OperationOutcome(found.version, found.is_applied)
 
     def _answered(self, *, is_applied: bool) -> Combining:
         return Combining(0, (Answered(self.author, self.number, is_applied),))
 
 
 class Combiner:
-    """Proposes the appends of one handle, and takes along those of others. Not safe for threads.
+    """Proposes the appends of one handle and commits those of others. Not safe for threads.
 
     Attributes:
         owes: whether the next commit may have to end an operation of this author.
@@ -326,12 +326,12 @@ class Combiner:
         register(self)
 
     def after_fork(self) -> None:
-        """Forgets, in a forked child, the author that its parent is."""
+        """Forgets, in a forked child, the author, which is its parent."""
         self._author, self.owes, self._waits, self._known = None, False, False, {}
         self._committer.known_as(self._ids.new_id())
 
     def append(self, group: Appends, *, lost: bool) -> Commit | NothingToCommit:
-        """Commits appends, by whoever does so first; ``lost``: a race for the tip was just lost."""
+        """Commits appends, or lets another do it; ``lost``: a race for the tip was just lost."""
         while True:
             op = self._begun(group, lost=lost)
             if op is None:
@@ -344,14 +344,16 @@ class Combiner:
                 raise
             finally:
                 self._waits = False
-            if done is not None and not (isinstance(done, Told) and not done.is_applied):
+            if done is not None and not (
+                isinstance(done, OperationOutcome) and not done.is_applied
+            ):
                 return done
             group.withdraw()
 
     def with_others(self, tip: Commit, edit: Edit, time_ms: int, *, lost: bool) -> Edit:
-        """Returns an edit with what others proposed, while writers combine, and where a race for
-        the tip was ``lost``: else who only races, and is faster, lets nobody in. With the end of
-        what this author owes; and forgets what is old enough (F3, F5).
+        """Returns the edit with the proposals of others, if writers combine or a race for the tip
+        was ``lost`` (a writer that only races, and is faster, would otherwise let nobody in). Also
+        ends what this author owes, and forgets answers that are old enough (F3, F5).
         """
         head, combined = tip.head, tip.head.combined
         is_given = (
@@ -371,22 +373,22 @@ class Combiner:
         first = first_after(before, answers, version=tip.version + 1, time_ms=time_ms, least=least)
         if not answers and first == before.first:
             return edit
-        told = Combining(first if first > before.first else 0, tuple(answers))
-        return replace(joined(edits), combined=told)
+        combining = Combining(first if first > before.first else 0, tuple(answers))
+        return replace(joined(edits), combined=combining)
 
     def is_crowded(self, tip: Commit) -> bool:
-        """Tells whether writers combine at this moment."""
+        """Returns whether writers combine at the moment."""
         return is_crowded(tip, self._time_ms(tip))
 
     def waits(self) -> Waits:
-        """Returns how long those wait who proposed something near the tip; one LIST, or two."""
+        """Returns how long the proposals near the tip have waited; one LIST, or two."""
         tip = self._tip.commit
         files = self._files(tip, looks=False, whole=True) or ()
         return waits_of(files, tip.head.combined, now_ms=self._clock.now_ms())
 
     def end(self, keys: Collection[tuple[str, str]]) -> None:
-        """Withdraws what is pending of writers, given as kind and id, as far as a LIST shows any,
-        and what this author owes (H-W15). Whoever waits for it still appends it anew.
+        """Withdraws the pending operations of writers, given as kind and id, that a LIST shows, and
+        what this author owes (H-W15). An author that still waits for one appends it again.
         """
 
         def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
@@ -398,7 +400,7 @@ class Combiner:
             self._committer.commit(prepare, operation="sequence")
 
     def _of(self, keys: Collection[tuple[str, str]], tip: Commit) -> Iterator[tuple[str, int]]:
-        """Yields author and number of what is pending; LISTs, a GET for each proposal."""
+        """Yields author and number of each pending operation; LISTs, and one GET per proposal."""
         files = self._files(tip, looks=False, whole=True) or ()
         there = sorted(self._newest(files, tip).values(), key=lambda found: found.path)
         sizes = accumulate(found.size_bytes for found in there)
@@ -412,7 +414,7 @@ class Combiner:
             yield from [(one.author, one.number) for one in known]
 
     def ask_for_a_turn(self, tip: Commit, *, takes_ms: int) -> bool:
-        """Asks those who combine to let a version pass, where any do; the commit ends that."""
+        """Asks the combining authors, if any, to let a version pass; the next commit ends that."""
         if self._waits or not self.is_crowded(tip):
             return False
         if tip.version - self._asked_at >= _TURN_VERSIONS:
@@ -434,7 +436,7 @@ class Combiner:
     # F1, F2, F4, F5: this author's own operation.
 
     def _begun(self, group: Appends, *, lost: bool) -> Operation | None:
-        """Returns what is to be proposed; None where it has to be committed as ever."""
+        """Returns the operation to propose; None if the appends must be committed as usual."""
         if self._waits:
             return None
         tip = self._tip.commit
@@ -465,7 +467,7 @@ class Combiner:
         return self._author
 
     def _committed(self, op: Operation, *, lost: bool) -> Commit | NothingToCommit | None:
-        """Returns what became of an operation; None where it was withdrawn, to be begun anew."""
+        """Returns the outcome of an operation; None if it was withdrawn and must begin again."""
         try:
             return self._decided(op, op.prepare, lost=lost)
         except (CommitStateUnknownError, NotFoundError):
@@ -483,7 +485,7 @@ class Combiner:
                 raise
             except _UNREADABLE as e:
                 raise op.unknown(e) from refusal
-            if isinstance(done, Told) and done.is_applied:
+            if isinstance(done, OperationOutcome) and done.is_applied:
                 return done
         op.group.withdraw()
         if isinstance(refusal, NotAsPostedError):
@@ -493,7 +495,7 @@ class Combiner:
     def _decided(
         self, op: Operation, prepare: Prepare[NothingToCommit], *, lost: bool
     ) -> Commit | NothingToCommit:
-        """Commits the operation, or its end, or waits until another did."""
+        """Commits the operation or its withdrawal, or waits until another author has."""
         posts = prepare == op.prepare
         for _ in range(LOSSES_MAX):
             began_ms = self._await(op, lost=lost, posts=posts)
@@ -506,28 +508,28 @@ class Combiner:
                 continue
             if isinstance(done, Commit):
                 self._took(began_ms)
-            return self._told(op, done)
+            return self._outcome(op, done)
         raise CommitConflictError(
-            f"an append to {self._store.url} was not committed in {LOSSES_MAX} tries of many"
-            " writers; append again"
+            f"an append to {self._store.url} was not committed in {LOSSES_MAX} tries, because many"
+            " writers append; append again"
         )
 
-    def _told(self, op: Operation, done: Commit | NothingToCommit) -> Commit | NothingToCommit:
-        """Returns what became of an operation, once that is sure."""
+    def _outcome(self, op: Operation, done: Commit | NothingToCommit) -> Commit | NothingToCommit:
+        """Returns the outcome of an operation once it is certain."""
         if isinstance(done, Commit):
             answer = op.answer(done)
-            assert answer is not None, "a commit of it answers it"
+            assert answer is not None, "the commit of an operation answers it"
             self._settled(op)
             if answer.version == done.version:
                 return done
-            done = Told(answer.version, answer.is_applied)
-        if isinstance(done, Told):
+            done = OperationOutcome(answer.version, answer.is_applied)
+        if isinstance(done, OperationOutcome):
             self._settled(op)
             return replace(done, edit=self._edit_of(done.version))
         return done
 
     def _settled(self, op: Operation) -> None:
-        """Notes that nobody can take an operation along any more."""
+        """Notes that others can no longer commit the operation."""
         self._author = Author(op.author, op.number)
         self.owes = False
         if op.posted and is_on_disk(self._store):
@@ -541,11 +543,11 @@ class Combiner:
             record = next(known, None) or read_commit(self._store, version).record
             return edit_of(self._store, record)
         except FileNotFoundError:
-            return Edit()  # Swept since: where it was appended nobody knows any more.
+            return Edit()  # Swept since: its offsets are no longer known.
 
     def _await(self, op: Operation, *, lost: bool, posts: bool) -> int:
-        """Waits until the operation is answered, or it is for this author to combine (F2); returns
-        when it began with that.
+        """Waits until the operation is answered or this author should combine (F2); returns the
+        time at which its look at the tip began.
         """
         pause_ms, self._pause_ms = self._pause_ms, 0.0
         due_ms = max(self._due_ms(op), self._clock.monotonic_ms() + pause_ms)
@@ -579,8 +581,8 @@ class Combiner:
         return self._clock.monotonic_ms()
 
     def _follow_answer(self, op: Operation) -> None:
-        """Waits for a version behind the one that answers the operation, where it is not believed
-        before: those who were answered with it come in turn, or each of them would commit one.
+        """Waits for a version after the one that answers the operation, if the answer is not
+        believed before. The authors answered by that version take turns, or each would commit one.
         """
         tip, answer = self._tip.commit, op.answer(self._tip.commit)
         if answer is None or answer.version < tip.version or op.is_proven:
@@ -595,19 +597,19 @@ class Combiner:
                 return
 
     def _due_ms(self, op: Operation) -> float:
-        """Returns when to look who else waits upon the tip: a few do at once, others later."""
+        """Returns when to list the proposals upon the tip: a few authors now, others later."""
         version = self._tip.commit.version
         late = _LATE * max(0.0, self._turn(op, version) - 1)
         late = min(late, _LATE_MAX + _share(op.author, version))
         return self._clock.monotonic_ms() + late * self._cycle_ms
 
     def _turn(self, op: Operation, version: int) -> float:
-        """Returns an author's place in a version's order, about: the root of all have up to 1."""
+        """Returns about an author's place in a version's order; the square root of all have ≤ 1."""
         return _share(op.author, version) * math.sqrt(self._pending(self._tip.commit))
 
     def _place(self, op: Operation, tip: Commit) -> int | None:
-        """Lists what is proposed; returns how many of those who wait come before this author in the
-        order of the version; None where another commit came first.
+        """Lists the proposals; returns how many waiting authors precede this one in the order of
+        the version; None if another commit came first.
         """
         files = self._files(tip, looks=True)
         if files is None:
@@ -617,11 +619,11 @@ class Combiner:
         return sum(_share(author, tip.version) < mine for author in waiting)
 
     def _pending(self, tip: Commit) -> int:
-        """Returns how many wait, about: as many as one of the last commits answered."""
+        """Returns roughly how many authors wait: as many as one of the last commits answered."""
         return max(Counter(answer.version for answer in recent_answers(tip)).values(), default=1)
 
     def _is_due(self, op: Operation) -> bool:
-        """Tells whether an operation is to be posted: it was not yet, or a while ago (F1)."""
+        """Returns whether to post an operation: it was not posted yet, or a while ago (F1)."""
         last = proposal_of(op.posted[-1]) if op.posted else None
         is_near = last is not None and self._tip.commit.version - last[0] < min(
             self._near, _REPOST_AFTER
@@ -639,7 +641,7 @@ class Combiner:
             appends=op.appends,
         )
         op.until_ms = proposal.until_ms
-        op.posted.append(proposal.path)  # First: wherever this ends, it may be there.
+        op.posted.append(proposal.path)  # First: wherever this is interrupted, it may exist.
         began_ms = self._clock.monotonic_ms()
         self._put(proposal)
         if not self._cycle_ms:
@@ -658,13 +660,13 @@ class Combiner:
         )
 
     def _put(self, proposal: Proposal) -> None:
-        """Creates a proposal, as far as the store lets it."""
+        """Creates a proposal, if the store lets it."""
         try:
             self._store.create(proposal.path, encode_proposal(proposal))
         except ObjectExistsError:
-            pass  # A client repeated it: the name is nobody else's.
+            pass  # The client repeated the request: no one else uses this name.
         except StoreRefusedError:
-            self._may_post = False  # Then it is committed by its author, who waits for nobody.
+            self._may_post = False  # From now on this author commits its appends itself.
         except StoreUnavailableError:
             pass
 
@@ -680,8 +682,8 @@ class Combiner:
     def _taken(
         self, tip: Commit, edit: Edit, time_ms: int, *, answering: int
     ) -> tuple[list[tuple[Proposal, Edit]], int]:
-        """Returns the proposals that go along with an edit, each with its own; and the lowest stamp
-        of those that were left for want of room. ``answering``: how many the edit answers.
+        """Returns the proposals to commit with an edit, each with its own edit, and the lowest
+        stamp of those for which there was no room. ``answering``: how many the edit answers.
         """
         version = tip.version + 1
         head = advance(tip.head, edit, version=version, time_ms=time_ms)
@@ -715,7 +717,7 @@ class Combiner:
     def _eligible(
         self, tip: Commit, head: Head, time_ms: int, *, own: bool
     ) -> tuple[list[Proposal], int]:
-        """Returns the proposals that a commit upon the tip may take; a stamp as `_listed`."""
+        """Returns the proposals that a commit upon the tip may include; a stamp as `_listed`."""
         combined = tip.head.combined or Combined()
         answered = {answer.author: answer.version for answer in combined.authors}
         listed, least = self._listed(tip, own=own)
@@ -723,7 +725,7 @@ class Combiner:
         if own and (asked := turns.keys() - self._honoured):
             self._honoured = set(turns)
             self._pause_ms = max(self._turn_ms(turns[path]) for path in asked)
-            raise LostRaceError("another asked to let a version pass")
+            raise LostRaceError("another writer asked to let a version pass")
         found = [
             p
             for p in listed
@@ -734,8 +736,8 @@ class Combiner:
         return sorted(found, key=lambda p: (p.since, answered.get(p.author, -1), p.author)), least
 
     def _turn_ms(self, asked: Proposal) -> float:
-        """Returns for how long to give a turn: as long as its author needs, whose requests may be
-        slower; once among all, where that is long, as he may be dead.
+        """Returns how long to pause for a turn: as long as its author, whose requests may be
+        slower, needs. A long pause is made only once by all, as that author may be dead.
         """
         usual_ms = min(_PAUSE_MS_MAX, 4 * self._cycle_ms)
         slow_ms = min(_SLOW_MS_MAX, 1.25 * asked.takes_ms)
@@ -744,10 +746,10 @@ class Combiner:
         return slow_ms if slow_ms > max(usual_ms, given_ms) else usual_ms
 
     def _listed(self, tip: Commit, *, own: bool) -> tuple[list[Proposal], int]:
-        """Returns the newest proposal of each other author that is not answered, as far as a LIST
-        shows them, and the lowest stamp of those that are too many bytes to be read now; one or two
-        LISTs, and a GET for each that is new here. ``own``: with an operation of this author, who
-        gives way where another commit came first meanwhile.
+        """Returns the newest unanswered proposal of each other author that a LIST shows, and the
+        lowest stamp of those that are too many bytes to read now; one or two LISTs, and a GET per
+        proposal not read before. ``own``: for an operation of this author, which gives way if
+        another commit comes first.
         """
         seen, self._seen = self._seen, None
         is_seen = own and seen is not None and seen[0] == tip.version
@@ -766,7 +768,7 @@ class Combiner:
         return [p for p in self._known.values() if p is not None], min([tip.version, *left])
 
     def _fetch(self, paths: Sequence[str], partitions: int, *, whole: bool = False) -> None:
-        """Reads proposals; the slowest are left out, but where a ``whole`` is wanted."""
+        """Reads proposals, without waiting for the slowest unless the ``whole`` is wanted."""
         done: dict[str, Proposal | StoreUnavailableError | None] = {}
 
         def read(some: Sequence[str]) -> None:
@@ -779,7 +781,7 @@ class Combiner:
         calls = [partial(read, paths[n::_CALLS_MAX]) for n in range(min(len(paths), _CALLS_MAX))]
         begun = [call if len(calls) == 1 else self._store.begin(call) for call in calls]
         for call, wait in zip(calls, begun, strict=True):
-            if whole or wait is call:  # Nothing is under way where requests are short.
+            if whole or wait is call:  # Where requests are short, none has been started.
                 wait()
         self._wait_for_most(done, len(paths), begun)
         for path, found in list(done.items()):
@@ -791,7 +793,7 @@ class Combiner:
     def _wait_for_most(
         self, done: Collection[str], count: int, begun: Sequence[Callable[[], None]]
     ) -> None:
-        """Waits until so many reads are ``done``, but for those that take long."""
+        """Waits until ``count`` reads are ``done``, except those that take long."""
         began_ms, nearly_ms = self._clock.monotonic_ms(), 0
         while missing := count - len(done):
             took_ms = self._clock.monotonic_ms() - began_ms
@@ -800,13 +802,13 @@ class Combiner:
                 if took_ms > 1.25 * nearly_ms:
                     break
             if took_ms > _CYCLE_MS_MAX:
-                for wait in begun:  # A store may make its calls only when they are asked for.
+                for wait in begun:  # A store may start its calls only when they are waited for.
                     wait()
                 break
             self._clock.sleep_ms(int(max(1, self._cycle_ms / 32)))
 
     def _newest(self, files: Iterable[StoredObject], tip: Commit) -> dict[str, StoredObject]:
-        """Returns the newest proposal of each other author that is not answered."""
+        """Returns the newest unanswered proposal of each other author."""
         combined = tip.head.combined or Combined()
         answered = {answer.author: answer.number for answer in combined.authors}
         mine = None if self._author is None else self._author.id
@@ -823,8 +825,8 @@ class Combiner:
         return {author: found for author, (_, found) in newest.items()}
 
     def _files(self, tip: Commit, *, looks: bool, whole: bool = False) -> list[StoredObject] | None:
-        """Returns the files of proposals with stamps near the tip, as far as LISTs show them;
-        ``looks``: None where another commit came first; ``whole``: raises where the store fails.
+        """Returns the files of proposals with stamps near the tip that LISTs show; ``looks``: None
+        if another commit came first; ``whole``: raises if the store fails.
         """
         near, last, waiting = self._near, tip.version, self._pending(tip)
         fits = (n for n in (2, 1, 0) if near > _NEAR or waiting * 10**n < _NAMES_MAX[n])
@@ -838,7 +840,7 @@ class Combiner:
             except StoreUnavailableError:
                 if whole:
                     raise
-                return []  # Who may not list commits what is his own.
+                return []  # A writer that may not list commits only its own appends.
 
         calls: list[tuple[Callable[[], Any], int]] = []
         if looks:
@@ -851,8 +853,8 @@ class Combiner:
 
     @property
     def _near(self) -> int:
-        """So many versions after its stamp a proposal is found, at least, and posted anew: few
-        where a LIST shows a thousand names at a time, and who appends may not delete.
+        """Versions after its stamp for which a proposal is found at least, and posted again: few
+        where a LIST returns a thousand names at a time and writers may not delete.
         """
         return _NEAR_ON_DISK if is_on_disk(self._store) else _NEAR
 
@@ -860,12 +862,12 @@ class Combiner:
         try:
             return read_proposal(self._store, path, partitions)
         except StoreUnavailableError as e:
-            return e  # Perhaps it can be read by the next commit.
+            return e  # The next commit may be able to read it.
         except _UNREADABLE:
-            return None  # Swept, damaged, or of a later release: left out.
+            return None  # Swept, damaged, or from a later release.
 
     def _made(self, tip: Commit, proposal: Proposal, time_ms: int) -> Edit | None:
-        """Returns a proposal's edit; None where the head refuses any of it."""
+        """Returns a proposal's edit; None if the head refuses any part of it."""
         edits: list[Edit] = []
         version = tip.version + 1
         try:

@@ -34,7 +34,7 @@ from copy import copy
 from dataclasses import field, replace
 from typing import NoReturn, TypeVar, cast
 
-from clog.storage.commit.combining import Combiner, Told, is_crowded
+from clog.storage.commit.combining import Combiner, OperationOutcome, is_crowded
 from clog.storage.commit.committer import (
     LOSSES_MAX,
     REFUSALS,
@@ -465,7 +465,7 @@ class _Group:
             told: dict[_Waiting, _Outcome] = dict(self.declined)
             if isinstance(done, Commit):
                 told.update((one, Appended(done.version, edit)) for one, edit in self.accepted)
-            elif isinstance(done, Told):
+            elif isinstance(done, OperationOutcome):
                 told.update(
                     (one, Appended(done.version, part_of(done.edit, paths_of(edit))))
                     for one, edit in self.posted

@@ -285,3 +285,43 @@ def test_where_a_change_goes_exists():
         for other in others:
             beside = [base, ROOT, *((ROOT / o).parent for o in others)]
             assert any((folder / other).exists() for folder in beside), other
+
+
+@cache
+def said_in_tests():
+    """The words of each file of tests, with the dashes of options."""
+    files = (ROOT / "tests").rglob("*.py")
+    return [set(re.findall(r"[\w.-]+", path.read_text().lower())) for path in files]
+
+
+def test_each_option_of_a_command_is_in_a_test():
+    """In a file that has the command, too; those that all commands share in any."""
+    from clog.cli.app import COMMANDS, app
+
+    shared = {"--option", "--timeout", "--single-writer", "--json", "--config"}
+    options = [
+        (name, parameter.opts)
+        for rows in COMMANDS.values()
+        for name in rows
+        for parameter in app.commands[name].params
+        if parameter.opts[0].startswith("-")
+    ]
+    assert len(options) > 100
+    for name, spelled in options:
+        words = {*spelled} & shared or {name}
+        found = [words <= said and not said.isdisjoint(spelled) for said in said_in_tests()]
+        assert any(found), f"clog {name}: {spelled}"
+
+
+def test_each_setting_is_in_a_test():
+    """Options of Spark, configs of logs and of the daemon, variables of the environment."""
+    from clog.cleaner.daemon.broker_config import SETTINGS
+    from clog.connector.options import DEFINITIONS as OPTIONS
+    from clog.storage.config.log_config import DEFINITIONS as CONFIGS
+
+    variables = {
+        name for path in MODULES for name in re.findall(r"\"(CLOG_[A-Z_]+)\"", path.read_text())
+    }
+    assert variables
+    names = {*CONFIGS, *SETTINGS, *variables, *(o.name for o in OPTIONS if "<" not in o.name)}
+    assert {name.lower() for name in names} <= set().union(*said_in_tests())

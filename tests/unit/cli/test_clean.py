@@ -103,3 +103,18 @@ def test_a_dry_sweep_writes_nothing(cli, url, log):
     stored = {p: p.stat().st_mtime_ns for p in folders}
     cli("sweep", url, "--dry-run")
     assert {p: p.stat().st_mtime_ns for p in folders} == stored
+
+
+def test_clean_may_be_told_to_read_and_write_slowly(cli, url, log, monkeypatch):
+    """S29: the limit is of all threads together, in MiB a second."""
+    limits = []
+    made = Cleaner.__init__
+
+    def limited(self, *args, io_bytes_per_second=None, **named):
+        limits.append(io_bytes_per_second)
+        made(self, *args, io_bytes_per_second=io_bytes_per_second, **named)
+
+    monkeypatch.setattr(Cleaner, "__init__", limited)
+    cli("clean", url, "--force", "--io-limit", 3)
+    assert limits == [3 << 20]
+    cli("clean", url, "--io-limit", 0, code=2)

@@ -1,5 +1,6 @@
 """`clog copy`: what is kept, and what is not."""
 
+import inspect
 import struct
 
 import pyarrow as pa
@@ -139,3 +140,26 @@ def test_late_records_that_are_dropped_stay_behind(cli, tmp_path, typed):
         cli("copy", url, target)
         assert Log.open(target).table().get_many(["ann", "bob"]) == {b"bob": b'"2"'}
         assert len(rows(Log.open(target))) == 3
+
+
+def test_source_and_target_have_options_of_their_own(cli, url, log, tmp_path, monkeypatch):
+    """``--target-option`` is for the target alone; without it both have those of the source."""
+    given = {}
+
+    def told(kind):
+        call = getattr(Log, kind)
+
+        def calling(*args, **named):
+            bound = inspect.signature(call).bind(*args, **named)
+            given[kind] = bound.arguments["storage_options"]
+            return call(*args, **named)
+
+        return calling
+
+    for kind in ("open", "create"):
+        monkeypatch.setattr(Log, kind, told(kind))
+    own = ["--storage-option", "auto_mkdir=true"]
+    cli("copy", url, tmp_path / "one", *own, "--target-option", "auto_mkdir=false")
+    assert given == {"open": {"auto_mkdir": True}, "create": {"auto_mkdir": False}}
+    cli("copy", url, tmp_path / "two", *own)
+    assert given == {"open": {"auto_mkdir": True}, "create": {"auto_mkdir": True}}

@@ -47,13 +47,15 @@ def test_a_request_and_what_it_waits_for(cli, url, tmp_path):
 
 
 def test_a_receipt_is_written_out_and_verified(cli, url, done, tmp_path, monkeypatch):
-    """S60: with the script beside it; the secret comes from the environment."""
+    """S60: with the script beside it; the secret comes from the environment, or the line."""
     folder = tmp_path / "receipts"
     (one,) = cli.json("erasures", url, "--to", folder)["erasures"]
     receipt = folder / f"{one['id']}.json"
     assert json.loads(receipt.read_text()) == one["receipt"]
     assert (folder / "verify_erasure.py").read_text().startswith('"""Verifies the receipt')
     assert "is compared with the erased keys" in cli("verify-erasure", receipt, url).stderr
+    given = ["verify-erasure", receipt, url, "--secret", done]
+    assert "is compared" not in cli(*given).stderr
     monkeypatch.setenv("CLOG_ERASURE_SECRET", done)
     assert cli.json("verify-erasure", receipt, url)["problems"] == []
     (folder.parent / "log" / "notes.txt").write_text("x")
@@ -69,3 +71,13 @@ def test_keys_in_a_file_do_without_the_secret(cli, url, done, tmp_path):
     Log.open(url).append([{"key": "alice", "value": "again"}])
     shown = cli.json("verify-erasure", tmp_path / f"{one['id']}.json", url, "--keys", keys)
     assert (shown["problems"], shown["later"]) == ([], 1)
+
+
+def test_an_erasure_may_go_without_tombstones(cli, url):
+    """S59: followers learn by them; with ``--no-notify`` none is appended."""
+    log = Log.create(url, 1)
+    log.append([{"key": key, "value": "1"} for key in ("a", "b")])
+    cli("erase", url, "a", "--no-notify")
+    assert Log.open(url).end_offsets() == {0: 2}
+    cli("erase", url, "b")
+    assert Log.open(url).end_offsets() == {0: 3}

@@ -255,3 +255,14 @@ def test_quiet_is_quiet(cli, url, log):
     result = cli("produce", url, "--quiet", stdin="a\t1\n")
     assert (result.stdout, result.stderr) == ("", "")
     assert log.version == 1
+
+
+def test_a_word_may_stand_for_null(cli, url, log):
+    """``--null-marker`` on both sides, of keys and values; without it a text is a text."""
+    lines = b"NULL\tv\nk\tNULL\n"
+    log.alter({"cleanup.policy": ""})
+    cli("produce", url, "-p", "0", "--null-marker", "NULL", stdin=lines)
+    assert values(log)[0] == [(None, b"v"), (b"k", None)]
+    assert b"\n".join(cli.lines("consume", url, "--null-marker", "NULL")) + b"\n" == lines
+    cli("produce", url, "-p", "1", stdin=lines)
+    assert values(log)[1] == [(b"NULL", b"v"), (b"k", b"NULL")]

@@ -322,3 +322,33 @@ def test_convert_makes_columns_of_avro(cli, tmp_path):
     assert log.table().get(2) == {"n": 5}
     two = ["--avro-schema", "v.avsc"] * 2
     assert "each as ID=FILE" in cli(*given[:3], *two, code=2).stderr
+
+
+def test_convert_decodes_keys_and_remembers_by_a_name(cli, tmp_path):
+    """Keys of Avro, as values are; two copies into one target go on each under its ``--id``."""
+    fastavro = pytest.importorskip("fastavro")
+    (tmp_path / "k.avsc").write_text('"long"')
+    (tmp_path / "types.json").write_text('{"key": "int64", "value": {"n": "int32"}}')
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema("long"), 300)
+    source = Log.create(str(tmp_path / "bytes"), 1)
+    source.append([{"key": out.getvalue(), "value": '{"n": 5}'}])
+    given = ["convert", source.url, tmp_path / "typed", "--schema", tmp_path / "types.json"]
+    given += ["--key-avro-schema", tmp_path / "k.avsc"]
+    assert [cli.json(*given, "--id", name)["records"] for name in ("a", "a", "b")] == [1, 0, 1]
+    log = Log.open(str(tmp_path / "typed"))
+    assert log.table().get(300) == {"n": 5}
+    assert log.end_offsets() == {0: 2}
+
+
+def test_convert_leaves_out_what_does_not_fit(cli, tmp_path):
+    """It goes to ``--dead-letters``, whose log is made; without them it is an error."""
+    (tmp_path / "types.json").write_text('{"key": "string", "value": {"n": "int32"}}')
+    source = Log.create(str(tmp_path / "bytes"), 1)
+    source.append([{"key": "a", "value": '{"n": "x"}'}, {"key": "b", "value": '{"n": 1}'}])
+    given = ["convert", source.url, tmp_path / "typed", "--schema", tmp_path / "types.json"]
+    cli(*given, code=1)
+    done = cli.json(*given, "--dead-letters", tmp_path / "dead")
+    assert (done["records"], done["dead_letters"]) == (1, 1)
+    assert Log.open(str(tmp_path / "typed")).table().get("b") == {"n": 1}
+    assert Log.open(str(tmp_path / "dead")).end_offsets() == {0: 1}

@@ -4,6 +4,7 @@ import base64
 import http.client
 import json
 import threading
+from types import SimpleNamespace
 from urllib.parse import urlencode
 
 import pyarrow as pa
@@ -527,3 +528,22 @@ def test_others_are_served_only_behind_something(cli, monkeypatch):
         ["--mask", "secret"],
     ):
         cli("ui", "memory://x", *wrong, code=2)
+
+
+def test_the_command_says_who_may_look(cli, monkeypatch):
+    """A proxy's header, a token of the environment and names of the host get to the page."""
+    served = []
+    monkeypatch.setattr("clog.cli.page.application", lambda _, access: served.append(access))
+    server = SimpleNamespace(run=lambda sockets: None)
+    monkeypatch.setattr("clog.cleaner.daemon.metrics.quiet_server", lambda _: server)
+    monkeypatch.setenv("PAGE_TOKEN", "s3cret")
+    cli("ui", "memory://x", "--port", "0")
+    behind = ["--listen", "127.0.0.1:0", "--proxy-header", "X-User", "--host", "logs.example"]
+    cli("ui", "memory://x", *behind)
+    cli("ui", "memory://x", "--listen", "127.0.0.1:0", "--token-variable", "PAGE_TOKEN")
+    own = list(Access().hosts)
+    assert [(list(a.hosts), a.token, a.header) for a in served] == [
+        (own + own, "", ""),
+        (["logs.example", *own], "", "X-User"),
+        (["*", *own], "s3cret", ""),
+    ]

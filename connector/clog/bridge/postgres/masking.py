@@ -27,8 +27,15 @@ def hash_key(masks: Iterable[str]) -> bytes:
     """Returns the key of hashes; nothing where none of the masks is one."""
     if HASH not in masks:
         return b""
-    path = os.environ.get(KEY_FILE)
-    key = Path(path).read_bytes().strip() if path else os.environ.get(KEY, "").encode()
+    key = os.environ.get(KEY, "").encode()
+    if path := os.environ.get(KEY_FILE):
+        try:
+            key = Path(path).read_bytes().strip()
+        except OSError as e:
+            raise InvalidInputError(
+                f"{KEY_FILE} names {path}, which cannot be read: {e.strerror}; let it name the file"
+                " that holds the key"
+            ) from None
     if len(key) < _KEY_BYTES_MIN:
         raise InvalidInputError(
             f"columns that are hashed need a key of {_KEY_BYTES_MIN} bytes or more: set {KEY}, or"

@@ -9,12 +9,13 @@ nothing of it.
 import os
 import shutil
 from collections import Counter
-from itertools import count
+from itertools import count, product
 
 import pytest
 
+from clog.state import local_file
 from clog.state.local_file import LocalFile
-from clog.storage import CommitStateUnknownError, Log, ManualClock, StateStore
+from clog.storage import CommitStateUnknownError, Log, ManualClock, StateStore, StateTable
 from clog.storage.env import SeededIds
 from clog_testing.crash import crash_runs, discard, memory_store
 from clog_testing.invariants import check_log
@@ -122,4 +123,94 @@ def test_every_kill_in_the_middle_of_a_write(tmp_path, monkeypatch, options):
             assert is_done(again, log)
     assert set(found) == {True, False}
     assert len(copies) > 20
+    discard(store)
+
+
+class Disk:
+    """A folder, and what a power failure may leave of it: contents and names that were synced, and
+    any of what came since.
+    """
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.left, self._last, self._files = folder, set(), None, {}
+        self._written, self._synced, self._names = {}, {}, {}
+        for call in (os.pwrite, os.ftruncate, os.fdatasync, os.fsync, os.rename, os.unlink):
+            monkeypatch.setattr(os, call.__name__, self._noting(call))
+
+    def _noting(self, call):
+        def noted(*args):
+            done = call(*args)
+            if isinstance(args[0], int):
+                number = os.fstat(args[0]).st_ino
+                file = self._files.setdefault(number, object())
+                self._did(call.__name__, file, *args[1:])
+            if call.__name__ == "unlink":  # Its number is free.
+                there = {path.stat().st_ino for path in self.folder.iterdir()}
+                self._files = {n: file for n, file in self._files.items() if n in there}
+            self._note()
+            return done
+
+        return noted
+
+    def _did(self, what, file, *args):
+        before = self._written.get(file, b"")
+        if what == "pwrite":
+            self._last = file, bytes(args[0]), args[1]
+            self._written[file] = _with(before, *self._last[1:])
+        elif what == "ftruncate":
+            self._written[file] = before[: args[0]].ljust(args[0], b"\0")
+        elif file is self._files.get(self.folder.stat().st_ino):
+            self._names = self._found()
+        else:
+            self._synced[file] = before
+
+    def _found(self):
+        paths = self.folder.glob("*.state")
+        return {path.name: self._files[path.stat().st_ino] for path in paths}
+
+    def _note(self):
+        if not self._names:
+            return  # There is no file yet: all comes from the log.
+        found, last = self._found(), dict(self._synced)
+        file, data, at = self._last
+        last[file] = _with(last.get(file, b""), data, at)
+        kept = {name: file for name, file in self._names.items() if name in found}
+        for names, of in product((found, self._names, kept), (self._written, self._synced, last)):
+            self.left.add(frozenset((name, of.get(file, b"")) for name, file in names.items()))
+
+
+def _with(before, data, at):
+    return before[:at].ljust(at, b"\0") + data + before[at + len(data) :]
+
+
+def test_every_power_failure_leaves_a_whole_file(tmp_path, monkeypatch):
+    """L4, L5: whatever was not synced is lost, or not, the newest file has all rows of a version
+    that was shown, and none is built anew from the log.
+    """
+    monkeypatch.setattr(local_file, "SMALL_BYTES", 2_000)
+    store, shown = memory_store(), {}
+    log = Log.create(store, 2, clock=ManualClock(5_000), ids=SeededIds(1))
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    disk = Disk(folder, monkeypatch)
+    with StateTable(store, folder, clock=ManualClock(5_000)) as table:
+        for n in range(9):
+            rows = {b"%d" % i: None if i == n else b"%d" % n * 40 for i in range(n % 3, 20, 3)}
+            log.append([{"key": key, "value": value} for key, value in rows.items()])
+            shown[table.version] = dict(table.scan())
+            table.refresh()
+        shown[table.version] = dict(table.scan())
+    monkeypatch.undo()
+    generations = set()
+    for files in disk.left:
+        name, data = max(files, key=lambda file: int(file[0].split(".")[1]))
+        generations.add(name)
+        path = tmp_path / name
+        path.write_bytes(data)
+        file = LocalFile(path)
+        rows = {key: value for key, _, _, value in file.rows(file.shown())}
+        assert rows == shown[file.shown().position.version]
+        assert {key: found[0][2] for key in rows if (found := file.rows_of(key))} == rows
+    assert len(generations) > 1
+    assert len(disk.left) > 100
     discard(store)

@@ -1,41 +1,39 @@
-"""The commit loop: create version N+1 if absent, and an answer to every reply and to none
-(COMMIT.md §2).
+"""The commit loop: create version N+1 if absent, and handle every reply, or none (COMMIT.md §2).
 
 The committer starts from the *tip*, the newest commit its tracker knows. `commit` asks a *prepare*
-function what to change given the tip; when another commit came first it asks again. So all rules
-about conflicts are in the prepare functions, and read the tip's head only.
+function for the change to make to that tip, and asks again if another commit came first. So all
+conflict rules are in the prepare functions, and they read only the tip's head.
 
-A snapshot is due (K3) when what was carried since the last weighs as much as it, as each commit
-whose version is divisible by 4 carries all edits since: then neither costs more than the other,
-however large.
+A snapshot is due (K3) when the edits carried since the last one weigh as much as the snapshot. Each
+commit with a version divisible by 4 carries all edits since, so then neither costs more than the
+other, however large.
 
-`Turns` are taken without a lock (decision 0011). All who commit to a log see who committed of late:
-the ids of one handle's commits begin alike, with its *prefix*, so the prefixes of the newest
-commits count the *rivals*. Everybody waits a random part of the same *window*, the time that one
-try takes for each rival:
+`Turns` are taken without a lock (decision 0011). Every writer of a log sees who committed recently:
+all commit ids of one handle begin with its *prefix*, so the prefixes of the newest commits count
+the *rivals*. Each writer waits a random part of the same *window*, one try's duration per rival:
 
-- a loser waits so long before it follows and tries again, and less the more often it has lost: who
-  waits longer for each loss loses more and more to those who have just won;
-- a winner that lost of late waits so long, too, counted from when it won, before the next try:
+- A loser waits before it follows and tries again, and waits less the more often it has lost;
+  if it waited longer, it would lose even more often to recent winners.
+- A winner that lost recently also waits before its next try, counted from its last win, so that
   the others get in.
 
-Who has not lost for a while does not wait: nobody else commits then. Nothing there decides
-anything.
+A writer that has not lost for a while does not wait, because then no one else commits. Correctness
+does not depend on turns.
 
-`StoreClock` is this machine's clock beside the store's (K2, §5; decision 0012). Times of commits
-never go back, so one commit from a clock that is years ahead makes all later ones as late. Hence a
-handle whose clock is ahead of the newest commit, or of where the monotonic clock says that it
-should be, asks the store for the time before it commits, once: from then on the monotonic clock
-tells what time it is there. A manual clock is unrelated to the store's, and never compared.
+`StoreClock` compares this machine's clock with the store's (K2, §5; decision 0012). Commit times
+never go back, so a single commit from a clock that is years ahead would move all later ones. Hence
+a handle whose clock is ahead of the newest commit, or of what the monotonic clock predicts, asks
+the store for its time before it commits. It asks once; after that the monotonic clock tracks the
+store's time. A manual clock is unrelated to the store's and is never compared.
 
-Whoever works on a log that somebody deletes writes into a folder that nobody looks into: pages, an
-edit, a snapshot, objects, and the commit itself. `Committer.withdraw` deletes all of that again,
-and nothing else, as what else is there may be a log that is being restored (COMMIT.md §1).
+A writer whose log is deleted under it leaves files in a folder that no one reads: pages, an edit, a
+snapshot, objects, and the commit itself. `Committer.withdraw` deletes exactly these, since other
+files there may belong to a log that is being restored (COMMIT.md §1).
 
-Whoever deletes commits first, and on a disk without a free byte nobody can commit. So the cleaner
-keeps a *reserve* in the folder of a log on a local disk, a file of at most `RESERVE_BYTES`: whoever
-is to make room and finds none deletes it, and does his work in its place (COMMIT.md §5). Who is to
-write records does not.
+Deleting anything takes a commit first, and a full disk has no room for one. So the cleaner keeps a
+*reserve* in the folder of a log on a local disk, a file of at most `RESERVE_BYTES`. A process that
+frees space and finds no room deletes the reserve and uses its space (COMMIT.md §5); one that
+writes records does not.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -100,32 +98,32 @@ CREATES_MAX = 5
 _BACKOFF_MS = 4
 _BACKOFF_MS_MAX = 500
 SNAPSHOT_EDIT_BYTES_MIN = 16 << 10
-"""Edits since the snapshot weigh at least so much before they are worth a new one."""
+"""Edits since the snapshot must weigh at least this much before a new one is worth it."""
 DEFERRED_EDIT_BYTES_MAX = 1 << 20
-"""Edits since the snapshot weigh so much before an append rewrites many pages itself."""
+"""Edits since the snapshot must weigh more than this before an append rewrites many pages."""
 GONE = (NotFoundError, CorruptionError, FileNotFoundError)
-"""What is raised where something is damaged, or expired."""
+"""Raised if something is damaged or has expired."""
 REFUSALS = (*GONE, InvalidInputError, TransactionFencedError)
-"""What a prepare function raises for good only where its tip is new enough (COMMIT.md, K2)."""
+"""From a prepare function, final only if its tip is recent enough (COMMIT.md, K2)."""
 HARMLESS = (StoreUnavailableError, FileNotFoundError, CorruptionError, InvalidInputError)
-"""What a snapshot may fail of: the commit goes on without."""
+"""If a snapshot fails with these, the commit continues without it."""
 _PREFIX_DIGITS = 8
-"""Of a commit's id: enough to tell apart who commits at once."""
+"""Of a commit id: enough to distinguish concurrent writers."""
 RIVAL_MS = 10_000
-"""A rival committed so long before the newest commit, or later."""
+"""A rival committed at most this long before the newest commit."""
 _TRY_MS_MIN = 4
-"""A try is taken to last so long at least: a loser never comes back at once."""
+"""The assumed minimum duration of a try: a loser never returns immediately."""
 WINDOW_MS_MAX = 2_000
 SKEW_MS_MAX = 300_000
-"""Clocks that differ by more make the cleaner refuse to work."""
+"""The cleaner refuses to work with clocks that differ by more."""
 _LISTED_MS = 3_600_000
-"""What is not listed so long after it was written is not late, but swept: the sweep takes it after
-a day.
+"""An object that is not listed this long after it was written is not late but swept, which happens
+after a day.
 """
 AHEAD_MS_MAX = 900_000
-"""A clock that is so far ahead of the store's commits nothing: the cleaner would wait as long."""
+"""A clock further ahead of the store's commits nothing: the cleaner would wait that long."""
 RESERVE_BYTES = 1 << 20
-"""Room for a few hundred commits of a small log; one of a large log may have as much."""
+"""Room for a few hundred commits of a small log, or for a single one of a large log."""
 DATA_BYTES_MIN = 64 << 10
 """A log with less data has no reserve."""
 
@@ -133,62 +131,64 @@ _T = TypeVar("_T")
 
 
 class ClockSkewError(StoreUnavailableError):
-    """This machine's clock and the store's differ too much to tell how old anything is."""
+    """This machine's clock and the store's differ too much to judge the age of anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class NothingToCommit:
-    """The log needs no change. A subclass says why, to a caller that asks."""
+    """The log needs no change. A subclass says why, for callers that want to know."""
 
 
 _Nothing = TypeVar("_Nothing", bound=NothingToCommit)
 
 
 class LostRaceError(CommitConflictError):
-    """Another commit came first, as often as the caller allows."""
+    """Other commits came first as often as the caller allows."""
 
 
 class JoinsOthers(Protocol):
-    """Who takes along what others propose (`combining`)."""
+    """Commits the proposals of others along with an edit (`combining`)."""
 
     owes: bool
-    """Whether the next commit may have to end what was proposed here."""
+    """Whether the next commit may have to end a proposal of this handle."""
 
     def ask_for_a_turn(self, tip: Commit, *, takes_ms: int) -> bool:
-        """Asks those who combine to let a version pass, for so long as a try takes; tells whether
-        any do.
+        """Asks the combining authors to let a version pass, for as long as a try takes; returns
+        whether there are any.
         """
         ...
 
     def with_others(self, tip: Commit, edit: Edit, time_ms: int, *, lost: bool) -> Edit:
-        """Returns an edit with what others proposed and it owes, after a race was ``lost``."""
+        """Returns the edit with the proposals of others and what this author owes; ``lost``: after
+        a lost race.
+        """
         ...
 
     def is_crowded(self, tip: Commit) -> bool:
-        """Tells whether others wait for what commits upon the tip."""
+        """Returns whether others wait for the next commit."""
         ...
 
 
 Prepare = Callable[[Commit, int], Edit | _Nothing]
-"""From the tip and the commit time in ms, the edit to commit, or that there is none."""
+"""Given the tip and the commit time in ms, returns the edit to commit, or that there is none."""
 
 
 class Created(Enum):
-    """What became of a create that the store says succeeded."""
+    """The outcome of a create that succeeded according to the store."""
 
     OURS = "the version is this commit"
-    SLEPT = "its block was deleted meanwhile: a file that nobody will ever read"
-    NOWHERE = "its block has no file: the log was deleted"
+    SLEPT = "the block was closed in the meantime: the file will never be read"
+    NOWHERE = "the block has no file: the log was deleted"
 
 
 class Committer:
-    """Commits to one log. Not safe for threads; pickles nothing. ``first_id``: what the ids of its
-    commits begin with (`Turns`); ``ahead_ms``: how far the clock was ahead when the log was opened
-    (`StoreClock`).
+    """Commits to one log. Not safe for threads. ``first_id``: the ids of its commits share its
+    prefix (`Turns`); ``ahead_ms``: the lead of the wall clock over the monotonic one when the log
+    was opened (`StoreClock`).
 
     Attributes:
-        writer_pages: the pages of older writers that were read or written of late.
-        others: who takes along what others propose; None: nobody.
+        writer_pages: the pages of older writers that were read or written recently.
+        others: commits the proposals of others too; None: they are left alone.
     """
 
     def __init__(self, tip: Tip, first_id: str, ahead_ms: int, *, clock: Clock, ids: Ids) -> None:
@@ -211,13 +211,12 @@ class Committer:
         lost: bool = False,
         yields: bool = True,
     ) -> Commit | _Nothing:
-        """Makes the change and returns its commit; or what ``prepare`` returned in its place.
-
-        ``lost``: the tip was found after a lost race. ``yields``: it lets others in first.
+        """Commits the change and returns the commit, or what ``prepare`` returned instead of an
+        edit. ``lost``: the tip was found after a lost race. ``yields``: lets others in first.
 
         Raises:
             LostRaceError: other writers came first too many times.
-            CommitStateUnknownError: whether the commit happened cannot be found out now.
+            CommitStateUnknownError: whether the commit happened cannot be determined now.
             ClockSkewError: this machine's clock is far ahead of the store's.
         """
         self._store.written.clear()
@@ -228,14 +227,14 @@ class Committer:
             raise
 
     def known_as(self, commit_id: str) -> None:
-        """Begins the ids of its commits as this one (`Turns`)."""
+        """Gives its commit ids the prefix of this one (`Turns`)."""
         self._turns.known_as(commit_id)
 
     def withdraw(self, written: Iterable[str]) -> None:
-        """Deletes files that nobody will commit, where the log in whose folder they are does not
-        stand any more, as far as possible. None to 4 GET where it stands, and nothing else.
+        """Deletes files that will not be committed, as far as possible, if the log in whose folder
+        they are is gone. If it is there, this makes at most 4 GET and deletes nothing.
         """
-        self._tip.doubt()  # Else what was written may look like news.
+        self._tip.doubt()  # Otherwise the leftovers may look like newer versions.
         log = self._tip.log
         try:
             log.check_there(self._tip.commit.version)
@@ -244,7 +243,7 @@ class Committer:
                 with suppress(StoreUnavailableError):
                     log.store.delete(path)
         except StoreUnavailableError:
-            pass  # Nobody can say; the caller's own error is told.
+            pass  # Unknown; the caller raises its own error.
 
     def _commit(
         self,
@@ -256,7 +255,7 @@ class Committer:
         yields: bool,
     ) -> Commit | _Nothing:
         tip, turns = self._tip, self._turns
-        # Many commit, and not for this: upon an older tip it would read their proposals in vain.
+        # Others combine: on an older tip, this commit would read their proposals in vain.
         many = yields and operation != "append" and tip.commit.head.combined is not None
         newest = (yields and turns.yield_turn()) or many or tip.is_stale()
         began_ms = self._clock.monotonic_ms()
@@ -296,8 +295,8 @@ class Committer:
         )
 
     def _asks_for_a_turn(self, took_ms: int) -> bool:
-        """Tells whether those who combine were asked to let a version pass; ``took_ms``: the last
-        try.
+        """Returns whether combining authors were asked to let a version pass; ``took_ms``: the
+        duration of the last try.
         """
         tip, others = self._tip.commit, self.others
         if others is None or tip.head.combined is None:
@@ -307,20 +306,20 @@ class Committer:
     def _asked(
         self, prepare: Prepare[_Nothing], operation: str, *, newest: bool, lost: bool
     ) -> Commit | _Nothing:
-        """Asks what to commit; where the tip may be old or ``lost``, twice before it says no."""
+        """Asks what to commit; accepts a refusal only by a tip that is not old or ``lost``."""
         tip, newest = self._tip.commit, newest or lost
         try:
             commit = self._prepared(prepare, operation, lost=lost)
             if isinstance(commit, NothingToCommit):
-                self._tip.settle(lost=lost)  # Only a version that was committed may say so.
+                self._tip.settle(lost=lost)  # Only a committed version may say so.
                 if self._tip.commit is not tip:
                     return self._prepared(prepare, operation, lost=lost)
             return commit
         except REFUSALS as e:
             if not newest or self._tip.is_stale():
-                self._tip.refresh()  # What refused it may have changed.
+                self._tip.refresh()  # The reason for the refusal may be gone.
             if self._tip.commit is tip and isinstance(e, GONE):
-                self._tip.open_anew()  # Or have expired in this moment, with the tip.
+                self._tip.open_anew()  # It may have expired just now, together with the tip.
             if self._tip.commit.version == tip.version:
                 if isinstance(e, FileNotFoundError | CorruptionError):
                     self._tip.log.check()
@@ -330,7 +329,7 @@ class Committer:
     def _prepared(
         self, prepare: Prepare[_Nothing], operation: str, *, lost: bool
     ) -> Commit | _Nothing:
-        """Does K2 and K3: returns the commit as it is to be created, where there is one."""
+        """Does K2 and K3: returns the commit to create, if there is one."""
         tip = self._tip.commit
         tip.head.log.check_writable(where=self._store.url)
         version = tip.version + 1
@@ -364,23 +363,23 @@ class Committer:
         return Commit(record, parent, tuple(earlier), head)
 
     def _columns(self, tip: Commit, head: Head) -> PartitionColumns:
-        """Returns the columns as the head after the tip is to hold them."""
+        """Returns the columns as the next head will hold them."""
         before, after, new_id = tip.head.partitions, head.partitions, self._ids.new_id
         try:
             return with_rest(self._store, before, after, version=tip.version, new_id=new_id)
         except StoreUnavailableError:
-            return after  # Longer than it might be, and as true.
+            return after  # Longer than necessary, but equally correct.
 
     def _deny(self, commit: Commit) -> None:
-        """Raises the error of a commit whose block has no file; it was created all the same."""
-        self._tip.doubt()  # Where it cannot be asked now, what was written may look like news.
+        """Raises the error for a commit that was created although its block has no file."""
+        self._tip.doubt()  # If the store does not answer now, the file may look like news later.
         log, version = self._tip.log, commit.version
         _patiently(
             lambda: log.check_there(version - 1), self._store, version, self._clock, self._ids
         )
         raise CorruptionError(
-            f"{documents.block_path(commit.version)} of {self._store.url} is missing; nobody can"
-            f" say whether version {commit.version} was committed"
+            f"{documents.block_path(commit.version)} of {self._store.url} is missing, so it is"
+            f" unknown whether version {commit.version} was committed"
         )
 
     def _hint(self) -> None:
@@ -389,13 +388,12 @@ class Committer:
             try:
                 self._store.put(documents.LATEST, documents.body_json({"version": version}))
             except StoreUnavailableError:
-                pass  # The next multiple of 4 writes it; until then opening takes more probes.
+                pass  # The next multiple of 4 writes it; until then, opening takes more probes.
 
     def _snapshot(self, operation: str) -> SnapshotRef | None:
-        """Returns a snapshot of the tip when one is due; None when not, or when it fails.
-
-        An append leaves one for which many pages are rewritten to the commits of the cleaner, which
-        changed what is in them (`owes_snapshot`).
+        """Returns a snapshot of the tip if one is due; None if not, or if it fails. An append
+        leaves a snapshot that rewrites many pages to the cleaner, whose commits changed them
+        (`owes_snapshot`).
         """
         tip = self._tip.commit
         last = tip.head.snapshot
@@ -411,12 +409,12 @@ class Committer:
             manifest = replay(self._store, base, since, tip)
             return write_snapshot(self._store, manifest, new_id=self._ids.new_id)
         except HARMLESS:
-            return None  # Readers tell of damage; records that can be kept are kept.
+            return None  # Readers report the damage; new records are kept all the same.
 
     def _leaves_snapshot(self, operation: str) -> bool:
-        """Tells whether a snapshot of the tip is not to hold up the next commit: who makes the tip
-        writes it afterwards, and a later commit names it. So it is where others wait for the next
-        one, and what is to be carried until then is not too much.
+        """Returns whether a snapshot should not delay the next commit, because others wait for it
+        and not too much must be carried until later. The snapshot is then written after the
+        commit, and a later commit names it.
         """
         tip, others = self._tip.commit, self.others
         if operation != "append" or others is None or not others.is_crowded(tip):
@@ -426,7 +424,9 @@ class Committer:
         return sum(map(self._tip.recent.weight, since)) <= DEFERRED_EDIT_BYTES_MAX
 
     def _left_snapshot(self) -> SnapshotRef | None:
-        """Returns the snapshot of four versions ago where one is due, and was left; one GET."""
+        """Returns the snapshot of four versions ago, if one is due and was left for this commit;
+        one GET.
+        """
         tip = self._tip.commit
         last, version = tip.head.snapshot, tip.version - HINT_STRIDE
         since = self._tip.edits_from(0 if last is None else last.version + 1)
@@ -439,8 +439,8 @@ class Committer:
             return None
 
     def owes_snapshot(self) -> bool:
-        """Tells whether a snapshot is due that appends leave to others. No request where the edits
-        since the last one are not known here, or none is due; else one GET, once for a snapshot.
+        """Returns whether a snapshot is due that appends leave to others. No request if the edits
+        since the last one are unknown here or none is due; otherwise one GET per snapshot.
         """
         recent, last = self._tip.recent, self._tip.commit.head.snapshot
         since = None if last is None else recent.after(last.version)
@@ -456,7 +456,7 @@ class Committer:
 
 
 class _NotedWrites(WrappingStore):
-    """Passes everything on, and knows what was ``written`` since somebody last emptied that."""
+    """Passes everything on, and remembers what was ``written`` since that list was cleared."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -468,11 +468,11 @@ class _NotedWrites(WrappingStore):
 
     def create(self, path: str, data: bytes) -> None:
         self.inner.create(path, data)
-        self.written.append(path)  # What is there already is another's.
+        self.written.append(path)  # Not before: an existing file belongs to someone else.
 
 
 def _files_of(commit: Commit) -> list[str]:
-    """Returns the paths of a commit, and of what its edit names that was written before."""
+    """Returns the paths of a commit and of the files that were written for its edit."""
     found = [documents.commit_path(commit.version)]
     if (edit := commit.record.made) is None:
         return found
@@ -490,7 +490,7 @@ def _files_of(commit: Commit) -> list[str]:
 def _due_edits(
     recent: RecentEdits, since: Sequence[EditRecord], last: SnapshotRef | None
 ) -> int | None:
-    """Returns the bytes of the edits since the last snapshot where a new one is due, else None."""
+    """Returns the bytes of the edits since the last snapshot if a new one is due, else None."""
     weight = sum(recent.weight(record) for record in since)
     carried = weight * len(since) // (2 * HINT_STRIDE)
     is_due = weight > SNAPSHOT_EDIT_BYTES_MIN and carried > (last.size_bytes if last else 0)
@@ -498,14 +498,14 @@ def _due_edits(
 
 
 def _paged_bytes(store: Store, base: Manifest, since: Sequence[EditRecord]) -> int:
-    """Returns the bytes of pages that applying the edits brings in, to be written anew."""
+    """Returns the bytes of the pages that applying the edits would rewrite."""
     touched = {p for record in since for p in edit_of(store, record).rewritten_partitions()}
     return sum(page.size_bytes for page in base.pages if touched & page.ranges.keys())
 
 
 def create_commit(store: Store, commit: Commit, *, clock: Clock, ids: Ids) -> Commit | Created:
-    """Does K4 and K5: creates the commit's version. Returns what became of it; where another commit
-    came first, that one.
+    """Does K4 and K5: creates the commit's version. Returns the outcome, or the commit that came
+    first.
     """
     version, ours = commit.version, commit.record.commit_id
     if version == documents.block_of(version):
@@ -525,7 +525,7 @@ def create_commit(store: Store, commit: Commit, *, clock: Clock, ids: Ids) -> Co
 
 
 def _open_block(store: Store, first: int, clock: Clock, ids: Ids) -> None:
-    """Makes the file of a block before the block's first commit, unless it is there."""
+    """Makes the file of a block, unless it exists, before the block's first commit."""
     path = documents.block_path(first)
     data = documents.encode("block", block_body(first))
     cause: Exception | None = None
@@ -535,17 +535,17 @@ def _open_block(store: Store, first: int, clock: Clock, ids: Ids) -> None:
             store.create(path, data)
             return
         except ObjectExistsError as e:
-            cause = e  # Perhaps by a create that never ends.
+            cause = e  # Perhaps because of a create that never completes.
         if read_block(store, first) is not None:
             return
     raise StoreUnavailableError(
-        f"{path} of {store.url} is refused as if it were there, and it is not; nothing was"
-        f" committed; try again later: {cause}"
+        f"the store refuses to create {path} of {store.url} because it exists, and yet it does not;"
+        f" nothing was committed; try again later: {cause}"
     ) from cause
 
 
 def _block_of(store: Store, version: int) -> Block | None:
-    """Returns the version's block, or, before its first commit, that before; None: deleted."""
+    """Returns the version's block; None if it or, at its first commit, the one before is gone."""
     if (
         version
         and version == documents.block_of(version)
@@ -567,8 +567,8 @@ def _create(store: Store, commit: Commit, clock: Clock, ids: Ids) -> Commit | No
             store.create(path, data)
             return None
         except (ObjectExistsError, StoreUnavailableError) as e:
-            # A conflict may be with ourselves, and a refusal come after a success: a client
-            # repeats a request whose reply was lost.
+            # The conflict may be with ourselves, and a refusal may follow a success: clients
+            # repeat a request whose reply was lost.
             if attempt == 0 and (isinstance(e, StoreFullError) or _is_certain(e)):
                 raise
             refused = refused and isinstance(e, StoreRefusedError)
@@ -576,7 +576,7 @@ def _create(store: Store, commit: Commit, clock: Clock, ids: Ids) -> Commit | No
         try:
             found = read_commit(store, commit.version)
         except FileNotFoundError:
-            continue  # Not there: the same version again, never another one.
+            continue  # Not there: try the same version again, never another one.
         except (StoreUnavailableError, CorruptionError) as e:
             refused, cause = False, e
             continue
@@ -591,7 +591,7 @@ def _is_certain(error: Exception) -> bool:
 
 
 def _patiently(read: Callable[[], _T], store: Store, version: int, clock: Clock, ids: Ids) -> _T:
-    """Returns what a read says, after a commit was made: giving up leaves its state unknown."""
+    """Returns the result of a read after a commit; giving up leaves the outcome unknown."""
     cause: Exception | None = None
     for attempt in range(CREATES_MAX):
         _back_off(attempt, clock, ids)
@@ -610,15 +610,15 @@ def _unknown(store: Store, version: int, cause: Exception | None) -> CommitState
 
 
 def _back_off(attempt: int, clock: Clock, ids: Ids) -> None:
-    """Sleeps for a random while that grows with the attempt; not before the first, 0."""
+    """Sleeps for a random time that grows with the attempt; not before attempt 0."""
     if attempt:
         ceiling = min(_BACKOFF_MS_MAX, _BACKOFF_MS << min(attempt, 10))
         clock.sleep_ms(int(ids.uniform() * ceiling))
 
 
 def committers_of(commit: Commit, records: Sequence[EditRecord]) -> int:
-    """Returns how many committed, or had others commit for them, in the 10 s before the newest
-    commit, as far as these records of the newest ones tell.
+    """Returns how many writers committed, or had others commit for them, in the 10 s before the
+    newest commit, according to these newest records.
     """
     oldest_ms = commit.record.time_ms - RIVAL_MS
     answers = () if commit.head.combined is None else commit.head.combined.authors
@@ -629,7 +629,9 @@ def committers_of(commit: Commit, records: Sequence[EditRecord]) -> int:
 
 
 class Turns:
-    """When one handle tries to commit. Its ids begin as ``first_id``. Not safe for threads."""
+    """Decides when one handle tries to commit. ``first_id``: its ids share the prefix of this one.
+    Not safe for threads.
+    """
 
     def __init__(self, first_id: str, *, clock: Clock, ids: Ids) -> None:
         self._clock = clock
@@ -647,11 +649,11 @@ class Turns:
         self._prefix = first_id[:_PREFIX_DIGITS]
 
     def new_id(self) -> str:
-        """Returns the id of an attempt to commit, which begins with the prefix."""
+        """Returns the id of an attempt to commit; it begins with the prefix."""
         return self._prefix + self._ids.new_id()[_PREFIX_DIGITS:]
 
     def saw(self, records: Sequence[EditRecord]) -> None:
-        """Notes who made the newest commits, oldest first."""
+        """Notes who made the newest commits; ``records``: oldest first."""
         for record in reversed(records):
             if record.version <= self._version:
                 break
@@ -679,7 +681,9 @@ class Turns:
             self._lost_ms = now_ms
 
     def yield_turn(self) -> bool:
-        """Waits before a first try where it won beside others of late; tells whether it did."""
+        """Waits before a first try if this handle recently won against others; returns whether it
+        did.
+        """
         if self._won_ms is None or self._lost_ms is None or not self._seen:
             return False
         now_ms = self._clock.monotonic_ms()
@@ -692,7 +696,7 @@ class Turns:
         return True
 
     def wait_after_loss(self, losses: int) -> None:
-        """Waits before a try that follows so many lost ones."""
+        """Waits before a try that follows that many lost ones."""
         self._clock.sleep_ms(int(self._ids.uniform() * self._window_ms() / losses))
 
     def _window_ms(self) -> float:
@@ -701,13 +705,13 @@ class Turns:
 
 
 def is_comparable(clock: Clock) -> bool:
-    """Tells whether the clock claims to tell the time of day."""
+    """Returns whether the clock claims to show the time of day."""
     return not isinstance(clock, ManualClock)
 
 
 def store_now_ms(store: Store, *, clock: Clock, ids: Ids) -> int | None:
-    """Returns the store's time, from an object just written, where that is listed already; a PUT, a
-    LIST of one name and a DELETE. Who sleeps until the object is swept asks again.
+    """Returns the store's time, taken from an object just written, or None if that is not listed
+    yet; a PUT, a LIST of one name and a DELETE. Asks again if it slept until the object was swept.
     """
     while True:
         path = f"{documents.CLOCKS}{ids.new_id()}"
@@ -716,7 +720,7 @@ def store_now_ms(store: Store, *, clock: Clock, ids: Ids) -> int | None:
         try:
             store_ms = next((found.modified_ms for found in store.list(path)), None)
         finally:
-            with suppress(StoreUnavailableError):  # The sweep takes what is left.
+            with suppress(StoreUnavailableError):  # The sweep removes what is left.
                 store.delete(path)
         slept_ms = max(clock.monotonic_ms() - monotonic_ms, clock.now_ms() - now_ms)
         if store_ms is not None or slept_ms < _LISTED_MS:
@@ -724,8 +728,8 @@ def store_now_ms(store: Store, *, clock: Clock, ids: Ids) -> int | None:
 
 
 class StoreClock:
-    """The store's time as far as it is known here; ``ahead_ms``: how far the clock was ahead of the
-    monotonic one, when its user began. Not safe for threads.
+    """The store's time as far as it is known here; ``ahead_ms``: the lead of the wall clock over
+    the monotonic one at the start. Not safe for threads.
     """
 
     def __init__(self, store: Store, ahead_ms: int, *, clock: Clock, ids: Ids) -> None:
@@ -736,13 +740,13 @@ class StoreClock:
         self._ahead_of_monotonic_ms: int | None = None
 
     def check(self, *, newest_ms: int) -> None:
-        """Checks that this machine's clock is not far ahead, where the newest commit is not of now,
-        or the clock was set forward.
+        """Checks that this machine's clock is not far ahead, if the newest commit is old or the
+        clock was set forward.
         """
         if not is_comparable(self._clock):
             return
         now_ms, known_ms = self._clock.now_ms(), self._ahead_of_monotonic_ms
-        # Where commits follow closely, the newest one is as far ahead as the clock that made it.
+        # Among frequent commits, the newest is only as far ahead as the clock that made it.
         since_ms = self._first_ahead_ms if known_ms is None else known_ms
         is_steady = now_ms - self._clock.monotonic_ms() - since_ms <= AHEAD_MS_MAX
         if is_steady and (known_ms is not None or now_ms - newest_ms <= AHEAD_MS_MAX):
@@ -750,8 +754,8 @@ class StoreClock:
         try:
             store_ms = store_now_ms(self._store, clock=self._clock, ids=self._ids)
         except (StoreRefusedError, UnsupportedFilesystemError):
-            store_ms = None  # Who may not list, or where no times are told, has to be believed.
-        # Only from here on: whoever slept before the answer would take days for the store's lead.
+            store_ms = None  # Without rights to list, or listed times, the clock is trusted.
+        # Read after the answer: time slept before it would look like the store's lag.
         now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         if store_ms is not None and now_ms - store_ms > AHEAD_MS_MAX:
             raise ClockSkewError(
@@ -764,22 +768,22 @@ class StoreClock:
 
 
 def keep_reserve(store: Store, *, data_bytes: int) -> None:
-    """Makes the reserve of a log's folder on a disk: as large as the log's data, up to
-    `RESERVE_BYTES`. One that is there stays, unless the log has outgrown it by far; where there is
-    little data there is nothing to give.
+    """Makes the reserve in a log's folder on a disk: as large as the log's data, up to
+    `RESERVE_BYTES`. An existing one stays unless the log has outgrown it by far. A log with little
+    data gets none.
     """
     if data_bytes < DATA_BYTES_MIN or not is_on_disk(store):
         return
     size_bytes = min(data_bytes, RESERVE_BYTES)
     if 2 * (_size_bytes(store) or 0) < size_bytes:
-        from hashlib import shake_256  # With OpenSSL: few processes come here.
+        from hashlib import shake_256  # Loads OpenSSL, which few processes need.
 
-        # Bytes that no file system makes less of.
+        # Bytes that no file system can compress.
         store.put(documents.RESERVE, shake_256(b"clog").digest(size_bytes))
 
 
 def give_up_reserve(store: Store) -> bool:
-    """Deletes the reserve of a log's folder; tells whether there was one."""
+    """Deletes the reserve in a log's folder; returns whether there was one."""
     if not is_on_disk(store) or _size_bytes(store) is None:
         return False
     store.delete(documents.RESERVE)
@@ -787,7 +791,7 @@ def give_up_reserve(store: Store) -> bool:
 
 
 def with_reserve(store: Store, step: Callable[[], _T]) -> _T:
-    """Does a step that makes room, or leads to it; without the reserve where there is none."""
+    """Does a step that frees space or leads to that; gives up the reserve if the disk is full."""
     try:
         return step()
     except StoreFullError:
@@ -797,13 +801,13 @@ def with_reserve(store: Store, step: Callable[[], _T]) -> _T:
 
 
 def is_on_disk(store: Store) -> bool:
-    """Tells whether a store is a folder of this machine."""
+    """Returns whether a store is a folder on this machine."""
     while isinstance(store, WrappingStore):
         store = store.inner
     return isinstance(store, LocalStore)
 
 
 def _size_bytes(store: Store) -> int | None:
-    """Returns the size of the reserve, None where there is none."""
+    """Returns the size of the reserve, None if there is none."""
     found = (f.size_bytes for f in store.list(documents.RESERVE) if f.path == documents.RESERVE)
     return next(found, None)

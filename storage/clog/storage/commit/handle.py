@@ -1,30 +1,29 @@
-"""A handle on a log: the newest version it knows, kept fresh by one GET, and the manifest when
-somebody needs it.
+"""A handle on a log: the newest version it knows, kept fresh with one GET, and the manifest once
+someone needs it.
 
-Everything that changes the handle runs under its lock, so several threads may share it. What it
-knows is replaced by single steps (`Tip`), so who interrupted it may go on with it, and so
-may a forked child.
+Everything that changes the handle runs under its lock, so threads may share it. What it knows is
+replaced in single steps (`Tip`), so it stays usable after an interrupt, and in a forked child.
 
 Group commit: appends that wait on one handle at the same time become one commit (COMMIT.md §2,
 decision 0010).
 
-Q1. An append queues what prepares it, and waits for the lock of the queue. Where it is done by
-    then, that was all.
-Q2. Who holds the lock leads: takes the group, the appends that have waited longest, up to a bound,
-    and commits their edits as one. Each is prepared against the head as those before it leave it,
-    so offsets, rolls and duplicates are as if they had been committed one after the other.
-Q3. Each append gets its own part, or its own error: one that is refused fails alone, and only the
-    newest version refuses. What is said of an append (it is a duplicate) holds once the group is
-    committed: then its tip was, and those before it in the group are. Where that fails it is asked
-    again; where nothing was to be committed, it fails as well.
-Q4. An outcome that is unknown is told to all that were in the commit. What a group says of its
-    members is one value, which is replaced by a single step: from when they are prepared until
-    their outcome is known it says that this is unknown. So wherever a leader is interrupted, those
-    that were on their way to the store are told so, none of them is committed twice, and the others
-    are still in the queue: the next one that holds the lock leads.
+Q1. An append enters the queue and waits for the queue's lock. If it has an outcome by the time it
+    gets the lock, it is finished.
+Q2. The holder of the lock leads: it takes a group, the appends that have waited longest, up to a
+    bound, and commits their edits as one. Each is prepared on the head that the ones before it
+    leave, so offsets, rolls and duplicates are as if each had been committed alone.
+Q3. Each append gets its own part of the result or its own error. A refused append fails alone, and
+    only the newest version can refuse it. A statement about an append (it is a duplicate) is valid
+    once the group is committed, because its tip then was. If the commit fails the append is
+    prepared again; if there was nothing to commit, it fails too.
+Q4. All appends of a commit with an unknown outcome report it. A group's outcomes are one value,
+    replaced in a single step; from the preparation until the outcome is known they say "unknown".
+    So wherever a leader is interrupted, the appends that were on their way to the store report
+    that, none is committed twice, and the others are still in the queue, where the next holder of
+    the lock leads.
 
-No threads of its own, no waiting for company: a lone append is a group of one, and costs what it
-did. Nothing says that somebody leads but the lock, which an interrupt releases (`env`).
+There are no extra threads and no waiting for company: a lone append is a group of one at no extra
+cost. Only the lock says that someone leads, and an interrupt releases it (`env`).
 """
 
 import logging
@@ -72,9 +71,9 @@ from clog.storage.store.contract import Store, StoreRefusedError
 from clog.storage.store.opening import Reach
 
 GROUP_APPENDS_MAX = 64
-"""Appends in one commit: as many writers may enter the head at once."""
+"""Appends in one commit, hence new writers in one head."""
 GROUP_CHUNKS_MAX = 4096
-"""Chunks in one commit, but for an append that has more: a commit stays one small PUT."""
+"""Chunks in one commit, unless a single append has more: a commit stays one small PUT."""
 
 _LOGGER = logging.getLogger("clog.storage")
 
@@ -85,7 +84,7 @@ _Commit = Callable[["_Group"], Commit | NothingToCommit]
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """One append's own part of the commit that holds it."""
+    """One append's part of the commit that contains it."""
 
     version: int
     edit: Edit
@@ -95,9 +94,9 @@ class Handle(Shared):
     """One log, followed.
 
     Attributes:
-        standing: which log this is, and the root it stands at (S47).
+        standing: the log's identity and its root (S47).
         store: the log's own folder.
-        clock, ids: what it works with.
+        clock, ids: the sources of times and random ids.
         reach: opens the roots of other logs that this one names.
         tip: the newest commit it knows.
     """
@@ -111,7 +110,7 @@ class Handle(Shared):
         self.clock = clock
         self.ids = ids
         self._tip = Tip(self.standing, clock=clock)
-        # Noted now, for a committer that is made with the first commit.
+        # Taken now, although the committer is made at the first commit.
         self._first_id, self._ahead_ms = ids.new_id(), clock.now_ms() - clock.monotonic_ms()
         self._made: tuple[Committer, Combiner] | None = None
         self._manifest: Manifest | None = None
@@ -120,9 +119,9 @@ class Handle(Shared):
         _warn_unless_proven(self.store)
 
     def __reduce__(self) -> NoReturn:
-        """Raises: options may be secrets, and another process has a handle of its own."""
+        """Raises: storage options may be secrets, and another process needs its own handle."""
         raise InvalidInputError(
-            f"{self.store.url} is open in this process, and what is open cannot be pickled; pass"
+            f"{self.store.url} is open in this process, and an open log cannot be pickled; pass"
             " its URL and storage options, and call Log.open with them where it is used"
         )
 
@@ -132,7 +131,7 @@ class Handle(Shared):
 
     @property
     def writer_pages(self) -> WriterPages:
-        """The pages of older writers that it read or wrote of late."""
+        """The pages of older writers that it read or wrote recently."""
         return self._committer.writer_pages
 
     @property
@@ -154,7 +153,7 @@ class Handle(Shared):
 
     @property
     def planned(self) -> tuple[int, str]:
-        """The version that was planned last, to be read, and its commit's id; first the tip's."""
+        """The version last planned for a read, and its commit's id; initially the tip's."""
         read = self._manifest
         if read is None:
             tip = self.tip
@@ -162,31 +161,31 @@ class Handle(Shared):
         return read.version, read.commit_id
 
     def planned_for(self, offsets: Mapping[int, int]) -> tuple[int, str]:
-        """Returns as `planned`; the tip's where offsets are beyond what was planned."""
+        """Returns `planned`, or the tip's if the offsets are beyond that version."""
         read = self._manifest
         if read is None or read.head.partitions.end_before(offsets):
             return self.tip.version, self.tip.record.commit_id
         return self.planned
 
     def refresh(self) -> Commit:
-        """Looks for newer versions; one GET when there is none. Returns the tip."""
+        """Looks for newer versions; one GET if there is none. Returns the tip."""
         with self._lock:
             return self._tip.refresh()
 
     def recent(self, *, settled: bool = False) -> Commit:
-        """Returns the tip; looks for newer versions only where the last look is minutes old, so
-        that what is decided from it is not ancient. ``settled``: it must have been committed for
-        sure, since nothing is committed upon it that would show.
+        """Returns the tip; looks for newer versions only if the last look is minutes old, so that
+        no decision rests on an ancient one. ``settled``: the tip must be certain to have been
+        committed, as no commit upon it will prove that.
         """
-        # Without the lock where nothing is to be asked: another thread may hold it for a commit.
+        # Without the lock if no request is needed: another thread may hold it during a commit.
         if self._tip.is_recent(settled=settled):
             return self.tip
         with self._lock:
             return self._tip.recently(settled=settled)
 
     def find_writer(self, kind: str, writer_id: str) -> WriterEntry | None:
-        """Returns the writer's entry at the tip, which was committed for sure; at a newer version
-        where a page that the tip needs is gone (COMMIT.md §5).
+        """Returns the writer's entry at a settled tip, or at a newer version if a page that the tip
+        needs is gone (COMMIT.md §5).
         """
         return self.with_pages(
             self.recent(settled=True),
@@ -194,8 +193,8 @@ class Handle(Shared):
         )
 
     def end_pending(self, writers: Collection[tuple[str, str]]) -> Commit:
-        """Returns the tip, upon which nothing of these writers, given as kind and id, is pending
-        that others may commit, as far as a LIST shows it. Who may not commit ends nothing.
+        """Ends the appends of these writers, given as kind and id, that others could still commit
+        and a LIST shows; returns the tip. Ends nothing if this process may not commit.
         """
         with self._lock:
             if PROPOSALS in self._tip.refresh().head.log.features:
@@ -204,20 +203,20 @@ class Handle(Shared):
             return self.tip
 
     def committers(self) -> int:
-        """Returns how many committed in the 10 s before the newest commit, as far as is known."""
+        """Returns how many writers are known to have committed in the 10 s before the tip."""
         with self._lock:
             return committers_of(self.tip, self._tip.recent.known)
 
     def waits(self) -> Waits | None:
-        """Returns how long appends wait for others, None: nobody can say; one LIST, or two."""
+        """Returns how long appends wait for others, None if unknown; one LIST, or two."""
         with self._lock, suppress(StoreRefusedError):
             if PROPOSALS in self.tip.head.log.features:
                 return self._committing[1].waits()
         return None
 
     def with_pages(self, tip: Commit, read: Callable[[Commit], _T]) -> _T:
-        """Returns what is read of a tip and its pages of older writers; of a newer version, where a
-        page is gone that newer ones need no more (COMMIT.md §5).
+        """Returns what ``read`` finds in a tip and its pages of older writers; reads a newer
+        version if a page is gone that only the older one needs (COMMIT.md §5).
         """
         try:
             return read(tip)
@@ -228,23 +227,23 @@ class Handle(Shared):
             return read(newest)
 
     def has_committed(self, version: int, commit_id: str) -> bool:
-        """Tells whether this commit made the version, in this log's history; 2 GET at most."""
+        """Returns whether this commit made the version in this log's history; at most 2 GET."""
         with self._lock, self.standing.unless_gone():
             return is_of_history(self.store, self.tip, version, commit_id)
 
     def opened_anew(self) -> "Handle":
-        """Returns a handle on the log that stands there now."""
+        """Returns a handle on the log that is at the same root now."""
         return Handle(self.standing.root, clock=self.clock, ids=self.ids, reach=self.reach)
 
     def commit(self, prepare: Prepare[_Nothing], *, operation: str) -> Commit | _Nothing:
-        """Commits a change from the tip the handle knows (`Committer.commit`)."""
+        """Commits a change to the tip that the handle knows (`Committer.commit`)."""
         with self._lock:
             return self._committer.commit(prepare, operation=operation)
 
     def take_owed_snapshot(self) -> None:
-        """Makes commits that change nothing until one of them names a snapshot, where one is due
-        that appends leave to others (COMMIT.md, K3): at most eight, where others commit meanwhile
-        and all may miss; then the next round of the cleaner tries again.
+        """Makes empty commits until one of them names a snapshot, if one is due that appends leave
+        to others (COMMIT.md, K3): at most eight, as with other writers all of them may miss; then
+        the cleaner's next round tries again.
         """
         with self._lock:
             for _ in range(2 * HINT_STRIDE):
@@ -253,7 +252,7 @@ class Handle(Shared):
                 self._committer.commit(lambda _tip, _ms: Edit(), operation="snapshot")
 
     def withdraw(self, written: Iterable[str]) -> None:
-        """Deletes files that nobody will commit, where the log is gone (`Committer.withdraw`)."""
+        """Deletes files that will not be committed, if the log is gone (`Committer.withdraw`)."""
         with self._lock:
             self._committer.withdraw(written)
 
@@ -265,9 +264,9 @@ class Handle(Shared):
         proposed: Callable[[], Proposed] | None = None,
         alone: bool = False,
     ) -> Appended | _Nothing:
-        """Commits an append from the tip the handle knows, together with those that wait at the
-        same time (`AppendQueue.append`), unless it must be ``alone``; by whichever process does so
-        first where many write, and it is ``proposed``.
+        """Commits an append to the tip that the handle knows, together with those that wait at the
+        same time (`AppendQueue.append`), unless it must be ``alone``. If many processes write and
+        it is ``proposed``, any of them may commit it.
         """
         try:
             if not alone:
@@ -275,13 +274,13 @@ class Handle(Shared):
             done = self.commit(prepare, operation=APPEND)
             if not isinstance(done, Commit):
                 return done
-            # Whole: nobody is taken along where offsets are given.
+            # The whole edit: an append with given offsets never includes those of others.
             return Appended(done.version, edit_of(self.store, done.record))
-        except FileNotFoundError as e:  # At a version that is new enough, as the committer saw to.
+        except FileNotFoundError as e:  # The committer has made sure that the version is recent.
             raise self._missing(e) from e
 
     def _commit_appends(self, group: "_Group") -> Commit | NothingToCommit:
-        """Commits appends: at once, where nobody else is about to; else as `combining` does it."""
+        """Commits appends: directly if no one else is about to, otherwise as `combining` does."""
         with self._lock:
             committer, combiner = self._committing
             tip, lost = self.tip, False
@@ -297,7 +296,7 @@ class Handle(Shared):
             return combiner.append(group, lost=lost)
 
     def manifest(self) -> Manifest:
-        """Returns the manifest at the tip, whole, from the one before where all edits were seen."""
+        """Returns the whole manifest at the tip, from the last one if all edits since were seen."""
         with self._lock, self.standing.unless_gone():
             self._tip.settle()
             tip = self.tip
@@ -310,7 +309,7 @@ class Handle(Shared):
             return self._manifest
 
     def manifest_at(self, version: int) -> Manifest:
-        """Returns the manifest at an older version; one GET more than reading it."""
+        """Returns the manifest at an older version; one GET beyond reading it."""
         with self._lock, self.standing.unless_gone():
             if version == self.tip.version:
                 return self.manifest()
@@ -335,7 +334,7 @@ class Handle(Shared):
 
 
 def _warn_unless_proven(store: Store) -> None:
-    """Logs a line where two writers might overwrite each other's commits (COMMIT.md §1, A2)."""
+    """Logs a warning if two writers might overwrite each other's commits (COMMIT.md §1, A2)."""
     if not store.create_is_proven:
         _LOGGER.warning(
             "%s: this server's conditional writes were tested, not proven; if it checks and writes"
@@ -354,7 +353,7 @@ _Outcome = Appended | NothingToCommit | Exception
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """One append, until it has an outcome; ``group``: the last one it was in."""
+    """One append until it has an outcome; ``group``: the last one it was in."""
 
     prepare: Prepare[NothingToCommit]
     chunks: int
@@ -377,7 +376,7 @@ class AppendQueue(Shared):
         register(self)
 
     def after_fork(self) -> None:
-        """Forgets, in a forked child, the appends of threads that are not there."""
+        """Forgets, in a forked child, the appends of threads that do not exist there."""
         self._waiting, self._is_led = {}, False
 
     def append(
@@ -387,8 +386,8 @@ class AppendQueue(Shared):
         chunks: int,
         proposed: Callable[[], Proposed] | None = None,
     ) -> Appended | _Nothing:
-        """Commits an append of so many chunks, perhaps together with others; returns its own part,
-        or what ``prepare`` returned in its place.
+        """Commits an append of that many chunks, perhaps together with others; returns its own
+        part, or what ``prepare`` returned instead of an edit.
         """
         mine = _Waiting(prepare, chunks, proposed)
         try:
@@ -396,14 +395,14 @@ class AppendQueue(Shared):
             with self._lock:
                 self._lead(mine)
         finally:
-            self._waiting.pop(mine, None)  # One step, in C: no interrupt comes before it.
+            self._waiting.pop(mine, None)  # One step in C, which no interrupt can precede.
         outcome = mine.outcome
         if isinstance(outcome, Exception):
             raise copy(outcome) if outcome is _UNKNOWN else outcome
         return cast("Appended | _Nothing", outcome)
 
     def _lead(self, mine: _Waiting) -> None:
-        """Commits groups until an append has its outcome; inside another append only its own."""
+        """Commits groups until an append has its outcome; within another append, only itself."""
         is_inner, self._is_led = self._is_led, True
         try:
             while mine.outcome is None:
@@ -415,10 +414,10 @@ class AppendQueue(Shared):
             self._is_led = is_inner
 
     def _first(self) -> list[_Waiting]:
-        """Returns the next group, which stays in the queue, as its leader may be interrupted."""
+        """Returns the next group; it stays queued, as its leader may be interrupted."""
         group: list[_Waiting] = []
         chunks = 0
-        for one in list(self._waiting):  # In one step, as others queue meanwhile.
+        for one in list(self._waiting):  # Copied in one step, as other threads queue.
             if one.outcome is not None:
                 continue
             chunks += one.chunks
@@ -433,12 +432,12 @@ class _Group:
     """Appends on their way to one commit.
 
     Attributes:
-        accepted: those that are in the commit as it was prepared last, with their edits.
-        declined: what was said of others.
-        posted: those that others may commit, with their edits of when they were proposed.
-        outcomes: of those that are not to be asked again; replaced as a whole.
-        refusal: what a member was refused with last; of an older tip, perhaps.
-        final: a refusal holds: the tip was looked for since.
+        accepted: members in the commit as last prepared, with their edits.
+        declined: members that are not in it, with the reason.
+        posted: members that others may commit, with their edits at the time of the proposal.
+        outcomes: of members that need not be prepared again; replaced as a whole.
+        refusal: the last refusal of a member, perhaps by an outdated tip.
+        final: refusals are final, since the tip was looked up after the last one.
     """
 
     members: Sequence[_Waiting]
@@ -450,46 +449,46 @@ class _Group:
     final: bool = False
 
     def commit(self, commit: _Commit) -> None:
-        """Commits the group, and gives each member its outcome; none to those to be asked again."""
+        """Commits the group and gives members their outcomes, except those to be prepared again."""
         try:
             try:
                 done = commit(self)
             except REFUSALS as e:
                 if len(self.members) == 1 or e is not self.refusal:
-                    raise  # What became of a commit is no refusal: it would be made twice.
+                    raise  # The outcome of a commit, not a refusal: a retry would commit twice.
                 self.final = True
                 done = commit(self)
-        except Exception as e:  # noqa: BLE001 - its members raise it, each in its own thread
+        except Exception as e:  # noqa: BLE001 - each member raises it in its own thread
             self._fail(e)
         else:
-            told: dict[_Waiting, _Outcome] = dict(self.declined)
+            outcomes: dict[_Waiting, _Outcome] = dict(self.declined)
             if isinstance(done, Commit):
-                told.update((one, Appended(done.version, edit)) for one, edit in self.accepted)
+                outcomes.update((one, Appended(done.version, edit)) for one, edit in self.accepted)
             elif isinstance(done, OperationOutcome):
-                told.update(
+                outcomes.update(
                     (one, Appended(done.version, part_of(done.edit, paths_of(edit))))
                     for one, edit in self.posted
                 )
-            self.outcomes = told
+            self.outcomes = outcomes
 
     def proposed(self) -> tuple[Proposed, ...] | None:
-        """Returns what the members propose that were accepted last; None where one cannot be."""
+        """Returns the proposals of the last accepted members; None if one cannot be proposed."""
         found = [one.proposed() for one, _ in self.accepted if one.proposed is not None]
         return tuple(found) if len(found) == len(self.accepted) else None
 
     def post(self) -> None:
-        """Makes those that were accepted last the group: others may commit them from now on, so
-        that they stay together, and are told the same; who else was in it waits for the next one.
+        """Reduces the group to the last accepted members: from now on others may commit them, so
+        they stay together and share an outcome. The other appends wait for the next group.
         """
         self.posted = tuple(self.accepted)
         self.members, self.declined = [one for one, _ in self.posted], []
 
     def withdraw(self) -> None:
-        """Notes that nobody else can commit them any more, and nobody has."""
+        """Notes that others have not committed them and no longer can."""
         self.posted, self.outcomes = (), {}
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
-        """Returns the edits of all members that have one, as one."""
+        """Returns the edits of all members that have one, joined."""
         self.accepted, self.declined = [], []
         self.outcomes = unknown = dict.fromkeys((one for one, _ in self.posted), _UNKNOWN)
         accepted: list[tuple[_Waiting, Edit]] = []
@@ -509,7 +508,7 @@ class _Group:
                 continue
             mine = paths_of(edit)
             if objects & mine:
-                continue  # An edit names an object once: this one has to wait.
+                continue  # An edit names an object once, so this append waits for the next one.
             objects |= mine
             accepted.append((one, edit))
             head = advance(tip.head, edit, version=tip.version + 1, time_ms=time_ms)
@@ -520,16 +519,16 @@ class _Group:
         return edit
 
     def _fail(self, error: Exception) -> None:
-        """Tells an error of the commit to those in it; others, of whom something else was said, are
-        asked again. To all where none was in it: nobody knows whether what was said is so.
+        """Gives an error of the commit to its members; those declined are prepared again. If all
+        were declined, they fail too, as no commit has confirmed the reasons.
         """
         declined = {one for one, _ in self.declined} if self.accepted else set()
-        told = [one for one in self.members if one not in declined]
-        self.outcomes = {one: _like(error) if n else error for n, one in enumerate(told)}
+        failed = [one for one in self.members if one not in declined]
+        self.outcomes = {one: _like(error) if n else error for n, one in enumerate(failed)}
 
 
 def part_of(whole: Edit, paths: Collection[str]) -> Edit:
-    """Returns what an edit says of the objects of one append in it: others may be in it, too."""
+    """Returns the part of an edit that adds these objects, those of one of its appends."""
     if whole.add is None:
         return Edit()
     chunks = tuple(pair for pair in whole.add.chunks if pair[1].object.path in paths)
@@ -537,7 +536,7 @@ def part_of(whole: Edit, paths: Collection[str]) -> Edit:
 
 
 def _like(error: Exception) -> Exception:
-    """Returns an error for another thread: what is raised collects the trace of its raiser."""
+    """Returns a copy of an error for another thread: a raised error collects a traceback."""
     other = copy(error)
     other.__cause__ = error
     return other

@@ -305,7 +305,7 @@ def test_a_log_whose_folder_was_deleted(store, clock, act):
     """`_clog/log` stands and nothing else does: a commit says so, and leaves nothing."""
     log = made(store, clock, 1, ONE)
     only_log_file(store)
-    with pytest.raises(NotFoundError, match=r"has no commits: it was deleted but for _clog/log"):
+    with pytest.raises(NotFoundError, match=r"has no commits: all but _clog/log was deleted"):
         act(log)
     assert [found.path for found in store.list("")] == [documents.LOG_FILE]
     clock.advance(CONFIRM_MS)
@@ -317,7 +317,7 @@ def test_a_block_file_that_is_missing_is_damage(store, clock):
     """Where the commits are there, nobody can say what was committed, and nothing is deleted."""
     log = made(store, clock, 1, ONE)
     log.handle.store.delete(documents.block_path(0))
-    with pytest.raises(CorruptionError, match="is missing; nobody can say whether version 2"):
+    with pytest.raises(CorruptionError, match="is missing, so it is unknown whether version 2"):
         log.append(ONE)
     assert log.handle.store.get(documents.commit_path(2))
 
@@ -413,7 +413,7 @@ def objects_of(log):
 def test_a_folder_where_the_file_that_makes_a_log_belongs(tmp_path):
     """Neither created nor read: the error says so, and does not advise to create it."""
     (tmp_path / "_clog" / "log").mkdir(parents=True)
-    message = "can neither be created nor read, as if a folder had its name"
+    message = "can neither be created nor read; perhaps a folder"
     with pytest.raises(CommitStateUnknownError, match=message) as raised:
         Log.create(str(tmp_path), clock=ManualClock(), ids=SeededIds(1))
     assert "no log at" not in str(raised.value)

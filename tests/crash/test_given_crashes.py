@@ -115,11 +115,11 @@ def test_every_crash_of_the_end_leaves_one_kind_of_log():
         row = [{"key": "k", "value": "5"}]
         ended = not log.describe()["takes_offsets"]
         if ended:
-            with pytest.raises(InvalidInputError, match="gives offsets itself since"):
+            with pytest.raises(InvalidInputError, match="has assigned offsets itself since"):
                 mirror(log)
             assert log.append(row, 0).offsets == {0: (5, 6)}
         else:
-            with pytest.raises(InvalidInputError, match="takes its offsets from what it mirrors"):
+            with pytest.raises(InvalidInputError, match="takes its offsets from its source"):
                 log.append(row, 0)
             mirror(log)
         seen[ended] += 1

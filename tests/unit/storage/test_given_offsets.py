@@ -132,7 +132,7 @@ def test_what_is_behind_the_end_is_refused(mirror, open_log):
     """H-B20: another process was faster; nothing gets other offsets."""
     other = open_log()
     commit(mirror, [3, 4], cover={0: 9})
-    told = r"offset 8 of partition 0 of .* is given already: its end offset is 9"
+    told = r"offset 8 of partition 0 of .* is already taken: its end offset is 9"
     with pytest.raises(InvalidInputError, match=told):
         commit(other, [8, 9], name="another")
     with pytest.raises(InvalidInputError, match=told):
@@ -198,7 +198,7 @@ PLAIN = {
 def test_nothing_else_is_appended_until_the_mirror_ends(mirror, how):
     """H-B8: it would take an offset of the source. Then the log is like any other."""
     before = mirror.version
-    with pytest.raises(InvalidInputError, match=r"takes its offsets from what it mirrors.*--end"):
+    with pytest.raises(InvalidInputError, match=r"takes its offsets from its source.*--end"):
         PLAIN[how](mirror)
     assert mirror.end_offsets() == {0: 0, 1: 0}
     commit(mirror, [4])
@@ -208,9 +208,13 @@ def test_nothing_else_is_appended_until_the_mirror_ends(mirror, how):
     assert ended == mirror.version > before
     assert mirror.give_offsets() == ended
     PLAIN[how](mirror)
-    with pytest.raises(InvalidInputError, match=f"gives offsets itself since version {ended}"):
+    with pytest.raises(
+        InvalidInputError, match=f"has assigned offsets itself since version {ended}"
+    ):
         commit(mirror, [9])
-    with pytest.raises(InvalidInputError, match=f"gives offsets itself since version {ended}"):
+    with pytest.raises(
+        InvalidInputError, match=f"has assigned offsets itself since version {ended}"
+    ):
         commit(mirror, [], cover={0: 9})
     check_log(mirror.handle.standing.root)
 
@@ -221,7 +225,7 @@ def test_who_does_not_know_of_the_end_is_told(mirror, open_log):
     t = other.transaction("mirror")
     t.append(rows("a"), 0, offsets=[5])
     mirror.give_offsets()
-    with pytest.raises(InvalidInputError, match="gives offsets itself since"):
+    with pytest.raises(InvalidInputError, match="has assigned offsets itself since"):
         t.commit()
     assert third.append(rows("a"), 0).offsets == {0: (0, 1)}
 
@@ -242,7 +246,7 @@ def test_it_is_never_a_participant(mirror, make_log, clock):
     other_store = memory_store()
     other = Log.create(other_store, 1, clock=clock, ids=SeededIds(99))
     t = other.transaction("t")
-    with pytest.raises(InvalidInputError, match="takes its offsets from what it mirrors"):
+    with pytest.raises(InvalidInputError, match="takes its offsets from its source"):
         t.append(rows("a"), 0, log=mirror)
     with pytest.raises(InvalidInputError, match="cannot take offsets here"):
         t.append(rows("a"), 0, offsets=[1], log=mirror)
@@ -262,7 +266,7 @@ def test_it_is_never_a_participant(mirror, make_log, clock):
 def test_other_logs_refuse_offsets(make_log):
     """In words that say how a log gets them; no log gets them later."""
     log = make_log()
-    told = r'gives offsets itself.*features=\["given-offsets"\]'
+    told = r'assigns offsets itself.*features=\["given-offsets"\]'
     with pytest.raises(InvalidInputError, match=told):
         log.append(rows("a"), 0, ("p", 1), offsets=[0])
     t = log.transaction("t")
@@ -281,11 +285,11 @@ def test_other_logs_refuse_offsets(make_log):
 @pytest.mark.parametrize(
     ("offsets", "told"),
     [
-        ([1], "are no offsets for 2 records"),
-        ([1, 2, 3], "are no offsets for 2 records"),
-        ([1.0, 2.0], "are no offsets for 2 records"),
-        ([True, False], "are no offsets for 2 records"),
-        ("ab", "are no offsets for 2 records"),
+        ([1], "are not offsets of 2 records"),
+        ([1, 2, 3], "are not offsets of 2 records"),
+        ([1.0, 2.0], "are not offsets of 2 records"),
+        ([True, False], "are not offsets of 2 records"),
+        ("ab", "are not offsets of 2 records"),
         ([-1, 2], "offsets from -1 to 2 are out of range"),
         ([1, 1 << 62], "are out of range"),
         ([1, (1 << 63) - 1], "are out of range"),

@@ -1,12 +1,13 @@
-"""Appends that name their offsets, as a mirror of a topic needs (FORMAT.md §16, COMMIT.md §13).
+"""Appends with given offsets, as a mirror of a topic needs them (FORMAT.md §16, COMMIT.md §13).
 
-A log *takes* offsets until it is said to give them. While it does, each record comes with its own,
-and each partition's end is the position in the source up to which the log has all that there is.
+A log *takes* offsets until it is switched to assigning them itself. While it takes them, each
+record comes with its offset, and the end of each partition is the position in the source up to
+which the log is complete.
 
-What is given is bound to the head without choice: where the head is beyond it, the append is
-refused. Each chunk begins at its first record, and ends behind its last one or where the next one
-begins: what lies before and behind all of them is *reached* by the edit itself. So objects whose
-offsets run without gap need no column for them, and who lacks no record is told so.
+Given offsets leave no choice: if the head is beyond them, the append is refused. Each chunk begins
+at its first record and ends after its last one, or where the next chunk begins; the offsets before
+and after all chunks are *reached* by the edit itself. So objects whose offsets have no gaps need no
+column for them, and readers that miss no record can tell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,12 +25,12 @@ from clog.storage.objects.writer import DataObject, partition_order
 
 _Ints = np.ndarray[Any, Any]
 ENDS_MAX: Final = 1 << 62
-"""The highest end that may be given: as many offsets are left once the log gives them itself."""
+"""The highest end that may be given; as many offsets are left for the log to assign later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """Up to where an append covers partitions, and where their source begins."""
+    """Up to which offsets an append covers partitions, and where their source begins."""
 
     ends: Mapping[int, int]
     starts: Mapping[int, int]
@@ -37,8 +38,8 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What an append does to a head, by partition: the range of each chunk, in their order; up to
-    where nothing is before them, and after them; new log start offsets.
+    """What an append does to a head: the range of each chunk, in order; by partition, the offsets
+    reached before and after the chunks, and new log start offsets.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -48,33 +49,31 @@ class Bound:
 
 
 def refused(head: Head, *, given: bool, url: str) -> InvalidInputError:
-    """Makes the error of a log that does not take the offsets that are ``given``, or that takes
-    them where they are not.
+    """Returns the error for a log that does not take the ``given`` offsets, or that takes offsets
+    although none are given.
     """
     if given and GIVEN_OFFSETS not in head.log.features:
         return InvalidInputError(
-            f"{url} gives offsets itself, and takes none from others: that is for a log that was"
-            f' created for it, with Log.create(…, features=["{GIVEN_OFFSETS}"]); nothing was'
-            " appended"
+            f"{url} assigns offsets itself and takes none from others; only a log created with"
+            f' Log.create(…, features=["{GIVEN_OFFSETS}"]) does; nothing was appended'
         )
     if given:
         return InvalidInputError(
-            f"{url} gives offsets itself since version {head.gives_offsets}, and takes none from"
-            " others any more; nothing was appended"
+            f"{url} has assigned offsets itself since version {head.gives_offsets}, and no longer"
+            " takes them from others; nothing was appended"
         )
     return InvalidInputError(
-        f"{url} takes its offsets from what it mirrors: a record without one, a tombstone of an"
-        " erasure, a marker of a transaction would take an offset of its source; append at the"
-        " source, or end the mirror first (Log.give_offsets, clog mirror --end); nothing was"
-        " appended"
+        f"{url} takes its offsets from its source: a record without one, a tombstone of an erasure"
+        " or a marker of a transaction would use an offset of the source; append at the source, or"
+        " end the mirror first (Log.give_offsets, clog mirror --end); nothing was appended"
     )
 
 
 def checked_offsets(
     offsets: object, partition: _Ints, before: Mapping[int, int], *, url: str
 ) -> _Ints:
-    """Returns the offsets of records, given the partition of each; in each partition they ascend,
-    from ``before`` on where it is named.
+    """Returns the checked offsets of records, given the partition of each: in each partition they
+    ascend, starting at ``before`` if that names it.
     """
     try:
         given = np.asarray(offsets)
@@ -82,7 +81,7 @@ def checked_offsets(
         given = np.empty(0)
     if given.shape != partition.shape or given.dtype.kind not in "iu":
         raise InvalidInputError(
-            f"{offsets!r:.80} are no offsets for {len(partition)} records; give an array of"
+            f"{offsets!r:.80} are not offsets of {len(partition)} records; give an array of"
             " integers, one for each record"
         )
     if int(given.min()) < 0 or int(given.max()) >= ENDS_MAX:
@@ -113,7 +112,9 @@ def checked_offsets(
 def bind_given(
     objects: Sequence[DataObject], covered: Covered | None, head: Head, *, url: str
 ) -> Bound:
-    """Returns what an append does to the head; InvalidInputError: it is beyond what is given."""
+    """Returns what an append does to the head. Raises InvalidInputError if the head is beyond the
+    given offsets.
+    """
     ends, starts = head.partitions.end, head.partitions.start
     covered = covered or Covered({}, {})
     chunks = [stats for obj in objects for stats in obj.chunks]
@@ -146,7 +147,7 @@ def bind_given(
 
 def _is_behind(p: int, offset: int, end: int, *, url: str) -> InvalidInputError:
     return InvalidInputError(
-        f"offset {offset} of partition {p} of {url} is given already: its end offset is {end};"
-        " another process has mirrored it meanwhile, or it was retried under another id; go on"
-        " from end_offsets(); nothing was appended"
+        f"offset {offset} of partition {p} of {url} is already taken: its end offset is {end};"
+        " another process has mirrored it in the meantime, or it was retried under another id;"
+        " continue from end_offsets(); nothing was appended"
     )

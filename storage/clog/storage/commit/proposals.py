@@ -1,15 +1,16 @@
-"""What is appended, as a value: objects, who appends them, and what the head of the newest version
-demands of both. Whoever commits makes the edit of it (COMMIT.md, K2): the process that appends, or
-another one, which found it in a *proposal* (FORMAT.md §21, `combining`).
+"""An append as a value: its objects, its writer, and what the newest head demands of both. Whoever
+commits it turns it into an edit (COMMIT.md, K2): the appending process, or another one that found
+it in a *proposal* (FORMAT.md §21, `combining`).
 
-A writer is its kind and its id: a producer, a streaming query and a batch application of one name
-are three. Each has an entry in the head, or in the page of older ones, with its last sequence.
+A writer is identified by kind and id, so a producer, a streaming query and a batch application of
+the same name are three. Each has an entry with its last sequence in the head, or in a page of older
+writers.
 
 A fresh object carries no offsets, so a lost race rewrites nothing: `AppendRequest.prepare` is
-called again with the new tip and gives other offsets.
+called again with the new tip and assigns other offsets.
 
-A proposal is a document that says all of it, so that nobody reads the objects to commit them. Its
-name says whose it is, which operation of his, and since when he knew that it was not applied.
+A proposal is a self-contained document: the objects need not be read to commit them. Its name gives
+its author, the number of the operation, and a version at which that was known not to be applied.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -63,14 +64,14 @@ from clog.storage.objects.writer import DataObject
 from clog.storage.store.contract import Store, StoredObject
 
 BEFORE_THE_FIRST = -1
-"""The sequence of a stream that is known, but has no records in the log yet."""
+"""The sequence of a known stream that has no records in the log yet."""
 SEQUENCE_MAX = (1 << 63) - 1
-"""Nobody reads a longer integer (FORMAT.md §2): with one in its head a log would be lost."""
+"""Readers reject larger integers (FORMAT.md §2): one in its head would make a log unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Names who appends, for appends that must happen once. ``kind`` is producer, stream or txn;
+    """The writer of an append that must happen exactly once. ``kind`` is producer, stream or txn;
     ``content`` is a hash of the records.
     """
 
@@ -96,7 +97,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate(NothingToCommit):
-    """The writer's entry says that this sequence, or a later one, was committed already;
+    """According to its entry, the writer has already committed this sequence or a later one;
     ``repeats``: this one.
     """
 
@@ -105,13 +106,13 @@ class Duplicate(NothingToCommit):
 
 
 def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate | None:
-    """Returns what the writer's sequence repeats; None where it is new."""
+    """Returns what the writer's sequence duplicates; None if it is new."""
     entry = find_writer(pages, head, writer.kind, writer.writer_id)
     if entry is None:
         return None
     url = pages.store.url
     if writer.kind == "txn":
-        # As in Delta, a version below the last one is skipped; what it did then is not known.
+        # As in Delta, a version below the last one is skipped; its content is not known.
         if writer.sequence > entry.sequence:
             return None
         return Duplicate(entry, repeats=writer.sequence == entry.sequence)
@@ -145,8 +146,8 @@ def find_duplicate(pages: WriterPages, head: Head, writer: Writer) -> Duplicate 
 
 @dataclass(frozen=True, slots=True)
 class OfTransaction:
-    """Which transaction of its writer an append is; ``positions`` are all that the id has from then
-    on, None: those that it had.
+    """The transaction that an append is. ``positions``: all positions of the id from then on; None:
+    unchanged.
     """
 
     epoch: Natural
@@ -156,7 +157,7 @@ class OfTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """One append, without anything of the process that it comes from."""
+    """One append, independent of the process that it comes from."""
 
     objects: Annotated[tuple[DataObject, ...], seq(record(DataObject))]
     writer: Annotated[Writer | None, maybe(record(Writer))] = None
@@ -168,7 +169,7 @@ class Proposed:
         return sum(len(obj.chunks) for obj in self.objects)
 
     def checked(self, partitions: int) -> "Proposed":
-        """Returns it; raises ValueError where no log with so many partitions can have it."""
+        """Returns it; raises ValueError if no log with that many partitions can contain it."""
         for obj in self.objects:
             parts = [stats.partition for stats in obj.chunks]
             rows = [stats.rows for stats in obj.chunks]
@@ -180,10 +181,10 @@ class Proposed:
                 or max(obj.ref.size_bytes, *(c.size_bytes for c in obj.chunks)) > _BYTES_MAX
                 or obj.facts is None
             ):
-                raise ValueError(f"{obj.ref.path} is no fresh object of {partitions} partitions")
+                raise ValueError(f"{obj.ref.path} is not a fresh object of {partitions} partitions")
         ranges = ((0, stats.rows) for obj in self.objects for stats in obj.chunks)
         for _, chunk in _bind(self.objects, ranges, 0, NONE):
-            chunk.checked()  # As whoever reads the commit does: else nobody could.
+            chunk.checked()  # As readers of the commit do; otherwise the log would be unreadable.
         if self.transaction is not None and (
             self.writer is None or self.writer.kind != TRANSACTION
         ):
@@ -193,16 +194,16 @@ class Proposed:
 
 _APPENDS = seq(record(Proposed))
 PROPOSED_CHUNKS_MAX = 1024
-"""An append of more chunks is not proposed: it races, and takes others along."""
+"""An append of more chunks is not proposed: it races, and commits proposals along with itself."""
 _NAMES_BYTES_MAX = 512
-"""Of all else in a proposal."""
+"""Bytes of everything else in a proposal."""
 _BYTES_MAX = 1 << 40
-"""No object is so large, nor are its records: with those of millions no sum is out of range."""
+"""More than any object or its records have; sums over millions of them stay in range."""
 TURN = "turn"
 """The kind of a proposal that asks for a version to itself."""
 APPEND = "append"
 ELIGIBLE_MS = 60_000
-"""So long after it was posted a proposal is taken along at most: none wakes days later."""
+"""A proposal is not committed later than this after it was posted: none takes effect days later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,11 +211,11 @@ class Proposal:
     """An operation of an author, as it is posted.
 
     Attributes:
-        author, number: which operation of whom.
+        author, number: the operation.
         attempt: how often it was posted before.
         stamp: a version at which its author knew that it was not applied.
-        since: the stamp with which it was posted first.
-        until_ms: after this time of a commit nobody takes it along.
+        since: the stamp with which it was first posted.
+        until_ms: commits after this time must not include it.
         kind: an append, or a turn.
         takes_ms: of a turn, how long a try to commit takes its author.
         appends: what it appends.
@@ -235,7 +236,7 @@ class Proposal:
         return documents.proposal_path(self.stamp, self.author, self.number, self.attempt)
 
     def is_of(self, writers: Collection[tuple[str, str]]) -> bool:
-        """Tells whether it is an append of one of these, given as kind and id."""
+        """Returns whether it is an append of one of these writers, given as kind and id."""
         named = (one.writer for one in self.appends if one.writer is not None)
         return any((writer.kind, writer.writer_id) in writers for writer in named)
 
@@ -244,7 +245,7 @@ _PROPOSAL = record(Proposal)
 
 
 def is_small(appends: Sequence[Proposed]) -> bool:
-    """Tells whether a proposal may hold these appends: a commit may be longer."""
+    """Returns whether these appends fit into a proposal; a commit may be larger."""
     if sum(one.chunks for one in appends) > PROPOSED_CHUNKS_MAX:
         return False
     size = len(documents.body_json({"appends": _APPENDS.write(tuple(appends))}))
@@ -257,7 +258,7 @@ def encode_proposal(proposal: Proposal) -> bytes:
 
 
 def read_proposal(store: Store, path: str, partitions: int) -> Proposal:
-    """Returns the proposal of this name, as a log with so many partitions may have it; one GET."""
+    """Returns the proposal of this name, checked for a log with that many partitions; one GET."""
     body = documents.get(store, "proposal", path)
     with reading(f"{path} of {store.url}"):
         found: Proposal = _PROPOSAL.read(body)
@@ -267,19 +268,19 @@ def read_proposal(store: Store, path: str, partitions: int) -> Proposal:
         if len(set(paths)) < len(paths):
             raise ValueError("it names an object twice")
         if found.path != path:
-            raise ValueError("it is another's")
+            raise ValueError("it is not the proposal of this name")
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long authors wait for an answer, as names of proposals and the newest head tell.
+    """How long authors wait for an answer, according to the names of proposals and the newest head.
 
     Attributes:
-        waiting: operations that are not answered, and were posted anew within the last minute.
-        oldest_ms: for how long the first of them has waited; 0 where none does.
-        answered: operations with an answer that is remembered, and a proposal that is still there.
-        median_ms, longest_ms: how long these had waited for it.
+        waiting: unanswered operations that were posted within the last minute.
+        oldest_ms: how long the first of them has waited; 0 if there is none.
+        answered: operations with a remembered answer and a proposal that still exists.
+        median_ms, longest_ms: how long these waited for their answer.
     """
 
     waiting: int = 0
@@ -290,8 +291,8 @@ class Waits:
 
 
 def waits_of(files: Iterable[StoredObject], combined: Combined | None, *, now_ms: int) -> Waits:
-    """Returns how long those wait whose proposals these files are; whose store and committers have
-    other clocks appear to wait so much longer, or shorter.
+    """Returns how long the proposals with these files have waited. Differences between the clocks
+    of the store and the committers lengthen or shorten the times.
     """
     answers = {} if combined is None else {a.author: a for a in combined.authors}
     posted: dict[tuple[str, int], list[int]] = {}
@@ -329,7 +330,7 @@ class AppendRequest:
     covered: Covered | None = None
 
     def proposed(self) -> Proposed:
-        """Returns what a proposal says of it."""
+        """Returns the append as a proposal holds it."""
         return Proposed(tuple(self.objects), self.writer, self.transaction)
 
     def prepare(self, tip: Commit, time_ms: int) -> Edit | NothingToCommit:
@@ -372,7 +373,7 @@ class AppendRequest:
         )
 
     def _bound(self, head: Head) -> Bound | None:
-        """Returns how what is given binds to the head; None where the log gives the offsets."""
+        """Returns how given offsets bind to the head; None if the log assigns the offsets."""
         if not self.objects and self.covered is None:
             return None
         given = self.covered is not None or self.objects[0].is_given
@@ -382,18 +383,18 @@ class AppendRequest:
 
     def _by(self, writer: Writer, known: TransactionState | None, tip: Commit) -> AppendedBy:
         version = tip.version + 1
-        # A hash without a secret would confirm a guess of what was erased (FORMAT.md §17).
+        # An unkeyed hash would confirm a guess of erased content (FORMAT.md §17).
         content = None if ERASURES in tip.head.log.features else writer.content
         entry = WriterEntry(
             *(writer.writer_id, writer.kind, writer.query_id),
             *(writer.sequence, content, version),
         )
         if (ours := self.transaction) is not None:
-            assert self.new_id is not None, "who appends a transaction can name a document"
+            assert self.new_id is not None, "an append of a transaction can name a document"
             store, new_id = self.writer_pages.store, self.new_id
             if ours.positions is None:
                 positions = kept_positions(store, known, new_id=new_id)
-            else:  # T2; anew after a lost race, as the sweep may have taken what a sleeper wrote.
+            else:  # T2; again after a lost race, as the sweep may have removed an old document.
                 positions = stored_positions(store, ours.positions, new_id=new_id)
             committed = Committed(ours.epoch, ours.number, version)
             state = TransactionState(ours.epoch, ours.number, committed, positions)
@@ -402,8 +403,8 @@ class AppendRequest:
 
 
 def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool = False) -> None:
-    """Raises if the log's config as of now refuses a record of the object (S5, S6, S9); not for
-    its time where it came with its offset.
+    """Raises if the log's present config refuses a record of the object (S5, S6, S9); timestamps
+    are not checked if the offsets are ``given``.
     """
     facts = obj.facts
     assert facts is not None, "rewritten records are not appended"
@@ -443,15 +444,15 @@ def check_facts(obj: DataObject, config: LogConfig, *, now_ms: int, given: bool 
 
 
 def order_needed(header: str) -> str:
-    """Says what a record needs where its order is in this header."""
+    """Returns what a record needs if its order is in this header, for messages."""
     return (
         f"compaction.strategy=header needs the header {header!r} in each"
-        " record, also where it deletes its key: 8 bytes, a big-endian integer from 0 to 2^62 - 1"
+        " record, also in tombstones: 8 bytes, a big-endian integer from 0 to 2^62 - 1"
     )
 
 
 def _is_next(known: TransactionState | None, ours: OfTransaction) -> bool:
-    """Tells whether the state of an id lets this transaction, of its epoch, commit."""
+    """Returns whether the state of an id lets this transaction of its epoch commit."""
     if known is None or known.epoch != ours.epoch:
         return False
     done = known.committed
@@ -467,7 +468,7 @@ def _check_floor(obj: DataObject, head: Head, url: str) -> None:
 
 
 def _check_schema(obj: DataObject, head: Head, url: str) -> None:
-    """Raises unless the log has, or had, the schema under which the object was written."""
+    """Raises unless the log has, or had, the schema with which the object was written."""
     newest = NONE if head.log.schema is None else head.log.schema.id
     if obj.schema_id > newest or (obj.schema_id == NONE) != (newest == NONE):
         raise InvalidInputError(
@@ -477,7 +478,7 @@ def _check_schema(obj: DataObject, head: Head, url: str) -> None:
 
 
 def _following(objects: Sequence[DataObject], head: Head) -> Iterator[tuple[int, int]]:
-    """Yields the offsets that each chunk gets: behind the one before it in its partition."""
+    """Yields the offsets of each chunk, which follow the one before it in its partition."""
     ends: dict[int, int] = {}
     for stats in (stats for obj in objects for stats in obj.chunks):
         base = ends.get(stats.partition, head.partitions.end[stats.partition])
@@ -517,9 +518,7 @@ def _bind(
 
 
 def joined(edits: Sequence[Edit]) -> Edit:
-    """Returns appends as one edit: the first one, whatever else it does, with what the others
-    add.
-    """
+    """Returns one edit: the first, which may do more than append, with what the others append."""
     if len(edits) == 1:
         return edits[0]
     adds = [edit.add or Append(()) for edit in edits]
@@ -545,5 +544,5 @@ def _shifted(by: AppendedBy, objects: int) -> AppendedBy:
 
 
 def paths_of(edit: Edit) -> set[str]:
-    """Returns the objects that an edit appends."""
+    """Returns the paths of the objects that an edit appends."""
     return {c.object.path for _, c in edit.add.chunks} if edit.add else set()

@@ -1,8 +1,8 @@
-"""What a version of a log holds: its manifest, which versions can be read, and what it means where
-a file of one is missing. No state: `tip` follows a log.
+"""The content of a version: its manifest, which versions are readable, and what a missing file
+means. Stateless; `tip` follows a log.
 
-The version of a moment is the newest one that was committed by then. Times of commits never go back
-(FORMAT.md §3.1), so a binary search finds it: one GET a step.
+The version as of a time is the newest one committed by then. Commit times never go back (FORMAT.md
+§3.1), so a binary search finds it, with one GET per step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,9 +40,9 @@ from clog.storage.store.contract import Store, Within, WrappingStore
 
 
 def is_of_history(store: Store, tip: Commit, version: int, commit_id: str) -> bool:
-    """Tells whether the commit with this id made a version of the log that ``tip`` is the newest
-    of. No request where it is the tip, else one for the commit, and one for its block if that is
-    gone or another's.
+    """Returns whether the commit with this id made a version of the log whose newest is ``tip``. No
+    request for the tip itself; otherwise one for the commit, and one for its block if the commit is
+    gone or another one.
     """
     if version >= tip.version:
         return version == tip.version and tip.record.commit_id == commit_id
@@ -54,10 +54,10 @@ def is_of_history(store: Store, tip: Commit, version: int, commit_id: str) -> bo
 
 
 def manifest_of(store: Store, tip: Commit, read: dict[int, Commit] | None = None) -> Manifest:
-    """Returns the manifest at a commit; pages stay unless an edit since the snapshot needed them.
+    """Returns the manifest at a commit, with the pages that no edit since the snapshot needed.
 
-    Costs the snapshot, and what ``read`` lacks of the commits from the last multiple of 4 on; more
-    where one carries less than it should.
+    Reads the snapshot, and the commits since the last multiple of 4 that ``read`` lacks; more if
+    one carries less than it should.
     """
     known, snapshot = read or {}, tip.head.snapshot
     records, _ = edits_back_to(
@@ -73,9 +73,8 @@ def manifest_of(store: Store, tip: Commit, read: dict[int, Commit] | None = None
 def replay(
     store: Store, manifest: Manifest | None, records: Sequence[EditRecord], tip: Commit
 ) -> Manifest:
-    """Applies the edits after ``manifest``, and checks that they make the head of ``tip``. One GET
-    where that does not hold all columns, and the edits did not pass the version that the others are
-    of.
+    """Applies the edits after ``manifest``, and checks that the result has the head of ``tip``. One
+    GET if that head lacks columns, unless the edits pass the version that has them.
     """
     ref, passed = tip.head.partitions.ref, manifest
     for record in records:
@@ -133,9 +132,9 @@ def manifest_at(store: Store, version: int, tip: Commit) -> Manifest:
 
 @contextmanager
 def expiring(store: Store, version: int) -> Iterator[None]:
-    """Raises `VersionExpiredError` in place of what the block raises because the version expired:
-    documents are gone, or do not fit, since a committer that slept left a file in its closed block
-    (COMMIT.md §4).
+    """Raises `VersionExpiredError` for errors of the body that stem from an expired version: its
+    documents are gone, or contradict each other because a sleeping committer left a file in the
+    closed block (COMMIT.md §4).
     """
     with reading(store, version):
         try:
@@ -149,7 +148,7 @@ def expiring(store: Store, version: int) -> Iterator[None]:
 def reading(
     store: Store, version: int, *, why: str = "", remedy: str = "read a newer version"
 ) -> Iterator[None]:
-    """Raises what `file_missing` returns in place of a FileNotFoundError of who reads a version."""
+    """Turns a FileNotFoundError while reading a version into the error of `file_missing`."""
     try:
         yield
     except FileNotFoundError as e:
@@ -164,13 +163,13 @@ def file_missing(
     why: str = "",
     remedy: str = "read a newer version",
 ) -> ClogError:
-    """Returns the error of who worked with a version of a log and missed a file of it:
-    `VersionExpiredError`, with ``why`` and ``remedy``, or that the log is damaged.
+    """Returns the error for a missing file of a version: `VersionExpiredError`, with ``why`` and
+    ``remedy``, or `CorruptionError`.
 
-    The file may be gone rightly, as the version expired; or be there, where a filesystem knows for
-    a while what its folders held (NFS, SFTP). So it is damage only where a look begun now says that
-    the file is needed, a read after that misses it, too, and it is needed even then. Some 20 GETs,
-    and the newest manifest twice.
+    The file may have been deleted because the version expired, or exist although a filesystem that
+    caches directories (NFS, SFTP) hides it. So this is damage only if a fresh look finds the file
+    needed, a read after that misses it too, and it is still needed then. About 20 GETs, and the
+    newest manifest twice.
     """
     log, path = _log_of(store), gone.filename
     folder = store if log is None else log.store
@@ -189,13 +188,13 @@ def file_missing(
         log.check()
     return CorruptionError(
         f"{path} of {store.url}, which version {version} needs, is missing, and clog did not delete"
-        " it; end what did (a lifecycle rule, a purge), and restore the file from a back-up, or"
-        ' read again later if this is a copy under way; "clog verify" lists what is missing'
+        " it; stop what did (a lifecycle rule, a purge), and restore the file from a back-up, or"
+        ' read again later if the log is just being copied; "clog verify" lists what is missing'
     )
 
 
 def _log_of(store: Store) -> StandingLog | None:
-    """Returns the log whose folder this is; None where it is a store of its own. No request."""
+    """Returns the log whose folder this is, None if it is not a log's folder. No request."""
     while isinstance(store, WrappingStore):
         if isinstance(store, Within):
             return StandingLog(store.inner, store.folder.removeprefix(documents.FOLDERS), store)
@@ -204,7 +203,7 @@ def _log_of(store: Store) -> StandingLog | None:
 
 
 def _is_needed(store: Store, version: int, path: str) -> bool:
-    """Tells whether the log as it is now needs a file that was missed by who read a version."""
+    """Returns whether the log now needs a file that a reader of a version missed."""
     newest = find_newest(store).tip
     if path.startswith(documents.COMMITS):
         at = documents.version_of(path)
@@ -226,7 +225,7 @@ def _is_absent(store: Store, path: str) -> bool:
 
 
 def _must_read(store: Store, version: int, *, why: str = "") -> Commit:
-    """Returns a commit that is there, as older and newer ones were."""
+    """Returns a commit that must exist, as older and newer ones do."""
     if (commit := try_read(store, version)) is not None:
         return commit
     gone = contract.not_found(documents.commit_path(version), store.url)
@@ -234,7 +233,7 @@ def _must_read(store: Store, version: int, *, why: str = "") -> Commit:
 
 
 def version_asked(store: Store, tip: Commit, at: int | None, at_time_ms: int | None) -> int:
-    """Returns the version that a caller names by number or by time; the tip when by neither."""
+    """Returns the version that a caller names by number or by time, by default the tip."""
     if at is not None and at_time_ms is not None:
         raise InvalidInputError(
             f"at={at} and at_time_ms={at_time_ms} both select a version of {store.url}; give one"
@@ -248,7 +247,7 @@ def version_asked(store: Store, tip: Commit, at: int | None, at_time_ms: int | N
 
 
 def version_at_time(store: Store, time_ms: int, tip: Commit) -> int:
-    """Returns the newest version up to ``tip`` that is not later than the time in ms."""
+    """Returns the newest version up to ``tip`` that was committed by a time in ms."""
 
     def time_of(version: int) -> int:
         if version == tip.version:
@@ -264,7 +263,7 @@ def version_at_time(store: Store, time_ms: int, tip: Commit) -> int:
             f"{store.url} cannot be read as of time_ms={time_ms}: its oldest readable version"
             f" {low} was committed at time_ms={oldest_ms}; ask for that time or a later one"
         )
-    # The version searched lies in [low, high): low is early enough, high is too late.
+    # The version is in [low, high): low is early enough, high is too late.
     while high - low > 1:
         middle = (low + high) // 2
         if time_of(middle) <= time_ms:

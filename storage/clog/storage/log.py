@@ -1,9 +1,8 @@
 """`Log`: one log, opened. Orchestration only: each rule is in the module that names it.
 
-A handle follows the log: a call that answers about its state first looks for newer versions, which
-costs one GET when there is none; reads are planned from the manifest of the newest, and its log
-start offsets. What not every log is asked for is made when it is asked for first: what knows of
-tables, of transactions and of published views.
+A handle follows the log: a call that reports its state first looks for newer versions, which costs
+one GET if there are none. Reads are planned from the newest manifest and its log start offsets.
+Parts that not every log needs, for tables, transactions and published views, are made on first use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,7 +62,7 @@ class Log:
     """A keyed changelog under one root, compacted as Kafka compacts a topic.
 
     `create` or `open` one. Every call sees the newest version: it first looks for newer commits,
-    which costs one request when there is none. Threads may share a log; processes cannot, and open
+    which costs one request if there are none. Threads may share a log. Processes cannot; they open
     it by its URL instead.
 
     >>> log = Log.create("memory://help-of-log")
@@ -112,13 +111,13 @@ class Log:
                 was opened with, for other logs on its filesystem.
             clock: the source of times; None: the system's clock.
             schema: the Arrow types of ``key`` and ``value``, which appends are checked against and
-                reads give back, also in the words of ``describe()["schema"]``; None: bytes. With
+                reads return; also in the form of ``describe()["schema"]``; None: bytes. With
                 ``key``, the types of a table's columns.
-            key: the column, or columns, of the key: makes a log of rows with plain columns, which
-                ``schema`` or ``like`` has.
-            like: data with the columns that the log is to have: a pandas or Polars frame, an Arrow
-                table or schema, a list of dicts.
-            exist_ok: open the log where there is one already, as it is.
+            key: the column or columns of the key: makes a log of rows with the plain columns of
+                ``schema`` or ``like``.
+            like: data with the columns of the new log: a pandas or Polars frame, an Arrow table or
+                schema, a list of dicts.
+            exist_ok: if there is a log already, open it unchanged.
             features: of the format, as `upgrade` takes them, and ``given-offsets``: then records
                 come with their offsets (`append`).
             ids: the source of random ids; None: the operating system.
@@ -126,8 +125,7 @@ class Log:
 
         Raises:
             AlreadyExistsError: there is a log at this URL, unless ``exist_ok``.
-            InvalidInputError: a config, a schema, a feature or a number of partitions that is
-                refused.
+            InvalidInputError: a config, schema, feature or number of partitions is invalid.
             UnsupportedFilesystemError: the filesystem cannot create exclusively.
         """
         store = store_at(url, storage_options, single_writer=single_writer)
@@ -178,23 +176,23 @@ class Log:
         return html(parts, repr(self), more)
 
     def __dir__(self) -> list[str]:
-        """Lists what is for users."""
+        """Lists the attributes that are meant for users."""
         return [name for name in super().__dir__() if name not in _NOT_FOR_USERS]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns how another process opens the log: by its URL and those storage options that are
-        no secrets, for which it looks where its filesystem does (environment, role, profile).
+        """Returns how another process opens the log: by its URL and the storage options that are
+        not secret. Secrets come from where the filesystem finds them (environment, role, profile).
 
         Raises:
-            InvalidInputError: it was opened with a store or a clock of one's own, or with secrets
-                in its URL.
+            InvalidInputError: it was opened with a custom store or clock, or with secrets in its
+                URL.
         """
         handle, url = self._handle, self._handle.standing.root.url
         reach, has_own = handle.reach, type(handle.clock) is not SystemClock
         if not isinstance(reach, Reach) or reach.protocol is None or has_own or "***" in url:
             raise InvalidInputError(
-                f"the log at {url} cannot be pickled: it was opened with a store, a clock or a"
-                " secret URL of its own; open it where it is used"
+                f"the log at {url} cannot be pickled: it was opened with a custom store or clock,"
+                " or with secrets in its URL; open it where it is used"
             )
         options, single_writer = without_secret_ones(reach.options), reach.single_writer
         return partial(type(self).open, url, options, single_writer=single_writer), ()
@@ -230,7 +228,7 @@ class Log:
 
     @property
     def handle(self) -> Handle:
-        """What the cleaner and connectors build on; not for users."""
+        """For the cleaner and connectors, not for users."""
         return self._handle
 
     def append(
@@ -241,8 +239,8 @@ class Log:
         *,
         offsets: Sequence[int] | np.ndarray[Any, Any] | None = None,
     ) -> AppendResult:
-        """Appends records to all the partitions they belong to, in one atomic commit; in each
-        partition they keep their order.
+        """Appends records to their partitions in one atomic commit. Within a partition they keep
+        their order.
 
         >>> log = Log.create("memory://help-of-append", 1)
         >>> log.append([{"key": "alice", "value": "1"}, {"key": "bob", "value": "2"}]).offsets
@@ -258,25 +256,25 @@ class Log:
                   In a typed log both have the types of its `schema`.
                 - ``headers``, optional: lists of structs with ``key`` and ``value``; in dicts also
                   (name, value) pairs, or a dict.
-                - ``timestamp``, optional: a timestamp of any unit (UTC where it names no zone), a
+                - ``timestamp``, optional: a timestamp of any unit (UTC if it has no zone), a
                   datetime, or milliseconds since 1970 as an integer. Kept to the microsecond;
-                  where it is missing, the time of the call.
+                  default: the time of the call.
             partition: one for all records, or one for each; None: by the hash of the key.
             producer: (id, sequence). Repeating the producer's last sequence with the same records
                 commits nothing and returns the first result; the next one must be greater.
             offsets: the offset of each record, as a mirror of a topic keeps them: an array of
-                integers that ascend in each partition. For a log that was created with the feature
-                ``given-offsets``, which takes no records without, until `give_offsets`; with a
-                ``producer``, or in a transaction.
+                integers that ascend in each partition. For a log created with the feature
+                ``given-offsets``, which requires them until `give_offsets`; with a ``producer``, or
+                in a transaction.
 
         Raises:
-            InvalidInputError: a column that is unknown, missing or of a wrong type; in a compacted
-                log a record without key; a record larger than ``max.message.bytes``; a timestamp
-                before 1970 or outside ``message.timestamp.before.max.ms`` and ``…after.max.ms``; a
-                partition that does not exist; a producer's sequence that went back, or came with
-                other records; more than 2 GiB of keys or of values; in a typed log a key or value
-                that does not fit the schema; offsets where the log gives them, or none where it
-                takes them, or such as are below its end. Nothing is committed.
+            InvalidInputError: a column is unknown, missing or has a wrong type; in a compacted
+                log, a record has no key; a record is larger than ``max.message.bytes``; a timestamp
+                is before 1970 or outside ``message.timestamp.before.max.ms`` and ``…after.max.ms``;
+                a partition does not exist; a producer's sequence went back, or came with other
+                records; there are more than 2 GiB of keys or of values; in a typed log, a key or
+                value does not fit the schema; offsets are given although the log assigns them, or
+                missing or below its end although it takes them. Nothing is committed.
             CommitConflictError: other writers were faster each time; append again.
             CommitStateUnknownError: the commit may have happened; with a ``producer``, repeat the
                 append.
@@ -290,8 +288,8 @@ class Log:
     def append_objects(
         self, objects: Sequence[DataObject], writer: Writer | None = None
     ) -> AppendResult:
-        """Commits objects that tasks wrote, in this order; with ``writer``, once. Where the disk is
-        full they are deleted. For connectors, not for users.
+        """Commits objects that tasks wrote, in this order; exactly once with a ``writer``. If the
+        disk is full, they are deleted. For connectors, not for users.
         """
         return append.append_objects(self._handle, objects, writer)
 
@@ -305,9 +303,9 @@ class Log:
         filter: pc.Expression | list[Any] | None = None,  # noqa: A002
         columns: Sequence[str] | None = None,
     ) -> Records:
-        """Returns the records with ``start <= offset < end``, partition by partition: an iterator
-        of batches of partition, offset, timestamp, key, value and headers, which Arrow, pandas,
-        Polars and DuckDB take as they take any stream of batches.
+        """Returns the records with ``start <= offset < end``, partition by partition, as an
+        iterator of batches of partition, offset, timestamp, key, value and headers. Arrow, pandas,
+        Polars and DuckDB take it like any stream of batches.
 
         >>> log = Log.create("memory://help-of-read", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -323,13 +321,13 @@ class Log:
                 records of transactions that have not ended.
             filter: which records: an expression of ``pyarrow.compute`` over these columns
                 (``pc.field("timestamp") > t``, ``pc.field("value", "price") > 3``), or a list of
-                tuples, as ``pyarrow.parquet`` takes. What cannot fit is not read, as far as
-                statistics tell.
-            columns: those that are read, of structs also fields (``value.price``); None: all.
+                tuples, as ``pyarrow.parquet`` takes. Objects that cannot match by their statistics
+                are not read.
+            columns: the columns to read, also fields of structs (``value.price``); None: all.
 
         Raises:
-            OffsetOutOfRangeError: a start below the log start or beyond the end.
-            InvalidInputError: a partition or a column that does not exist.
+            OffsetOutOfRangeError: a start is below the log start or beyond the end.
+            InvalidInputError: a partition or a column does not exist.
             VersionExpiredError: while reading: planned objects were replaced and deleted.
             CorruptionError: while reading: an object is damaged, or something else deleted it.
         """
@@ -358,8 +356,8 @@ class Log:
         filter: pc.Expression | list[Any] | None = None,  # noqa: A002
         columns: Sequence[str] | None = None,
     ) -> Table:
-        """Returns the latest value of each key at a version. Deleted keys are absent, and so is
-        what `delete_records` or retention has removed since.
+        """Returns the latest value of each key at a version, without deleted keys and without
+        records that `delete_records` or retention has removed since.
 
         >>> rows = [{"id": 1, "city": "Riga", "fare": 31}, {"id": 2, "city": "Oslo", "fare": 2}]
         >>> trips = Log.create("memory://help-of-table", key="id", like=rows)
@@ -370,17 +368,17 @@ class Log:
 
         Args:
             partition: one, or None for all.
-            at: the version, or a named cut (`snapshot`) that has one of this log; None: the newest.
+            at: the version, or a named cut (`snapshot`) that includes this log; None: the newest.
             at_time_ms: instead of ``at``: the newest version committed by then, in ms since 1970.
             filter: which rows: an expression of ``pyarrow.compute`` over the table's columns, or a
-                list of tuples, as ``pyarrow.parquet`` takes. A row counts as it is at the version,
-                and what cannot fit is not read, as far as statistics tell.
-            columns: those that the table has; None: all.
+                list of tuples, as ``pyarrow.parquet`` takes. It applies to rows as they are at the
+                version; objects that cannot match by their statistics are not read.
+            columns: the columns of the table; None: all.
 
         Raises:
             VersionExpiredError: the version is below the oldest readable one, or above the newest;
                 the cut was dropped, or its time is up.
-            InvalidInputError: a partition or a column that does not exist, or what is no filter.
+            InvalidInputError: a partition or a column does not exist, or the filter is invalid.
         """
         handle = self._handle
         tip = handle.refresh()
@@ -409,9 +407,9 @@ class Log:
         return table if whole else table.narrowed(filter, columns)
 
     def changes(self, start: int | Mapping[int, int], partition: int | None = None) -> Table:
-        """Returns the latest record of each key changed since a position, tombstones included: it
-        brings a copy as of that position up to date. If the cleaner has removed tombstones since,
-        the copy misses these deletes; a `StateTable` notices that, and rebuilds.
+        """Returns the latest record of each key that changed since a position, tombstones included,
+        to bring a copy as of that position up to date. If the cleaner has removed tombstones since,
+        the copy misses these deletes; a `StateTable` notices that and rebuilds.
 
         >>> log = Log.create("memory://help-of-changes", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -423,7 +421,7 @@ class Log:
             partition: one, or None for all that ``start`` names.
 
         Raises:
-            OffsetOutOfRangeError: a start below the log start or beyond the end.
+            OffsetOutOfRangeError: a start is below the log start or beyond the end.
         """
         handle = self._handle
         handle.refresh()
@@ -452,8 +450,8 @@ class Log:
         return dict(enumerate(self._handle.refresh().head.partitions.end))
 
     def stable_offsets(self) -> dict[int, int]:
-        """Returns the last stable offset of each partition, where ``read_committed`` ends: below
-        it, no transaction is undecided. Without undecided transactions, it is the end offset.
+        """Returns the last stable offset of each partition, where ``read_committed`` ends: no
+        transaction below it is undecided. Without undecided transactions, it is the end offset.
 
         >>> log = Log.create("memory://help-of-stable-offsets", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -464,8 +462,8 @@ class Log:
         return {p: head.stable_offset(p) for p in range(head.log.partitions)}
 
     def offsets_for_times(self, ts_ms: int | Mapping[int, int]) -> dict[int, int | None]:
-        """Returns, by partition, the offset of the first record whose timestamp is at or after the
-        time; None where no record is that late.
+        """Returns, by partition, the offset of the first record with a timestamp at or after the
+        time, or None if no record is that late.
 
         >>> log = Log.create("memory://help-of-offsets-for-times", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -489,7 +487,7 @@ class Log:
         interval_ms: int = COMMIT_INTERVAL_MS,
         hold_ms: int = 0,
     ) -> NamedReader:
-        """Returns the reader of this name, whose position the log knows, and which `readers` lists.
+        """Returns the reader of this name. The log stores its position, and `readers` lists it.
 
         >>> log = Log.create("memory://help-of-reader", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -501,9 +499,9 @@ class Log:
             name: 1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first.
             expires_after_ms: how long after its last commit the log may forget it.
             interval_ms: minimum interval between two reports of its position to the log.
-            hold_ms: how long after its last report the cleaner should wait for it: keep the
-                tombstones that it has not reached, and its version. At most ``expires_after_ms``,
-                and as far as the log's ``reader.hold.max.ms`` allows.
+            hold_ms: how long after its last report the cleaner should wait for it, keeping the
+                tombstones that it has not reached, and its version. At most ``expires_after_ms``
+                and the log's ``reader.hold.max.ms``.
         """
         return NamedReader(
             *(self._handle, name),
@@ -513,7 +511,7 @@ class Log:
         )
 
     def readers(self) -> list[Reader]:
-        """Returns the named readers, how far each is behind, and how long until something overtakes
+        """Returns the named readers, how far each is behind, and how long until deletion overtakes
         it; a LIST, and one to three requests for each.
 
         >>> log = Log.create("memory://help-of-readers", 1)
@@ -527,13 +525,13 @@ class Log:
         return list_readers(self._handle, config, now_ms=self._handle.clock.now_ms())
 
     def forget_reader(self, name: str) -> None:
-        """Forgets the reader ``name`` and its position, whether there is one or not.
+        """Forgets the reader ``name`` and its position, if there is one.
 
         >>> log = Log.create("memory://help-of-forget-reader", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
         >>> log.forget_reader("billing")
         """
-        self._handle.recent()  # Another log may stand there since.
+        self._handle.recent()  # Raises if another log has taken this one's place.
         self._handle.store.delete(reader_path(check_name(name)))
 
     def transaction(
@@ -545,9 +543,9 @@ class Log:
         sequence: int | None = None,
     ) -> "Transaction":
         """Begins a transaction: its records and positions are committed together or not at all. A
-        ``with`` statement commits it at its end, and aborts it if an exception ends the block. The
-        first under an id takes over the id, by a commit that fences the previous holder; so does
-        one that begins while the last of this handle is open.
+        ``with`` statement commits it at its end, and aborts it if an exception ends the block. A
+        handle's first transaction under an id takes the id over with a commit that fences the
+        previous holder; so does one that begins while the last one of this handle is open.
 
         >>> log = Log.create("memory://help-of-transaction", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -559,9 +557,9 @@ class Log:
         Args:
             id: names the work; use the same id to continue after a crash.
             timeout_ms: how long it may take at most, from 1 to 86400000.
-            visible: whether its records get offsets at once, for readers with ``read_uncommitted``;
-                it then appends to this log alone.
-            sequence: numbers the work; a number that was committed last is not committed again
+            visible: whether its records get offsets immediately, for readers with
+                ``read_uncommitted``; it can then append to this log only.
+            sequence: numbers the work; the number committed last is not committed again
                 (`is_open`).
 
         Raises:
@@ -571,8 +569,8 @@ class Log:
         return self._holders().begin(id, timeout_ms, visible=visible, sequence=sequence)
 
     def transactions(self) -> "list[TransactionInfo]":
-        """Returns the transactions that this handle began and did not end, and those that the log
-        knows of, because records are undecided here, or other logs wait for it; one request.
+        """Returns the open transactions of this handle, and those that the log knows because its
+        records are undecided or other logs wait for it; one request.
 
         >>> log = Log.create("memory://help-of-transactions", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -582,9 +580,9 @@ class Log:
         return self._holders().infos()
 
     def abort_transaction(self, id: str, *, force: bool = False) -> "list[TransactionInfo]":
-        """Ends the undecided transactions of an id, without waiting for their timeout, and returns
-        them: what their home has committed stays committed. A holder that is still alive fails when
-        it commits.
+        """Ends the undecided transactions of an id without waiting for their timeout, and returns
+        them. Those that their home has committed stay committed. A holder that is still alive fails
+        when it commits.
 
         >>> log = Log.create("memory://help-of-abort-transaction", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -595,18 +593,19 @@ class Log:
 
         Args:
             id: as `transactions` lists it.
-            force: even if its home cannot be read; if the home had committed it, this log loses its
-                records. In the home: even if another log cannot learn the outcome: it is given up.
+            force: end it even if its home cannot be read; if the home had committed it, this log
+                loses its records. In the home: even if another log cannot be reached and never
+                learns the outcome.
 
         Raises:
-            NotFoundError: nothing is open under this id.
+            NotFoundError: no transaction is open under this id.
             InvalidInputError: it cannot be ended now; the message gives the reason.
         """
         return self._holders().abort(id, force=force)
 
     def markers(self, partition: int) -> list[tuple[int, str, str, int | None]]:
         """Returns the markers of ended transactions whose records were undecided: (offset, id,
-        outcome, delete horizon in ms since 1970, or None before a pass has set it).
+        outcome, delete horizon in ms since 1970, or None until a pass has set it).
 
         >>> log = Log.create("memory://help-of-markers", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -635,9 +634,9 @@ class Log:
     def positions(
         self, id: str, *, marks: bool = False
     ) -> dict[str, dict[int, int]] | dict[str, dict[int, tuple[int, str | None]]]:
-        """Returns the next offsets to read, as committed under an id: by log id, or by the name of
-        what is no log, and by partition. Who was killed begins a transaction first, so that what
-        the former process has sent cannot come later.
+        """Returns the next offsets to read that were committed under an id, by source (a log's id,
+        or the name of another source) and partition. After a crash, begin a transaction first, so
+        that requests of the former process cannot change them later.
 
         >>> log = Log.create("memory://help-of-positions", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -648,7 +647,7 @@ class Log:
 
         Args:
             id: as of `transaction`.
-            marks: (offset, mark) in place of each offset; the mark is None where none was given.
+            marks: return (offset, mark) for each offset; the mark is None if none was given.
         """
         holders = self._holders()
         return holders.marked_positions(id) if marks else holders.positions(id)
@@ -656,9 +655,9 @@ class Log:
     def sequence(
         self, id: str, *, kind: Literal["producer", "transaction"] | None = None
     ) -> int | None:
-        """Returns the sequence that was committed last under a producer's or a transaction's id;
-        None where there is none. What an interrupted or dead process left under the id, for others
-        to commit, is withdrawn first, so that who goes on from the number is not overtaken.
+        """Returns the sequence committed last under a producer's or a transaction's id, or None.
+        First withdraws appends that an interrupted or dead process left for others to commit, so
+        that a process that continues from the number is not overtaken.
 
         >>> log = Log.create("memory://help-of-sequence", 1)
         >>> log.append([{"key": "alice", "value": "1"}], producer=("till-3", 7)).version
@@ -668,15 +667,15 @@ class Log:
 
         Args:
             id: as in ``producer=(id, sequence)``, or as of `transaction`.
-            kind: which of both; needed only where both have used the id.
+            kind: which of the two; needed only if both have used the id.
         """
         from clog.storage.transactions.ids import last_sequence
 
         return last_sequence(self._handle, id, kind)
 
     def delete_records(self, before: Mapping[int, int]) -> dict[int, int]:
-        """Raises log start offsets, and returns those of the partitions named: no read that is
-        planned from now on sees records below them.
+        """Raises log start offsets, and returns those of the named partitions. Reads planned from
+        now on see no records below them.
 
         >>> log = Log.create("memory://help-of-delete-records", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -687,14 +686,14 @@ class Log:
             before: by partition, the first offset to keep; -1: the end offset as of the call.
 
         Raises:
-            OffsetOutOfRangeError: an offset below -1 or beyond the end; nothing changes anywhere.
+            OffsetOutOfRangeError: an offset is below -1 or beyond the end; nothing is changed.
         """
         return administration.delete_records(self._handle, before)
 
     def erase(self, keys: Sequence[Any], *, notify: bool = True) -> ErasureRequest:
-        """Asks that every byte of the records of some keys, as far as they were appended by now,
-        go from the log: values, headers and the keys themselves, in old versions, too. The
-        cleaner's rounds do it; `erasures` tells how far they are, and has the receipt at the end.
+        """Requests the erasure of every byte of all records that these keys have by now: values,
+        headers and the keys themselves, old versions included. The cleaner's rounds carry it out;
+        `erasures` shows their progress and, at the end, the receipt.
 
         >>> log = Log.create("memory://help-of-erase", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -704,19 +703,19 @@ class Log:
 
         Args:
             keys: as `Table.get` takes them; up to 100,000.
-            notify: append a tombstone for each key, so that whoever follows the log learns it; the
-                tombstones go ``delete.retention.ms`` later. Without it is done as much sooner, and
-                state tables that had read the records are built anew.
+            notify: append a tombstone for each key to inform followers of the log; the tombstones
+                are removed ``delete.retention.ms`` later. Without them, the erasure ends that much
+                sooner, and state tables that had read the records are rebuilt.
 
         Raises:
-            InvalidInputError: no keys, too many, or such as the log cannot have; ``notify`` in a
-                log that takes offsets. Nothing is changed.
+            InvalidInputError: there are no keys, too many, or keys that the log cannot have;
+                ``notify`` in a log that takes offsets. Nothing is changed.
         """
         return erase(self._handle, keys, notify=notify)
 
     def erasures(self) -> list[Erasure]:
-        """Returns the erasures that are pending, with what each waits for, and those that are done,
-        with their receipts; oldest first.
+        """Returns the pending erasures, with what each waits for, and the completed ones, with
+        their receipts; oldest first.
 
         >>> log = Log.create("memory://help-of-erasures", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -727,8 +726,8 @@ class Log:
         return erasures(self._handle)
 
     def alter(self, config: Mapping[str, object]) -> dict[str, str]:
-        """Changes configs, and returns those in force; None takes one back to its default. Appends,
-        reads and passes that begin later follow them.
+        """Changes configs and returns those in force; None resets one to its default. They apply to
+        appends, reads and passes that begin later.
 
         >>> log = Log.create("memory://help-of-alter", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -736,7 +735,7 @@ class Log:
         '3600000'
 
         Raises:
-            InvalidInputError: a config is refused; nothing changes.
+            InvalidInputError: a config is invalid; nothing is changed.
         """
         return administration.alter(self._handle, config)
 
@@ -746,21 +745,21 @@ class Log:
         widen: Mapping[str, pa.DataType] = {},
         relax: Iterable[str] = (),
     ) -> pa.Schema:
-        """Changes the schema of a typed log, by which all records are read from then on, and
-        returns it.
+        """Changes the schema of a typed log and returns it. All records are read with it from then
+        on.
 
         >>> log = Log.create("memory://help-of-evolve", key="id", like=[{"id": 1, "n": 2}])
         >>> log.evolve(add={"value.note": pa.string()}).field("value").type
         StructType(struct<n: int64, note: string>)
 
         Args:
-            add: new fields, which may be null, by their paths: ``{"value.note": pa.string()}``.
+            add: new nullable fields, by path: ``{"value.note": pa.string()}``.
             widen: wider types of the same kind: integers, floats, decimals.
-            relax: fields that were NOT NULL.
+            relax: fields that were NOT NULL and become nullable.
 
         Raises:
-            InvalidInputError: any other change, or a field that exists already or does not exist;
-                nothing changes.
+            InvalidInputError: any other change, or a field that already exists or does not exist;
+                nothing is changed.
         """
         return arrow_schema(administration.evolve(self._handle, add, widen, relax))
 
@@ -779,22 +778,22 @@ class Log:
         return administration.upgrade(self._handle, features)
 
     def give_offsets(self) -> int:
-        """Has a log that takes offsets from what it mirrors give them itself, as any log does, for
-        good; returns the version that did. From then on anybody appends to it, and an append with
-        offsets is refused.
+        """Permanently makes a log that takes offsets from its source assign them itself, like other
+        logs, and returns the version that did. From then on anyone may append to it, and appends
+        with offsets are refused.
 
         >>> mirror = Log.create("memory://help-of-give-offsets", 1, features=["given-offsets"])
         >>> mirror.give_offsets()
         1
 
         Raises:
-            InvalidInputError: the log mirrors nothing.
+            InvalidInputError: the log is not a mirror.
         """
         return administration.give_offsets(self._handle)
 
     def roll(self, partition: int | None = None) -> list[int]:
-        """Seals active segments, of a ``partition`` or of all, so that they can be cleaned; returns
-        the partitions in which there was something to seal.
+        """Seals the active segments of a ``partition``, or of all, so that they can be cleaned.
+        Returns the partitions in which there was something to seal.
 
         >>> log = Log.create("memory://help-of-roll", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -804,9 +803,9 @@ class Log:
         return administration.roll(self._handle, partition)
 
     def publish(self, format: str) -> PublishResult:
-        """Publishes the newest version's table as a view that other engines read, ``delta`` at the
-        log's own URL, ``iceberg`` at ``metadata/v<table_version>.metadata.json`` under it. It names
-        the log's objects, and copies none. A version that is already published is left alone.
+        """Publishes the newest version's table as a view for other engines: ``delta`` at the log's
+        own URL, ``iceberg`` at ``metadata/v<table_version>.metadata.json`` under it. The view
+        refers to the log's objects and copies none. Does nothing if the version is published.
 
         >>> log = Log.create("memory://help-of-publish", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -815,17 +814,17 @@ class Log:
 
         Raises:
             InvalidInputError: the format is unknown, or has no type for a field of the schema; the
-                objects do not hold the timestamps; another table is at the URL; a package is
-                missing. Nothing was changed.
+                objects lack the timestamps; another table is at the URL; a package is missing.
+                Nothing is changed.
             StoreUnavailableError: the store refuses to write the view, or failed.
         """
         return self._part(Publications).publish(format)
 
     def withdraw(self, format: str, *, force: bool = False) -> WithdrawResult:
-        """Takes back what `publish` published: the view's newest version shows nothing from now on,
-        and its older ones expire. Nothing is kept for it any more, at the latest
-        ``file.delete.delay.ms`` later, when a cleaner looks. It may be published again; while
-        ``table.publish`` names the format, the cleaner does that in its next round.
+        """Withdraws a published view: its newest version is empty from now on, and its older
+        versions expire. After at most ``file.delete.delay.ms``, the cleaner keeps nothing for it
+        any more. It may be published again; while ``table.publish`` names the format, the cleaner
+        does that in its next round.
 
         >>> log = Log.create("memory://help-of-withdraw", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -834,9 +833,9 @@ class Log:
 
         Args:
             format: ``delta`` or ``iceberg``.
-            force: give the view up even where the store refuses to write that version: from then on
-                its files name objects that the cleaner deletes, and so may a version that somebody
-                is publishing at this moment.
+            force: give the view up even if the store refuses to write that version. From then on
+                the view's files refer to objects that the cleaner deletes, as may a version that is
+                being published at this moment.
 
         Raises:
             InvalidInputError: the format is unknown, or another table is at the URL.
@@ -858,8 +857,8 @@ class Log:
         return segment_infos(self._handle, partition)
 
     def history(self, start: int = 0) -> "Iterator[CommitInfo]":
-        """Yields what each commit from version ``start`` on did, oldest first; one request each.
-        Old commits that were swept are left out.
+        """Yields what each commit from version ``start`` did, oldest first; one request each.
+        Commits that were swept are left out.
 
         >>> log = Log.create("memory://help-of-history", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
@@ -871,15 +870,15 @@ class Log:
         return history(self._handle, self._handle.refresh(), start)
 
     def describe(self, *, waits: bool = False) -> "LogDescription":
-        """Returns what the log is and holds, and what is clean and dirty, as a dict for JSON;
-        ``waits``: with how long appends wait that others may commit, by one LIST or two.
+        """Returns the log's identity, content, and clean and dirty parts, as a dict for JSON;
+        ``waits``: with how long appends wait for others to commit them, by one LIST or two.
 
         >>> log = Log.create("memory://help-of-describe", 1)
         >>> _ = log.append([{"key": "alice", "value": "1"}])
         >>> log.describe()["objects"]
         1
         """
-        self._handle.standing.check()  # All may be known from before, for a log that is gone.
+        self._handle.standing.check()  # The log may be gone, even if all is known already.
         from clog.storage.diagnostics.describe import describe
 
         return describe(self._handle, waits=waits)
@@ -890,9 +889,9 @@ class Log:
         return self._part(Holders)
 
     def _part(self, make: Callable[[Handle], _T]) -> _T:
-        """Returns what this makes of the handle: the same one each time, for all threads."""
+        """Returns what this makes of the handle: the same each time, for all threads."""
         made: _T | None = self._parts.get(make)
-        # Two threads may make two at once; one of them is kept, in a single step.
+        # Two threads may each make one; a single step keeps one of them.
         return self._parts.setdefault(make, make(self._handle)) if made is None else made
 
 

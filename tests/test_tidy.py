@@ -122,7 +122,7 @@ def commands():
 
 
 def test_docstrings_of_functions_begin_with_a_verb():
-    """Third person: "Returns …", "Tells whether …", "Raises if …", also of private functions."""
+    """Third person: "Returns …", "Returns whether …", "Raises if …", also of private functions."""
 
     def rule(path, text):
         for node in ast.walk(parsed(path)):

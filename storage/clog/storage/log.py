@@ -691,7 +691,7 @@ class Log:
         return administration.delete_records(self._handle, before)
 
     def erase(self, keys: Sequence[Any], *, notify: bool = True) -> ErasureRequest:
-        """Requests the erasure of every byte of all records that these keys have by now: values,
+        """Asks for the erasure of every byte of all records that these keys have by now: values,
         headers and the keys themselves, old versions included. The cleaner's rounds carry it out;
         `erasures` shows their progress and, at the end, the receipt.
 
@@ -778,7 +778,7 @@ class Log:
         return administration.upgrade(self._handle, features)
 
     def give_offsets(self) -> int:
-        """Permanently makes a log that takes offsets from its source assign them itself, like other
+        """Makes a log that takes offsets from its source assign them itself for good, like other
         logs, and returns the version that did. From then on anyone may append to it, and appends
         with offsets are refused.
 

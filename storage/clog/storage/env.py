@@ -1,37 +1,36 @@
-"""What is of this process and its machine: time, chance, locks, memory, and how clog was installed.
+"""The process and its machine: time, randomness, locks, memory, and how clog was installed.
 
-Time and randomness are arguments: only this module asks the operating system what time it is, and
-draws random numbers. `SystemClock` is real time, `ManualClock` moves when it is told to, so that
-tests wait for a week of retention in no time. `SystemIds` draws from the operating system, so that
-two processes forked from one never agree; `SeededIds` repeats itself, for tests and simulations.
+Time and randomness are arguments: only this module asks the operating system for the time and
+draws random numbers. `SystemClock` is real time; `ManualClock` moves only when it is advanced, so
+that tests can skip a week of retention. `SystemIds` draws from the operating system, so forked
+processes never agree; `SeededIds` is repeatable, for tests and simulations.
 
-Locks outlive a fork and an interrupt. In a forked child a thread that holds one in the parent is
-not there to release it. So in a child each lock is made anew, before the child's own code runs.
-What another thread was changing while the process forked may be half changed: its owner registers,
+Locks survive forks and interrupts. A thread that holds a lock in the parent does not exist in a
+forked child and cannot release it, so each lock is reset in the child before its own code runs. A
+value that another thread was changing during the fork may be half changed: its owner registers here
 and forgets it.
 
-An interrupt (Ctrl-C, a signal handler that raises) comes between two steps of Python code, in a
-method written in Python, too. A lock that is entered and left by C code (`lock`) is held in its
-``with`` block and nowhere else. ``threading.Condition`` and ``threading.Event`` are Python code:
-one that was interrupted as it entered or left stays taken, and whoever comes next waits for ever.
-They have no place in what lives on after an interrupt.
+An interrupt (Ctrl-C, or a signal handler that raises) can come between any two steps of Python
+code, also inside methods that are written in Python. A lock that C code acquires and releases
+(`lock`) is held exactly during its ``with`` block. ``threading.Condition`` and ``threading.Event``
+are Python code: one that was interrupted on entry or exit stays locked, and the next user waits for
+ever. So nothing that outlives an interrupt may use them.
 
-Who may share what is told by type: values, which are frozen, anybody; what is `Shared`, all threads
-of a process; anything else is a worker, of the one that made it.
+The type says who may share an object: values are frozen and shared by anyone; `Shared` objects, by
+all threads of a process; everything else is a worker and belongs to the thread that made it.
 
-`dataclass` makes values as the standard library's decorator does, with less work at import: that
-one writes six methods of each class as text, and compiles them: a millisecond for a frozen class
-with slots, of which an import of `Log` had 160, half of what it took. Here those that name fields
-are compiled together, when one of them is first called or looked at; the other methods are the same
-functions for all classes. ``fields``, ``replace``, ``asdict``, ``match`` and pickles take them as
-they are. Parameters that nobody uses (``order``, ``unsafe_hash``) are refused; a class inherits
-from ones made here, or from none that are dataclasses.
+`dataclass` makes values like the standard library's decorator, with less work at import. That one
+writes six methods of each class as text and compiles them, which takes a millisecond for a frozen
+class with slots; an import of `Log` had 160 of them, half of its time. Here the methods that name
+fields are compiled together when one of them is first used, and the others are shared by all
+classes. ``fields``, ``replace``, ``asdict``, ``match`` and pickle work as usual. Unused parameters
+(``order``, ``unsafe_hash``) do not exist; a class may inherit only from dataclasses made here.
 
-Who can write to a log chooses how much memory its files take, within the format's limits:
-`enough_memory` makes an error of ours of it where it is too much.
+Anyone who can write to a log chooses, within the format's limits, how much memory its files take:
+`enough_memory` turns the failure into an error of ours.
 
-Clog comes as a wheel or a checkout, and is in no index, so that its extras cannot be installed by
-name: `install_extra` says what to install where something is missing, for `from_extra`, too.
+Clog comes as a wheel or a checkout and is not in an index, so its extras cannot be installed by
+name: `install_extra` and `from_extra` say what to install when a package is missing.
 """
 
 import dataclasses
@@ -50,7 +49,7 @@ from clog.storage.errors import InvalidInputError, OutOfMemoryError
 
 
 class Clock(Protocol):
-    """Where clog takes times from."""
+    """The source of times."""
 
     def now_ms(self) -> int:
         """Returns the wall clock: ms since 1970, UTC. May jump, also backwards."""
@@ -61,7 +60,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_ms(self) -> int:
-        """Returns the ms since some fixed moment; never goes back. For durations and deadlines."""
+        """Returns ms since some fixed moment; never goes back. For durations and deadlines."""
         ...
 
     def sleep_ms(self, ms: int) -> None:
@@ -88,7 +87,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves when `advance` or `sleep_ms` is called, and at no other time.
+    """A clock that moves only when `advance` or `sleep_ms` is called.
 
     >>> clock = ManualClock(now_ms=1_000)
     >>> clock.advance(500)
@@ -130,7 +129,7 @@ _ID_HEX_DIGITS = 32
 
 
 class Ids(Protocol):
-    """Where clog takes random numbers from."""
+    """The source of random numbers."""
 
     def new_id(self) -> str:
         """Returns 32 unique hex digits: commit ids, names of objects."""
@@ -141,7 +140,7 @@ class Ids(Protocol):
         ...
 
     def seed(self) -> int:
-        """Returns a number in [0, 2**64), for hashes that nobody may predict."""
+        """Returns a number in [0, 2**64), for hashes that must be unpredictable."""
         ...
 
 
@@ -170,9 +169,9 @@ class SeededIds:
     __slots__ = ("_random",)
 
     def __init__(self, seed: int) -> None:
-        from random import Random  # It takes as long as three of our modules.
+        from random import Random  # Importing it takes as long as three of our modules.
 
-        self._random = Random(seed)  # noqa: S311 - it is to be repeatable
+        self._random = Random(seed)  # noqa: S311 - repeatable on purpose
 
     def new_id(self) -> str:
         return f"{self._random.getrandbits(4 * _ID_HEX_DIGITS):0{_ID_HEX_DIGITS}x}"
@@ -185,10 +184,10 @@ class SeededIds:
 
 
 class ForkAware(Protocol):
-    """Whoever has something to forget in a forked child."""
+    """Has state that a forked child must forget."""
 
     def after_fork(self) -> None:
-        """Forgets it. No requests: the child has not begun yet."""
+        """Forgets it. Makes no requests: the child has not begun yet."""
         ...
 
 
@@ -197,20 +196,20 @@ _locks: "weakref.WeakSet[threading.RLock]" = weakref.WeakSet()
 
 
 def register(owner: ForkAware) -> None:
-    """Calls the owner's `after_fork` in each child that is forked while it lives."""
+    """Calls the owner's `after_fork` in every child that is forked while it lives."""
     _owners.add(owner)
 
 
 def lock() -> threading.RLock:
-    """Returns a lock that nobody holds in a forked child; a thread may enter it again."""
+    """Returns a reentrant lock that is free in a forked child."""
     made = threading.RLock()
     _locks.add(made)
     return made
 
 
 class Shared:
-    """What threads may share. It has one lock: what its methods change they change under it, or in
-    a single step; and what it holds is values, others that may be shared, or its own alone.
+    """Base of objects that threads may share. Its methods change state under its one lock, or in a
+    single step. Its attributes are values, other shared objects, or used by itself alone.
     """
 
     def __init__(self) -> None:
@@ -227,10 +226,10 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class enough_memory:  # noqa: N801 - a context manager, as a class: it costs less
-    """Makes an error of ours of what NumPy and Arrow raise where something takes more memory than
-    there is. By default it is a file: who can write to a log chooses how much of it a reader needs,
-    within the format's limits.
+class enough_memory:  # noqa: N801 - a context manager; a class is cheaper
+    """Turns the errors of NumPy and Arrow for too little memory into ours. The default remedy is
+    for a file: anyone who can write to a log chooses, within the format's limits, how much a reader
+    needs.
     """
 
     __slots__ = ("remedy", "where")
@@ -238,7 +237,7 @@ class enough_memory:  # noqa: N801 - a context manager, as a class: it costs les
     def __init__(
         self,
         where: str,
-        remedy: str = "read it where there is more, and no logs of people whom you do not trust",
+        remedy: str = "read it on a machine with more, and read no logs from untrusted sources",
     ) -> None:
         self.where = where
         self.remedy = remedy
@@ -255,8 +254,8 @@ class enough_memory:  # noqa: N801 - a context manager, as a class: it costs les
 def loading(
     package: str, modules: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns ``__getattr__`` and ``__dir__`` of a package whose modules are loaded when somebody
-    asks for a name of theirs: cold processes want errors, and who only looks needs no Arrow.
+    """Returns ``__getattr__`` and ``__dir__`` for a package whose modules are loaded when one of
+    their names is first used: a process that needs only errors should not load Arrow.
     """
     places = {name: module for module, names in modules.items() for name in names}
 
@@ -273,8 +272,8 @@ UPGRADE = "upgrade clog: install a newer wheel, or update the checkout"
 
 
 def install_extra(extra: str) -> str:
-    """Returns the command that installs what an extra of clog names."""
-    # Here, where something is missing anyway: to import it takes a tenth of what clog does.
+    """Returns the command that installs the packages of an extra of clog."""
+    # Imported only on failure: this takes a tenth of the time that importing clog takes.
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -284,13 +283,13 @@ def install_extra(extra: str) -> str:
     marker = re.compile(rf"""\s*;\s*extra\s*==\s*["']{extra}["']""")
     named = [f'"{marker.sub("", one)}"' for one in stated if marker.search(one)]
     if not named:
-        return f'install what the extra "{extra}" in pyproject.toml names'
+        return f'install the packages of the extra "{extra}" in pyproject.toml'
     return f"run pip install {' '.join(named)}"
 
 
 @contextmanager
 def from_extra(extra: str, what: str, *packages: str) -> Iterator[None]:
-    """Says what brings a package of an extra, which ``what`` needs, where the block lacks it."""
+    """Raises an error with the command to run if the block lacks a package that ``what`` needs."""
     try:
         yield
     except ModuleNotFoundError as e:
@@ -313,12 +312,12 @@ else:
         eq: bool = True,
         kw_only: bool = False,
     ) -> Any:
-        """Makes a dataclass, as the standard library's decorator of that name does."""
+        """Makes a dataclass like the standard library's decorator of that name."""
         bare = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)
 
         def made(cls: type) -> type:
             own = {name for name, value in vars(cls).items() if value is not None}
-            cls.__doc__ = cls.__doc__ or cls.__name__  # Else it would be made of a signature.
+            cls.__doc__ = cls.__doc__ or cls.__name__  # Otherwise it is built from a signature.
             found = bare(cls)
             asked = {"__init__": True, "__eq__": eq, "__hash__": eq and frozen}
             compiled = [name for name, is_asked in asked.items() if is_asked and name not in own]
@@ -336,14 +335,14 @@ else:
 
 class _Absent:
     def __repr__(self) -> str:
-        return "<factory>"  # As signatures of dataclasses say.
+        return "<factory>"  # As in the signatures of dataclasses.
 
 
 _ABSENT = _Absent()
 
 
 class _Later:
-    """Stands for a method until somebody asks for one of those that are compiled together."""
+    """Stands for a method until one of those that are compiled together is used."""
 
     def __init__(self, cls: type, name: str, together: Collection[str]) -> None:
         self._cls, self._name, self._together = cls, name, together
@@ -370,7 +369,7 @@ def _compiled(cls: type) -> dict[str, Any]:
         elif field.default_factory is not dataclasses.MISSING:
             names[f"_{name}"], default = field.default_factory, "=_absent"
             value = f"_{name}() if {name} is _absent else {name}"
-        assert field.init or not default, "such fields are set by __post_init__"
+        assert field.init or not default, "__post_init__ sets such fields"
         if field.init:
             (by_name if field.kw_only else given).append(name + default)
             lines.append(f"    _set(self, {name!r}, {value})")

@@ -8,31 +8,31 @@
     ├── NotFoundError (LookupError)         there is no log at this URL
     │   ├── OffsetOutOfRangeError           seek into [start, end)
     │   ├── VersionExpiredError             read a newer version
-    │   └── LogReplacedError                another log stands there: open it anew
+    │   └── LogReplacedError                another log is there now: open it again
     ├── AlreadyExistsError (FileExistsError)  open the log instead, or choose another URL
     ├── CommitConflictError                 lost the race too often: reload and retry
     ├── CommitStateUnknownError             the commit may have happened: read back first
-    ├── TransactionFencedError              another holds the transaction's id: leave it to him
-    │   └── StateFencedError                the store's id moved: another holds its state now
-    ├── TransactionTimeoutError             the transaction took too long: do all of it again
+    ├── TransactionFencedError              another process has the transaction's id: leave it there
+    │   └── StateFencedError                another process has the store's id and state now
+    ├── TransactionTimeoutError             the transaction took too long: repeat all of it
     ├── UnsupportedFilesystemError          no exclusive create: use another, or single_writer=True
     ├── StoreUnavailableError (OSError)     the filesystem failed: retry later
-    │   └── OutOfMemoryError (MemoryError)  this process has too little: give it more, or less to do
-    ├── StateFileError (OSError)            the local file: make room on its disk; the log is whole
-    ├── SourceError                         what a log is made from changed: decide how to go on
-    │   ├── SourceReplacedError             another one stands there, or none
-    │   ├── SourceTruncatedError            it lost its end, which the log has
-    │   ├── SourcePurgedError               it removed what the log does not have yet
+    │   └── OutOfMemoryError (MemoryError)  this process has too little: give it more, or less work
+    ├── StateFileError (OSError)            the local file: free space on its disk; the log is whole
+    ├── SourceError                         the source of a log changed: decide how to continue
+    │   ├── SourceReplacedError             another source is there, or none
+    │   ├── SourceTruncatedError            it lost records at its end that the log has
+    │   ├── SourcePurgedError               it removed records that the log does not have yet
     │   ├── SourcePartitionsError           it has more partitions than before
     │   ├── SourceDamagedError              it cannot read its own files
     │   └── SourceUndecodableError          it has records, or a schema, that the log cannot take
-    ├── SourceUnavailableError (OSError)    what a log is made from does not answer: retry later
+    ├── SourceUnavailableError (OSError)    the source of a log does not answer: retry later
     ├── UnsupportedFormatError              written by a newer clog: upgrade
     └── CorruptionError                     bytes contradict the format: keep the files, no retry
 
-Classes and kinds are API: they are added to, never renamed. Messages are not: they say what
-happened to what, the numbers on both sides and the remedy, never data and never secrets. All
-errors pickle: Spark carries them from its workers to the driver.
+Classes and kinds are API: new ones are added, none is renamed. Messages are not API: they say what
+happened to what, the numbers on both sides and the remedy, and never contain data or secrets. All
+errors can be pickled: Spark carries them from its workers to the driver.
 """
 
 import re
@@ -78,7 +78,7 @@ class ClogError(Exception):
     kind: ClassVar[ErrorKind]
 
     def __init_subclass__(cls) -> None:
-        """Gives it the kind of its name, or, where that is none, its base's."""
+        """Sets the kind that its name stands for; without one it keeps its base's."""
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Error")).upper()
         if (kind := ErrorKind.__members__.get(name)) is not None:
             cls.kind = kind
@@ -93,7 +93,7 @@ class OptionError(ClogError, ValueError):
 
 
 class NotFoundError(ClogError, LookupError):
-    """What was asked for does not exist."""
+    """The requested thing does not exist."""
 
 
 class OffsetOutOfRangeError(NotFoundError):
@@ -101,8 +101,8 @@ class OffsetOutOfRangeError(NotFoundError):
 
     Attributes:
         partition: the partition.
-        offset: the offset asked for.
-        start: the log start offset, the smallest that can be asked for.
+        offset: the requested offset.
+        start: the log start offset, the smallest valid one.
         end: the high watermark; ``[start, end)`` can be read, ``end`` is a valid position.
     """
 
@@ -132,7 +132,7 @@ def version_expired(
     why: str = "",
     remedy: str = "read a newer version",
 ) -> VersionExpiredError:
-    """Makes the error of a version that expired in use: ``why``, and the file that is ``gone``."""
+    """Returns the error for a version that expired in use: ``why``, and the file ``gone``."""
     file = "" if gone is None else f": {gone.filename or gone} is gone"
     return VersionExpiredError(f"version {version} of {url} expired{why}{file}; {remedy}")
 
@@ -145,7 +145,7 @@ class LogReplacedError(NotFoundError):
 
 
 class AlreadyExistsError(ClogError, FileExistsError):
-    """There is a log at this URL already."""
+    """There already is a log at this URL."""
 
 
 class CommitConflictError(ClogError):
@@ -161,25 +161,25 @@ class TransactionFencedError(ClogError):
 
 
 class StateFencedError(TransactionFencedError):
-    """Another store, on this host or elsewhere, took over the id and has the state now; uncommitted
+    """Another store, on this host or elsewhere, took over the id and with it the state; uncommitted
     changes of this one are lost.
     """
 
 
 class StateFileError(ClogError, OSError):
-    """The local file of a state table or a store cannot be written; what was committed is in the
-    log, and is read from there once there is room.
+    """The local file of a state table or a store cannot be written. Everything committed is in the
+    log and is read from there once there is space.
     """
 
 
 class SourceError(ClogError):
-    """What a log is made from, such as a topic of Kafka, is not what it was. Nothing of it was
-    committed since; the message says how to go on.
+    """The source of a log, such as a topic of Kafka, is not what it was. Nothing from it has been
+    committed since; the message says how to continue.
     """
 
 
 class SourceReplacedError(SourceError):
-    """Another source stands under the name: it was deleted and made again, or restored."""
+    """The name now belongs to another source: it was deleted and recreated, or restored."""
 
 
 class SourceTruncatedError(SourceError):
@@ -191,11 +191,11 @@ class SourcePurgedError(SourceError):
 
 
 class SourcePartitionsError(SourceError):
-    """The source has more partitions than the log; keys may be in others now."""
+    """The source has more partitions than the log; keys may have moved between partitions."""
 
 
 class SourceDamagedError(SourceError):
-    """The source cannot read records of its own: its files are damaged."""
+    """The source cannot read its own records: its files are damaged."""
 
 
 class SourceUndecodableError(SourceError):
@@ -217,11 +217,11 @@ class UnsupportedFilesystemError(ClogError):
 
 
 class StoreUnavailableError(ClogError, OSError):
-    """The filesystem failed or did not answer; where it was a create, the outcome is unknown."""
+    """The filesystem failed or did not answer; the outcome of a create is then unknown."""
 
 
 class OutOfMemoryError(StoreUnavailableError, MemoryError):
-    """The process has less memory than it takes; nothing is wrong with the log."""
+    """The process has too little memory; the log is fine."""
 
 
 class UnsupportedFormatError(ClogError):

@@ -1,30 +1,29 @@
-"""Named readers: how far each has come, which the log is told and nothing depends on (FORMAT.md
-§18, S64).
+"""Named readers and their positions, which the log stores but never depends on (FORMAT.md §18,
+S64).
 
-The document of a reader holds its position, and the version at which it had it. It decides nothing.
-One that is damaged, of another log, of a version beyond the newest or of another history is as if
-it were not there, and whoever reads it is told why.
+A reader's document holds its position and the version at which it reached it. If the document is
+damaged, belongs to another log or history, or names a version beyond the newest, it is ignored,
+with the reason.
 
-A reader that asks for it *holds* what it has not come to: tombstones at or above its offsets, and
-its version. It holds until ``hold_ms`` after its file was written, by the store's times, and
-nothing for longer than ``max_ms`` after it would have gone. So whatever readers, files and clocks
-say, and however many they are, what they hold back goes with a known delay. Who removes a tombstone
-or a version asks here before; in a log whose readers may not hold, nobody asks the store.
+A reader may *hold* what it has not reached: tombstones at or above its offsets, and its version. A
+hold lasts until ``hold_ms`` after the file was written, by the store's clock, and delays nothing by
+more than ``max_ms``. So whatever readers, files and clocks say, and however many there are, the
+delay is bounded. Removing a tombstone or a version consults the holds first; in a log whose readers
+may not hold, that takes no request.
 
-What can overtake a reader that lags: *retention* removes the segment in which it is; a *tombstone*
-that it has not come to is removed after its delete horizon, and it misses a delete (S41), one
-without a horizon being there for ``delete.retention.ms`` after the next pass at least; its
-*version* expires, so that a batch that was planned at it cannot be read again. The last two wait
-for readers that hold. Counted is what the reader would get, up to the last stable offset, by chunk,
-and by share of the one that is cut.
+A lagging reader can be overtaken in three ways. *Retention* removes the segment at its position. A
+*tombstone* that it has not reached is removed after its delete horizon, so that it misses a delete
+(S41); one without a horizon stays at least ``delete.retention.ms`` after the next pass. Its
+*version* expires, so that a batch planned at it cannot be read again. The last two wait for readers
+that hold. The lag counts the records that the reader would get, up to the last stable offset, by
+chunk, and for a chunk that is partly read by its share.
 
-A position is a file of its own, not a commit (`NamedReader`): it costs one PUT when it is worth it,
-writers nothing at all. It is worth it when the reader has moved and `COMMIT_INTERVAL_MS` have
-passed since it was said last, by the monotonic clock; when half of the time until it would be
-forgotten, or for which it is waited for, is over; and when the reader ends. So a crash takes back
-some seconds: what was read in them is read again. Who needs more commits positions in a
-transaction. A store that fails or refuses stops no reader: the position stays due, and is said when
-the next one would be.
+A position is a file, not a commit (`NamedReader`): it costs one PUT when it is due, and writers
+nothing. It is due when the reader has moved and `COMMIT_INTERVAL_MS` have passed since the last
+report, by the monotonic clock; when half of the time has passed until it would be forgotten, or its
+hold would end; and when the reader ends. So after a crash the records of a few seconds are read
+again; a reader that needs more commits positions in a transaction. If the store fails or refuses,
+the reader goes on: the position stays due and is written with the next one.
 """
 
 import logging
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
 
 COMMIT_INTERVAL_MS = 10_000
 EXPIRES_AFTER_MS = 7 * 86_400_000
-"""Kafka keeps the offsets of a group as long (``offsets.retention.minutes``)."""
+"""As long as Kafka keeps the offsets of a group (``offsets.retention.minutes``)."""
 EXPIRES_AFTER_MS_MAX = 3650 * 86_400_000
 _KIND = "reader"
 _LOGGER = logging.getLogger("clog.storage.readers")
@@ -75,8 +74,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class ReaderDocument:
-    """What a reader said of itself: ``version`` and ``commit_id`` are of when it had the position
-    ``offsets``; ``hold_ms``: for how long it asks to be waited for; 0: not at all.
+    """A reader's last report: it reached the position ``offsets`` at ``version``, made by
+    ``commit_id``; ``hold_ms``: how long the cleaner should wait for it; 0: not at all.
     """
 
     name: str
@@ -90,7 +89,7 @@ class ReaderDocument:
 
 
 class StrayReaderError(Exception):
-    """The document is none of this log's readers, for the reason in the message."""
+    """The document does not describe a reader of this log; the message gives the reason."""
 
 
 def check_name(name: object) -> str:
@@ -119,7 +118,7 @@ def encode_reader(reader: ReaderDocument) -> bytes:
 
 
 def read_reader(handle: Handle, name: str) -> ReaderDocument:
-    """Returns what a reader said last; one GET, and one or two more where it was not at the newest
+    """Returns a reader's last report; one GET, and one or two more if it was not at the newest
     version.
     """
     return _checked(handle, stored_reader(handle.store, name))
@@ -128,9 +127,9 @@ def read_reader(handle: Handle, name: str) -> ReaderDocument:
 def readers_of(
     handle: Handle, *, after_ms: int = NONE
 ) -> Iterator[tuple[str, int, ReaderDocument | StrayReaderError]]:
-    """Yields each reader's name, when its file was written by the store's time, and what it said
-    last, or why that is ignored; a LIST, and the requests of `read_reader` for each that
-    was written after a time.
+    """Yields each reader's name, when its file was written by the store's clock, and its last
+    report, or why that is ignored; a LIST, and the requests of `read_reader` for each written
+    after ``after_ms``.
     """
     listed = ((reader_name_of(f.path), f.modified_ms) for f in handle.store.list(READERS))
     young = [(name, ms) for name, ms in listed if name is not None and ms > after_ms]
@@ -140,11 +139,11 @@ def readers_of(
         except StrayReaderError as e:
             yield name, written_ms, e
         except FileNotFoundError:
-            continue  # Forgotten since.
+            continue  # Forgotten in the meantime.
 
 
 def stored_reader(store: Store, name: str) -> ReaderDocument:
-    """Returns what stands in a reader's document; one GET."""
+    """Returns the content of a reader's document; one GET."""
     path = reader_path(name)
     data = documents.fetch(store, _KIND, path)
     try:
@@ -152,7 +151,7 @@ def stored_reader(store: Store, name: str) -> ReaderDocument:
     except (CorruptionError, UnsupportedFormatError, ValueError, KeyError, TypeError) as e:
         raise StrayReaderError(f"it cannot be read: {e}") from e
     if reader.name != name:
-        raise StrayReaderError(f"it is that of reader {reader.name!r:.150}")
+        raise StrayReaderError(f"it belongs to reader {reader.name!r:.150}")
     return reader
 
 
@@ -161,9 +160,9 @@ def _parsed(body: Mapping[str, Any]) -> ReaderDocument:
     numbers = [body[name] for name in ("version", "time_ms", "expires_ms", "hold_ms")]
     texts = [body[name] for name in ("name", "log_id", "id")]
     if not isinstance(offsets, list) or any(type(n) is not int for n in [*offsets, *numbers]):
-        raise ValueError("its numbers are none")
+        raise ValueError("its numbers are not integers")
     if min([*offsets, *numbers], default=0) < 0 or any(not isinstance(t, str) for t in texts):
-        raise ValueError("its fields are none of a reader")
+        raise ValueError("its fields are not those of a reader")
     version, time_ms, expires_ms, hold_ms = numbers
     name, log_id, commit_id = texts
     at = dict(enumerate(offsets))
@@ -173,7 +172,7 @@ def _parsed(body: Mapping[str, Any]) -> ReaderDocument:
 def _checked(handle: Handle, reader: ReaderDocument) -> ReaderDocument:
     head = handle.tip.head
     if reader.log_id != head.log.log_id:
-        raise StrayReaderError("it is of another log, which stood here before")
+        raise StrayReaderError("it belongs to another log, which was here before")
     if len(reader.offsets) != head.log.partitions:
         raise StrayReaderError(
             f"it has {len(reader.offsets)} partitions, and the log {head.log.partitions}"
@@ -181,7 +180,7 @@ def _checked(handle: Handle, reader: ReaderDocument) -> ReaderDocument:
     if reader.version > handle.tip.version and reader.version > handle.refresh().version:
         raise StrayReaderError(f"its version {reader.version} is beyond the newest")
     if not handle.has_committed(reader.version, reader.commit_id):
-        raise StrayReaderError(f"version {reader.version} is another one now: it was restored")
+        raise StrayReaderError(f"version {reader.version} is another now: the log was restored")
     is_beyond = handle.tip.head.partitions.end_before(reader.offsets)
     if is_beyond and handle.refresh().head.partitions.end_before(reader.offsets):
         raise StrayReaderError("its offsets are beyond the end: the log was restored")
@@ -190,18 +189,18 @@ def _checked(handle: Handle, reader: ReaderDocument) -> ReaderDocument:
 
 @dataclass(frozen=True, slots=True)
 class HeldTombstones:
-    """Tombstones that are held: from ``start`` on, with a horizon later than ``after_ms``."""
+    """Which tombstones are held: from ``start`` on, with a horizon later than ``after_ms``."""
 
     start: int = LONG_MAX
     after_ms: int = LONG_MAX
 
     def mask(self, offsets: Offsets, horizons_ms: Offsets) -> Mask:
-        """Returns which of these rows would be held, were they tombstones."""
+        """Returns which of these rows would be held if they were tombstones."""
         held: Mask = (offsets >= self.start) & (horizons_ms > self.after_ms)
         return held
 
     def may_hold(self, next_offset: int, horizon_ms: int) -> bool:
-        """Tells whether tombstones below an offset with horizons up to this one may be held."""
+        """Returns whether tombstones below an offset with horizons up to this one may be held."""
         return next_offset > self.start and horizon_ms > self.after_ms
 
 
@@ -210,7 +209,7 @@ NOTHING_HELD = HeldTombstones()
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What one reader holds until ``until_ms``: from its ``offsets`` and ``version`` on."""
+    """What one reader holds until ``until_ms``: everything from its ``offsets`` and ``version``."""
 
     name: str
     version: int
@@ -220,13 +219,13 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """What readers of a log hold; nothing for longer than ``max_ms`` after it would have gone."""
+    """What the readers of a log hold; nothing is delayed by more than ``max_ms``."""
 
     holds: tuple[Hold, ...] = ()
     max_ms: int = 0
 
     def until_ms(self, name: str) -> int:
-        """Returns until when this reader holds; 0: it does not."""
+        """Returns until when this reader holds; 0 if it does not."""
         return next((h.until_ms for h in self.holds if h.name == name), 0)
 
     def of_partition(self, partition: int, *, now_ms: int) -> HeldTombstones:
@@ -237,23 +236,23 @@ class Holds:
         return HeldTombstones(min(starts), max(-1, now_ms - self.max_ms))
 
     def keeps_version(self, version: int, due_ms: int, *, now_ms: int) -> bool:
-        """Tells whether a hold keeps ``oldest_readable`` from this version, due at ``due_ms``."""
+        """Returns whether a hold keeps ``oldest_readable`` below this version, due ``due_ms``."""
         return now_ms < due_ms + self.max_ms and any(
             h.version < version and h.until_ms > now_ms for h in self.holds
         )
 
     def tombstone_ms(self, partition: int, next_offset: int, horizon_ms: int) -> int:
-        """Returns when tombstones below an offset with this horizon may go, as far as is known."""
+        """Returns when tombstones below an offset with this horizon may be removed, by now."""
         held = [hold.until_ms for hold in self.of_tombstones(partition, next_offset)]
         return max(horizon_ms, min(max(held, default=0), horizon_ms + self.max_ms))
 
     def of_tombstones(self, partition: int, next_offset: int) -> list[Hold]:
-        """Returns those of readers that lack records below an offset."""
+        """Returns the holds of readers that have not read all records below an offset."""
         return [hold for hold in self.holds if hold.offsets[partition] < next_offset]
 
     def version_ms(self, version: int, due_ms: int) -> int:
-        """Returns when ``oldest_readable`` may become this version, as far as is known, which
-        without holds it could from ``due_ms`` on.
+        """Returns when ``oldest_readable`` may become this version, by what is known now; without
+        holds it could from ``due_ms`` on.
         """
         held = [h.until_ms for h in self.holds if h.version < version]
         return max(due_ms, min(max(held, default=0), due_ms + self.max_ms))
@@ -263,19 +262,19 @@ NO_HOLDS = Holds()
 
 
 def features_of_holds(config: LogConfig) -> FeatureNames:
-    """Returns the features that a log with these configs has, for its readers may hold."""
+    """Returns the features that a log with these configs needs, so that its readers may hold."""
     return lists_of([FEATURES[READER_HOLDS]] if config.reader_hold_max_ms else [])
 
 
 def _hold_max_ms(head: Head, config: LogConfig) -> int:
-    """Returns for how long readers of the log may hold anything; 0: they may not."""
+    """Returns how long readers of the log may hold anything; 0 if they may not."""
     if READER_HOLDS not in head.log.features:
         return 0
     return min(config.reader_hold_max_ms, config.max_compaction_lag_ms)
 
 
 def read_holds(handle: Handle, config: LogConfig, *, now_ms: int) -> Holds:
-    """Returns what readers of the log hold; no request where they may not."""
+    """Returns what readers of the log hold; no request if they may not."""
     max_ms = _hold_max_ms(handle.tip.head, config)
     if not max_ms:
         return NO_HOLDS
@@ -289,7 +288,7 @@ def holds_of(
     max_ms: int,
     now_ms: int,
 ) -> Holds:
-    """Returns what these readers hold, which are as `readers_of` yields them."""
+    """Returns what these readers, as `readers_of` yields them, hold."""
     holds = []
     for _, written_ms, reader in readers:
         if not isinstance(reader, StrayReaderError):
@@ -308,17 +307,18 @@ class Reader:
         position: by partition, the next offset to read.
         lag_records: about how many records there are from there to the end, or to the first that an
             open transaction leaves undecided.
-        lag_ms: how long ago the first of these was written; 0 where there is none.
+        lag_ms: how long ago the first of these was written; 0 if there are none.
         expires_ms: when it may be forgotten, in ms since 1970.
         lag_bytes: bytes of these records.
-        version: the version at which it had that position.
+        version: the version at which it reached that position.
         committed_ms: when it reported that, in ms since 1970.
         until_retention_ms: how long until retention removes the segment at its position; 0: it has
-            missed records, or may now; None: not by time, though ``retention.bytes`` may.
-        until_tombstone_ms: how long until a tombstone that it has not reached may go; 0: one is
-            gone, or may go now; None: there is none.
-        until_version_ms: how long until its version may expire; 0: it has, or may now; None:
-            nothing it needs is replaced.
+            missed records, or may miss some now; None: never by time, but perhaps by
+            ``retention.bytes``.
+        until_tombstone_ms: how long until a tombstone that it has not reached may be removed; 0:
+            one was, or may be now; None: there is none.
+        until_version_ms: how long until its version may expire; 0: it has, or may now; None: no
+            object of it was replaced.
         hold_ms: how long it asks the cleaner to wait.
         held_until_ms: until when the cleaner waits for it, in ms since 1970; 0: it does not wait.
         damage: why its document is unusable; None if it is usable.
@@ -358,7 +358,7 @@ def list_readers(handle: Handle, config: LogConfig, *, now_ms: int) -> list[Read
 def _lag_of(
     reader: ReaderDocument, manifest: Manifest, config: LogConfig, holds: Holds, *, now_ms: int
 ) -> Reader:
-    """Returns how far a reader is behind at a version, while readers hold what they hold now."""
+    """Returns how far a reader is behind at a version, given the present holds."""
     unread = list(_unread(manifest, reader.offsets))
     first_ms = min((c.first_timestamp_ms for _, c, _ in unread), default=now_ms)
     return Reader(
@@ -381,7 +381,7 @@ def _lag_of(
 def _unread(
     manifest: Manifest, position: Mapping[int, int]
 ) -> Iterator[tuple[int, Chunk, "Fraction"]]:
-    """Yields partition, chunk and share of it of what a reader at the position has yet to read."""
+    """Yields what a reader at the position has yet to read: partition, chunk and share of it."""
     from fractions import Fraction
 
     for p, segments in enumerate(manifest.segments):
@@ -409,7 +409,7 @@ def _until_retention(
             left_bytes = sum(s.size_bytes for s in segments[len(upto) :])
             if 0 <= config.retention_bytes <= left_bytes:
                 return 0
-            if config.retention_ms >= 0:  # Segments go from the oldest on, each after all before.
+            if config.retention_ms >= 0:  # A segment is removed after all older ones.
                 last_ms = max(s.max_timestamp_ms for s in upto)
                 left.append(max(0, last_ms + config.retention_ms - now_ms))
     return min(left, default=None)
@@ -453,15 +453,15 @@ def _until_version(
 
 
 def holding_reader(handle: Handle, name: str, hold_ms: int) -> "NamedReader":
-    """Returns the reader of this name, remembered for as long as it is to be waited for."""
+    """Returns the reader of this name, remembered at least as long as it holds."""
     expires_ms = max(EXPIRES_AFTER_MS, hold_ms)
     return NamedReader(handle, name, expires_after_ms=expires_ms, hold_ms=hold_ms)
 
 
 class NamedReader(Shared):
-    """A reader whose name and position the log knows; `Log.reader` makes one. Two readers of one
-    name overwrite each other's position. A context manager, which reports its position at its end.
-    Threads may share it.
+    """A reader whose name and position the log stores, made by `Log.reader`. Two readers with the
+    same name overwrite each other's position. As a context manager, it reports its position at the
+    end. Threads may share it.
 
     >>> from clog.storage import Log
     >>> log = Log.create("memory://help-of-named-reader", 1)
@@ -476,7 +476,7 @@ class NamedReader(Shared):
     >>> reader.end()
 
     Attributes:
-        handle: on the log; not for users.
+        handle: the log's; not for users.
     """
 
     def __init__(
@@ -499,8 +499,8 @@ class NamedReader(Shared):
                 )
         if hold_ms > expires_after_ms:
             raise InvalidInputError(
-                f"hold_ms={hold_ms} is above expires_after_ms={expires_after_ms}: nobody is waited"
-                " for after being forgotten; lower the first or raise the second"
+                f"hold_ms={hold_ms} is above expires_after_ms={expires_after_ms}, but a forgotten"
+                " reader holds nothing; lower the first or raise the second"
             )
         self.handle = handle
         self._name = check_name(name)
@@ -525,7 +525,7 @@ class NamedReader(Shared):
         return f"NamedReader({self._name!r}, {self.handle.store.url!r})"
 
     def __dir__(self) -> list[str]:
-        """Lists what is for users."""
+        """Lists the attributes that are meant for users."""
         return [
             name for name in super().__dir__() if name not in ("commit_at", "followed", "handle")
         ]
@@ -537,8 +537,8 @@ class NamedReader(Shared):
 
     @property
     def position(self) -> dict[int, int]:
-        """By partition, the next offset to read, as last reported; empty for a new reader, and if
-        its document is unusable, which is logged with the reason. Reads the log the first time.
+        """By partition, the next offset to read, as last reported. Empty for a new reader, or if
+        its document is unusable, for a reason that is logged. Makes requests the first time.
         """
         with self._lock:
             known = self._reached()
@@ -549,12 +549,12 @@ class NamedReader(Shared):
         there is none.
 
         Args:
-            missed_deletes: accept that deletes were missed since.
+            missed_deletes: accept that the reader has missed deletes.
 
         Raises:
             OffsetOutOfRangeError: the position is below the log start, so that records were missed,
                 or beyond the end.
-            NotFoundError: tombstones beyond it were removed since.
+            NotFoundError: tombstones beyond it have been removed.
         """
         with self._lock:
             known = self._reached()
@@ -578,8 +578,8 @@ class NamedReader(Shared):
         missed_deletes: bool = False,
         stop_on: Iterable[signal.Signals] = (),
     ) -> Following[pa.RecordBatch]:
-        """Returns what this reader has not read yet, and then what comes: record batches, to be
-        gone through by ``for`` or ``async for``.
+        """Returns an iterable, for ``for`` or ``async for``, of record batches: what this reader
+        has not read yet, and then new records as they come.
 
         >>> from clog.storage import Log
         >>> log = Log.create("memory://help-of-follow", partitions=1)
@@ -589,21 +589,21 @@ class NamedReader(Shared):
         1
 
         Args:
-            poll_ms: how often it looks for more, a small request each; None: it ends at the end of
-                now.
+            poll_ms: how often to look for more, with one small request each; None: stop at the
+                present end.
             start: where a new reader begins: ``earliest`` or ``latest``.
-            columns: those that are read besides partition and offset; None: all.
-            commit: a batch is taken for done, and the position noted, as soon as the next one is
-                asked for; False: call `commit` by hand.
+            columns: the columns to read besides partition and offset; None: all.
+            commit: count a batch as processed, and note the position, when the next one is
+                requested; False: call `commit` yourself.
             missed_deletes: as of `next_offsets`.
-            stop_on: signals that end it after the batch at hand, in the main thread.
+            stop_on: signals that end it after the current batch, in the main thread.
 
-        A batch that was being worked on when the process died, or when the loop was left, comes
-        again. A store that fails is asked again, more and more rarely.
+        A batch that was being processed when the process died or left the loop comes again. If the
+        store fails, it is asked again at growing intervals.
 
         Raises:
-            OffsetOutOfRangeError: retention or `Log.delete_records` came before the reader did.
-            NotFoundError: tombstones beyond the position were removed since.
+            OffsetOutOfRangeError: retention or `Log.delete_records` overtook the reader.
+            NotFoundError: tombstones beyond the position have been removed.
         """
         source = self.followed(start, columns, commit=commit, missed_deletes=missed_deletes)
         return Following([source], lambda _, batch: batch, poll_ms=poll_ms, stop_on=stop_on)
@@ -626,21 +626,21 @@ class NamedReader(Shared):
 
     def commit(self, position: Mapping[int, int]) -> bool:
         """Notes the next offsets to read, and returns whether it wrote them to the log, which it
-        does at most every ``interval_ms``; `flush` always does. Where the store fails they stay
-        noted, which is a warning, and are written later.
+        does at most every ``interval_ms``; `flush` always does. If the store fails, this logs a
+        warning, and they are written later.
 
         Args:
-            position: by partition; others keep their position, at first their log start.
+            position: by partition; others keep their position, initially their log start.
 
         Raises:
-            InvalidInputError: not a valid position.
-            OffsetOutOfRangeError: an offset beyond the end.
+            InvalidInputError: the position is invalid.
+            OffsetOutOfRangeError: an offset is beyond the end.
         """
         return self._commit(position, None)
 
     def commit_at(self, position: Mapping[int, int], version: int, commit_id: str) -> bool:
-        """Takes note as `commit`, of records that were read at this version; for state tables and
-        connectors, not for users.
+        """Commits records that were read at this version; otherwise as `commit`. For state tables
+        and connectors, not for users.
         """
         return self._commit(position, (version, commit_id))
 
@@ -653,15 +653,15 @@ class NamedReader(Shared):
         with self._lock:
             if not self._noted:
                 return
-            self.handle.recent()  # Another log may stand there since.
+            self.handle.recent()  # Raises if another log has taken this one's place.
             now = self._reached()
-            assert now is not None, "there is something noted"
+            assert now is not None, "a position was noted"
             self.handle.store.put(reader_path(self._name), encode_reader(now))
             self._said, self._noted, self._tried_ms = now, {}, None
             self._said_ms = self.handle.clock.monotonic_ms()
 
     def end(self) -> None:
-        """Writes the position as `flush`; what cannot be written is a warning."""
+        """Writes the position as `flush` does; a failure is only a warning."""
         try:
             self.flush()
         except StoreUnavailableError as e:
@@ -671,7 +671,7 @@ class NamedReader(Shared):
         with self._lock:
             handle = self.handle
             asked = by_partition(handle.tip.head, dict(position), "offset", url=handle.store.url)
-            with suppress(StoreUnavailableError):  # It decides nothing: what is noted is believed.
+            with suppress(StoreUnavailableError):  # Positions decide nothing, so trust this one.
                 self._check_reachable(asked)
             self._noted |= asked
             self._noted_at = *(read_at or handle.planned_for(asked)), handle.clock.now_ms()
@@ -685,7 +685,7 @@ class NamedReader(Shared):
             return False
 
     def _reached(self) -> ReaderDocument | None:
-        """Returns what is to be said; None where there never was anything."""
+        """Returns what to report; None for a new reader."""
         known = self._known()
         if not self._noted:
             return known
@@ -704,7 +704,7 @@ class NamedReader(Shared):
         )
 
     def _known(self) -> ReaderDocument | None:
-        """Returns what was said last, here or by who had the name before."""
+        """Returns the last report, by this reader or by an earlier one with its name."""
         if not self._loaded:
             try:
                 self._said = read_reader(self.handle, self._name)
@@ -712,7 +712,7 @@ class NamedReader(Shared):
                 self._said = None
             except StrayReaderError as e:
                 _LOGGER.warning(
-                    "the position of reader %s of %s is ignored, and it begins anew: %s",
+                    "the position of reader %s of %s is ignored, so it starts again: %s",
                     *(self._name, self.handle.store.url, e),
                 )
             self._loaded = True
@@ -721,16 +721,16 @@ class NamedReader(Shared):
     def _is_worth_it(self) -> bool:
         now_ms = self.handle.clock.monotonic_ms()
         if self._tried_ms is not None and now_ms - self._tried_ms < self._interval_ms:
-            return False  # The store failed: it is not asked by each record.
+            return False  # The store failed: do not try again for every record.
         said, now = self._known(), self._reached()
         if said is None or now is None or self._said_ms is None:
             return True
         if now.offsets == said.offsets:
-            told_ms = now.time_ms - said.time_ms
+            since_ms = now.time_ms - said.time_ms
             head = self.handle.tip.head
             max_ms = _hold_max_ms(head, LogConfig.from_overrides(head.config))
-            held_ms = min(self._hold_ms, max_ms)  # For how long its word holds anything.
-            return 2 * told_ms >= min(self._expires_after_ms, held_ms or LONG_MAX)
+            held_ms = min(self._hold_ms, max_ms)  # How long a report holds anything.
+            return 2 * since_ms >= min(self._expires_after_ms, held_ms or LONG_MAX)
         return now_ms - self._said_ms >= self._interval_ms
 
     def _check_reachable(self, asked: Mapping[int, int]) -> None:
@@ -756,8 +756,8 @@ class NamedReader(Shared):
             raise NotFoundError(
                 f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
                 f" {self.handle.store.url} were removed before reader {self._name}, at version"
-                f" {known.version}, came to them, so it has missed deletes; rebuild what it wrote"
-                " from the log's start, or go on with missed_deletes=True"
+                f" {known.version}, reached them, so it has missed deletes; rebuild what it wrote"
+                " from the log's start, or continue with missed_deletes=True"
             )
 
 
@@ -771,9 +771,9 @@ def follow(
     missed_deletes: bool = False,
     stop_on: Iterable[signal.Signals] = (),
 ) -> Following[tuple[NamedReader, pa.RecordBatch]]:
-    """Returns what these readers, of one log or of several, have not read yet, and then what comes,
-    a batch of each in turn, as (reader, batch). ``poll_ms``, ``start``, ``columns``, ``commit``,
-    ``missed_deletes`` and ``stop_on`` are as of `NamedReader.follow`.
+    """Follows several readers, of one log or of several: returns an iterable of (reader, batch), a
+    batch of each in turn. ``poll_ms``, ``start``, ``columns``, ``commit``, ``missed_deletes`` and
+    ``stop_on`` are as of `NamedReader.follow`.
     """
     if not readers:
         raise InvalidInputError("there is nothing to follow; give at least one reader")

@@ -318,7 +318,7 @@ def test_s64_a_new_log_may_have_it_from_the_start(make_log):
 
 
 def test_s64_nobody_is_waited_for_after_being_forgotten(make_log):
-    with pytest.raises(InvalidInputError, match="nobody is waited for after being forgotten"):
+    with pytest.raises(InvalidInputError, match="a forgotten reader holds nothing"):
         make_log().reader("late", expires_after_ms=1000, hold_ms=1001)
 
 

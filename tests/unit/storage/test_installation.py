@@ -30,4 +30,4 @@ def test_without_an_installation_the_file_is_named(monkeypatch):
         raise PackageNotFoundError
 
     monkeypatch.setattr("importlib.metadata.requires", nothing)
-    assert env.install_extra("s3") == 'install what the extra "s3" in pyproject.toml names'
+    assert env.install_extra("s3") == 'install the packages of the extra "s3" in pyproject.toml'

@@ -381,7 +381,7 @@ def test_a_document_that_counts_for_nothing(make_log, open_log, caplog, changes,
     with caplog.at_level(logging.WARNING):
         reader = open_log().reader("r")
         assert reader.position == {}
-    assert "is ignored, and it begins anew" in caplog.text
+    assert "is ignored, so it starts again" in caplog.text
     assert why in caplog.text
     (listed,) = log.readers()
     assert (listed.name, listed.position) == ("r", {})

@@ -258,7 +258,7 @@ def test_a_position_of_a_version_that_was_not_read(make_log, store, clock):
     other = Log.open(copy, clock=clock)
     other.append(rows(50))
     assert other.reader("r").position == {}
-    assert "is another one now" in other.readers()[0].damage
+    assert "is another now" in other.readers()[0].damage
     discard(copy)
 
 
@@ -356,16 +356,16 @@ def spoil(log, name, changes):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"log_id": "0" * 32}, "of another log"),
+        ({"log_id": "0" * 32}, "belongs to another log"),
         ({"version": 99}, "beyond the newest"),
-        ({"id": "0" * 32}, "is another one now"),
-        ({"name": "other"}, "that of reader 'other'"),
+        ({"id": "0" * 32}, "is another now"),
+        ({"name": "other"}, "belongs to reader 'other'"),
         ({"offsets": [1, 2]}, "2 partitions, and the log 1"),
         ({"offsets": [5]}, "beyond the end: the log was restored"),
-        ({"offsets": [-1]}, "none of a reader"),
-        ({"offsets": [True]}, "numbers are none"),
-        ({"offsets": None}, "numbers are none"),
-        ({"version": "1"}, "numbers are none"),
+        ({"offsets": [-1]}, "not those of a reader"),
+        ({"offsets": [True]}, "numbers are not integers"),
+        ({"offsets": None}, "numbers are not integers"),
+        ({"version": "1"}, "numbers are not integers"),
         ({"time_ms": 1.5}, "cannot be read"),
     ],
 )

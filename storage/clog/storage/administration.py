@@ -1,16 +1,17 @@
-"""Changes an operator makes: configs, log start offsets, sealing. Each is one commit, decided from
-the head of the newest version alone. Creating a log, too: its first version, then the file that
-makes it the log of its root; and deleting one (COMMIT.md §1):
+"""Changes by operators: configs, log start offsets, sealing. Each is one commit, decided from the
+newest head alone. Also creating a log, its first version and then the file that makes it the log
+of its root; and deleting one (COMMIT.md §1):
 
-D1. Delete ``_clog/log``: from now on no log stands here, for whoever opens or looks again.
-D2. Delete the files of its published views, of which there would be no rows any more, and those of
-    its folder.
+D1. Delete ``_clog/log``: whoever opens the root, or looks again, finds no log from now on.
+D2. Delete the files of its published views, which would have no rows any more, and those of its
+    folder.
 
-A crash between the two leaves files of a log that does not stand anywhere. Deleting again, at a
-root without a log, does D2 for them. What only a creator can have left, which may be about to
-create its log, is not touched; nor is a view of another log that is created meanwhile.
+A crash between the two leaves files that belong to no log; deleting again, at a root without a log,
+does D2 for them. Files that only a creator can have left are not touched, as it may be about to
+create its log; nor is a view of another log that is created in the meantime.
 
-No writer is stopped: one that goes on is told at its next commit, or within seconds.
+Deletion does not stop writers: one that continues gets an error at its next commit, or within
+seconds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,7 +92,7 @@ from clog.storage.view_formats import FORMATS
 
 
 def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
-    """Sets configs, None: to the default; of two that race the last wins, key by key (S42)."""
+    """Sets configs, None: to the default; of two racing changes the last wins, by key (S42)."""
     removed = {name for name, value in changes.items() if value is None}
     for name in removed:
         check_known(name)
@@ -101,12 +102,12 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         before = tip.head.config
         kept = {k: v for k, v in {**before, **given}.items() if k not in removed}
         after = without_idle(kept)
-        settings = LogConfig.from_overrides(after)  # two that contradict each other (S43)
+        settings = LogConfig.from_overrides(after)  # Raises for contradictions (S43).
         if settings.partitioner != tip.head.log.partitioner:
             raise InvalidInputError(
                 f"partitioner={settings.partitioner} is refused: the log was created with"
-                f" {tip.head.log.partitioner}, and its keys stay where they are; create another"
-                " log and copy the records to change it"
+                f" {tip.head.log.partitioner}, and its keys stay where they are; to change it,"
+                " create another log and copy the records"
             )
         if after == before:
             return NothingToCommit()
@@ -116,7 +117,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
         _check_given(settings, is_given=GIVEN_OFFSETS in tip.head.log.features)
         has_all = tip.head.log.features.with_added(needed) == tip.head.log.features
         edit = Edit(config=after, features=None if has_all else needed)
-        if order_text(after) == order_text(before):  # The same records of a key win, and show.
+        if order_text(after) == order_text(before):  # The same records win as before.
             return edit
         return _reordered(edit, handle.manifest(), settings, now_ms=time_ms)
 
@@ -126,7 +127,7 @@ def alter(handle: Handle, changes: Mapping[str, object]) -> dict[str, str]:
 
 
 def _features_of(settings: LogConfig) -> FeatureNames:
-    """Returns the features that a log with these configs has."""
+    """Returns the features that a log with these configs needs."""
     if not settings.is_ordered:
         return features_of_holds(settings)
     if not FEATURES[ORDER_VALUES].is_built:
@@ -138,17 +139,17 @@ def _features_of(settings: LogConfig) -> FeatureNames:
 
 
 def _check_given(settings: LogConfig, *, is_given: bool) -> None:
-    """Raises where offsets are given, and another than the last record would win."""
+    """Raises if offsets are given and a record other than the last would win."""
     if settings.is_ordered and is_given:
         raise InvalidInputError(
             f"compaction.strategy={settings.compaction_strategy} is refused in a log whose offsets"
-            " are given, as a mirror's: its source deletes by offset, and compares offsets; nothing"
-            " was changed"
+            " are given, such as a mirror: its source deletes and compares by offset; nothing was"
+            " changed"
         )
 
 
 def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig, *, now_ms: int) -> Edit:
-    """Returns the edit of an alter of the order: all is dirty, no mask stays (FORMAT.md §15)."""
+    """Returns the edit that changes the order: all is dirty, and no mask stays (FORMAT.md §15)."""
     head, columns = manifest.head, manifest.head.partitions
     before = Ordering.of(LogConfig.from_overrides(head.config))
     after, count = Ordering.of(settings), range(head.log.partitions)
@@ -159,7 +160,7 @@ def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig, *, now_ms: i
         )
     named = {p: manifest.orders_removed_of(p) for p, _, _ in manifest.orders_removed}
     if before is not None and after is not None and before.header == after.header:
-        # Whatever is there was kept: it is late no more.
+        # All records that exist were kept, so none is late any more.
         settled = {p: decided(pairs, columns.end[p]) for p, pairs in named.items()}
         return replace(edit, orders_removed=settled)
     if settings.compaction_strategy == TIMESTAMP:
@@ -173,7 +174,7 @@ def _reordered(edit: Edit, manifest: Manifest, settings: LogConfig, *, now_ms: i
 
 
 def _check_times(manifest: Manifest, settings: LogConfig, *, now_ms: int) -> None:
-    """Raises where a record is later than an append may be: it would win its key until then."""
+    """Raises if a record is later than appends may be: until then it would win its key."""
     start, far_ms = manifest.head.partitions.start, settings.message_timestamp_after_max_ms
     there = ((p, c) for p, c in manifest.chunks() if c.next > start[p] and not c.aborted)
     late = [(c.max_timestamp_ms, p) for p, c in there if c.max_timestamp_ms > now_ms + far_ms]
@@ -182,9 +183,9 @@ def _check_times(manifest: Manifest, settings: LogConfig, *, now_ms: int) -> Non
         raise InvalidInputError(
             f"compaction.strategy={TIMESTAMP} is refused: partition {p} has a record of {latest_ms}"
             f" ms since 1970, {latest_ms - now_ms} ms ahead of the clock, more than"
-            f" message.timestamp.after.max.ms={far_ms}, and would win its key until then; so it is"
-            f" in partitions {sorted({p for _, p in late})}; delete these records"
-            " (Log.delete_records), or copy the others into another log; nothing was changed"
+            f" message.timestamp.after.max.ms={far_ms}, and would win its key until then; such"
+            f" records are in partitions {sorted({p for _, p in late})}; delete them (Log.delete_records),"
+            " or copy the others into another log; nothing was changed"
         )
 
 
@@ -194,7 +195,7 @@ def evolve(
     widen: Mapping[str, pa.DataType],
     relax: Iterable[str],
 ) -> LogSchema | None:
-    """Makes the next schema of a typed log from the newest there is (S61); see `Log.evolve`."""
+    """Derives the next schema of a typed log from the newest one (S61); see `Log.evolve`."""
     relaxed = [relax] if isinstance(relax, str) else list(relax)
     url = handle.store.url
 
@@ -217,7 +218,7 @@ def _check_key_columns(schema: LogSchema | None, config: LogConfig) -> None:
 
 
 def _check_views(handle: Handle, tip: Commit, schema: LogSchema | None, config: LogConfig) -> None:
-    """Raises if a view could not follow a change, which it could before."""
+    """Raises if a change would make a view impossible that is possible before it."""
     url, before = handle.standing.root.url, LogConfig.from_overrides(tip.head.config)
     for name in FORMATS:
         problem = _problem(name, schema, config, url)
@@ -230,8 +231,8 @@ def _check_views(handle: Handle, tip: Commit, schema: LogSchema | None, config: 
             if seen is None or seen.source is None or seen.log_id != tip.head.log.log_id:
                 continue
         raise InvalidInputError(
-            f"{url} is published as {name}, or is to be, which it could not be then: {problem}; to"
-            f" change it all the same, take {name} out of table.publish and withdraw the view:"
+            f"{url} is published as {name}, or will be, and could not be any more: {problem}; to"
+            f" change it anyway, remove {name} from table.publish and withdraw the view:"
             f" clog publish --withdraw --format {name}"
         )
 
@@ -250,7 +251,7 @@ def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:
     head = handle.refresh().head
     asked = by_partition(head, before, "offset", url=url)
     ends = head.partitions.end
-    # -1 is resolved once: records that are appended meanwhile stay.
+    # -1 is resolved once, so records appended in the meantime stay.
     wanted = {p: ends[p] if offset == -1 else offset for p, offset in asked.items()}
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
@@ -258,8 +259,8 @@ def delete_records(handle: Handle, before: Mapping[int, int]) -> dict[int, int]:
         if config.is_ordered:
             raise InvalidInputError(
                 f"records of {url} cannot be deleted by offset:"
-                f" compaction.strategy={config.compaction_strategy} lets an earlier record win, and"
-                " an older one would come back; append tombstones; nothing was changed"
+                f" with compaction.strategy={config.compaction_strategy} an earlier record may win,"
+                " and an older one would come back; append tombstones; nothing was changed"
             )
         for p, offset in wanted.items():
             if not 0 <= offset <= columns.end[p]:
@@ -291,10 +292,10 @@ class FeatureState:
         state: ``on``, ``off`` (it can be added), ``new logs`` (only a log created with it has it),
             ``specified`` (no release has it yet), or ``unknown`` (the log has it, and this release
             can read the log without knowing it, but not write it).
-        readers: whether releases that do not know it refuse to read a log that has it; else they
-            refuse only to write it.
+        readers: whether releases that do not know it refuse to read a log that has it; otherwise
+            they refuse only to write to it.
         summary: what it is for.
-        section: where FORMAT.md specifies it; empty where it is unknown.
+        section: where FORMAT.md specifies it; empty if it is unknown.
     """
 
     name: str
@@ -305,7 +306,7 @@ class FeatureState:
 
 
 def addable(name: str) -> Feature:
-    """Returns the feature of this name, which is built."""
+    """Returns the feature of this name; raises unless it can be added."""
     feature = FEATURES.get(name)
     if feature is None:
         near = did_you_mean(name, FEATURES)
@@ -313,8 +314,8 @@ def addable(name: str) -> Feature:
         raise InvalidInputError(f"unknown feature {name!r}: {hint}; nothing was changed")
     if not feature.is_built:
         raise InvalidInputError(
-            f"the feature {name!r} is specified and not built: no release of clog can use it yet;"
-            " nothing was changed"
+            f"the feature {name!r} is specified but not implemented: no release of clog can use it"
+            " yet; nothing was changed"
         )
     return feature
 
@@ -327,8 +328,8 @@ def upgrade(handle: Handle, names: Iterable[str]) -> list[FeatureState]:
         lacking = [f for f in wanted if f.name not in tip.head.log.features]
         if early := [f.name for f in lacking if f.at_creation]:
             raise InvalidInputError(
-                f"{handle.store.url} was created without {early[0]!r}, which only a log has that"
-                " was created with it; create another log and copy the records; nothing was changed"
+                f"{handle.store.url} was created without {early[0]!r}, which cannot be added later;"
+                " create another log with it and copy the records; nothing was changed"
             )
         return Edit(features=lists_of(lacking)) if lacking else NothingToCommit()
 
@@ -341,8 +342,8 @@ def upgrade(handle: Handle, names: Iterable[str]) -> list[FeatureState]:
 def keep_row_texts(
     handle: Handle, encoding: int, time_zone: str | None, names: tuple[str, ...] | None
 ) -> RowTexts:
-    """Keeps in the log by which rules texts of rows are made, and how names in the JSON of keys are
-    spelled and ordered, unless it has them; returns what it has then: who comes first decides
+    """Stores in the log, unless it has them, the rules for texts of rows, and how names in the JSON
+    of keys are spelled and ordered. Returns what the log has then: the first writer decides
     (FORMAT.md §19).
     """
 
@@ -359,19 +360,19 @@ def keep_row_texts(
 
     handle.commit(prepare, operation="alter")
     kept = handle.tip.head.row_texts
-    assert kept is not None, "it was there or was committed"
+    assert kept is not None, "it existed or was committed"
     return kept
 
 
 def give_offsets(handle: Handle) -> int:
-    """Has a log that takes offsets give them from the next version on; see `Log.give_offsets`."""
+    """Makes a log that takes offsets assign them from the next version; see `Log.give_offsets`."""
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
         if tip.head.takes_offsets:
             return Edit(gives_offsets=True)
         if tip.head.gives_offsets == NONE:
             raise InvalidInputError(
-                f"{handle.store.url} gives offsets itself, as it always did: it mirrors nothing;"
+                f"{handle.store.url} is not a mirror: it has always assigned offsets itself;"
                 " nothing was changed"
             )
         return NothingToCommit()
@@ -382,7 +383,7 @@ def give_offsets(handle: Handle) -> int:
 
 
 def _feature_states(there: FeatureNames) -> list[FeatureState]:
-    """Returns the features that are known, then those of the log that are not."""
+    """Returns the known features, then the unknown ones of the log."""
     known = [
         FeatureState(f.name, _state(f, there), f.of_readers, f.summary, f.section)
         for f in FEATURES.values()
@@ -404,9 +405,8 @@ def _state(feature: Feature, there: FeatureNames) -> str:
 
 
 def reset_times(handle: Handle) -> int:
-    """Sets back what a clock that was ahead has left: the time of the newest commit, those in the
-    manifest, LogAppendTime stamps. Returns how many ms the newest commit was ahead, 0 where it was
-    not.
+    """Sets back the times that a fast clock has left: of the newest commit, in the manifest, and
+    LogAppendTime stamps. Returns by how many ms the newest commit was ahead, 0 if it was not.
     """
     now_ms = handle.clock.now_ms()
     store_ms = (
@@ -417,7 +417,8 @@ def reset_times(handle: Handle) -> int:
     if store_ms is not None and abs(store_ms - now_ms) > SKEW_MS_MAX:
         raise ClockSkewError(
             f"this machine's clock says {now_ms} ms, the store of {handle.store.url} {store_ms}:"
-            " they differ by more than five minutes; set the wrong one first; nothing was changed"
+            " they differ by more than five minutes; correct the wrong one first; nothing was"
+            " changed"
         )
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
@@ -459,7 +460,7 @@ _TYPED_KEYS = lists_of([FEATURES[TYPED_KEYS]])
 
 @dataclass(frozen=True, slots=True)
 class NewLog:
-    """A log that does not stand yet: its id, and what it is to be, of ``config`` what was given."""
+    """A log that is not created yet: its id and its properties; ``config``: only what was set."""
 
     log_id: str
     partitions: int
@@ -473,8 +474,8 @@ class NewLog:
         return LogConfig.from_overrides(self.config)
 
     def create(self, root: Store, *, clock: Clock, ids: Ids) -> None:
-        """Writes version 0 into a folder of its own, then ``_clog/log``, which makes it a log
-        (S47). Objects may be there already (`connector.write`).
+        """Writes version 0 into the log's new folder, then ``_clog/log``, which creates the log
+        (S47). Objects may exist already (`connector.write`).
         """
         try:
             read_log_file(root)
@@ -513,7 +514,7 @@ class NewLog:
 
 
 _WORDS: Final = (str, dict, list)
-"""What stands for a type in JSON (`schema_words`)."""
+"""Types in JSON (`schema_words`)."""
 
 
 def new_log(
@@ -544,7 +545,7 @@ def new_log(
         schema = fields_from_words(schema)
     if key is not None:
         if schema is None:
-            raise InvalidInputError("key= needs schema= or like=, which say what columns there are")
+            raise InvalidInputError("key= needs schema= or like=, which give the columns")
         names = [key] if isinstance(key, str) else list(key)
         schema = schema_of_rows(pa.schema(schema), names)
         config = {KEY_COLUMNS: ",".join(names), **config}
@@ -567,14 +568,14 @@ def _exists(root: Store) -> AlreadyExistsError:
 
 
 OF_A_CREATION = frozenset({documents.commit_path(0), documents.block_path(0)})
-"""What a creator writes before it creates ``_clog/log``."""
+"""Files that a creator writes before ``_clog/log``."""
 OF_A_FIRST_WRITE = f"{documents.DATA}{0:020}-"
-"""How the objects are named that may stand in its folder before."""
+"""Prefix of objects that may be in its folder before that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """What deletion means at a root; ``log_id`` is None where no log stands there any more."""
+    """What a deletion at a root removes; ``log_id`` is None if the root has no log any more."""
 
     log_id: str | None
     files: tuple[StoredObject, ...]
@@ -586,8 +587,8 @@ class Doomed:
 
 
 def doomed(root: Store) -> Doomed:
-    """Returns the files of the log that stands at a root; where there is none, of those that were
-    deleted before. Costs a LIST of the folders, and the requests of `published_files`.
+    """Returns the files of the log at a root, or, if there is none, those left of deleted logs.
+    Costs a LIST of the folders, and the requests of `published_files`.
     """
     return _doomed(root, published_files(root))
 
@@ -608,7 +609,7 @@ def _inside(root: Store, folder: str) -> list[StoredObject]:
 
 
 def is_creation(names: Iterable[str]) -> bool:
-    """Tells whether a folder holds only what a creator writes before ``_clog/log``."""
+    """Returns whether a folder holds only files that a creator writes before ``_clog/log``."""
     return all(name in OF_A_CREATION or name.startswith(OF_A_FIRST_WRITE) for name in names)
 
 
@@ -618,13 +619,13 @@ def delete_log(root: Store) -> Doomed:
     found = _doomed(root, views)
     if found.log_id is not None:
         root.delete(documents.LOG_FILE)  # D1
-        # What was written until now; but another log may stand here already, and be published.
+        # Listed again for late files; another log may be here already, and published.
         gone = {found.log_id, *(view.log_id for view in views)}
         views = [view for view in published_files(root) if view.log_id in gone]
         of_views = (file for view in views for file in view.files)
         inside = _inside(root, documents.folder_of(found.log_id) + "/")
         found = Doomed(found.log_id, (*of_views, *inside))
-    # Objects first: what is left of a log is never taken for what a first write makes.
+    # Objects first, so that remains of a log never look like those of a first write.
     for file in sorted(found.files, key=lambda file: f"/{documents.DATA}" not in file.path):
         root.delete(file.path)  # D2
     return found

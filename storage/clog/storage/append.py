@@ -1,8 +1,8 @@
-"""Appends: from records to fresh objects (COMMIT.md, K1), and what a repeated append is told. What
-the tip's head demands of them, and the edit that binds them to offsets, is `commit.proposals`.
+"""Appends: from records to fresh objects (COMMIT.md, K1), and the result of a repeated append.
+`commit.proposals` has what the tip's head demands of them, and the edit that gives them offsets.
 
-`append` does it all in one process. Where tasks write the objects, each does so by an
-`object_writer`, and their driver commits what they made by `append_objects`.
+`append` does everything in one process. Tasks write objects with an `object_writer` each, and their
+driver commits the objects with `append_objects`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ from clog.storage.types.columns import OFFSET, rows_of, shaped
 
 
 def producer_of(producer: tuple[str, int], records: pa.Table, *, has_times: bool) -> Writer:
-    """Returns the writer that ``producer`` names; where ``has_times`` times are content."""
+    """Returns the writer that ``producer`` names; ``has_times``: timestamps are content."""
     try:
         writer_id, sequence = producer
     except (TypeError, ValueError):
@@ -75,9 +75,9 @@ class AppendResult:
 
     Attributes:
         version: the version that its commit made; without records, the newest.
-        offsets: by partition, the half-open range of offsets that its records got; for a duplicate,
-            those of the first append. Empty for a duplicate whose commit was swept since, and if
-            nothing was appended.
+        offsets: by partition, the half-open range of offsets of its records; for a duplicate, those
+            of the first append. Empty if nothing was appended, or if the commit that a duplicate
+            repeats was swept.
         duplicate: whether the log already had the producer's sequence, so that nothing was done.
     """
 
@@ -96,8 +96,8 @@ def append(
     """Appends records in one commit; see `Log.append`."""
     if offsets is not None and producer is None:
         raise InvalidInputError(
-            "records with offsets need producer=(id, sequence), or a transaction: else nobody could"
-            " tell, after a lost reply, whether they are there; nothing was appended"
+            "records with offsets need producer=(id, sequence), or a transaction; without one it"
+            " would be unknown, after a lost reply, whether they are there; nothing was appended"
         )
     records, has_times = records_of(handle, data)
     if records.num_rows == 0:
@@ -125,12 +125,12 @@ def put_records(
     puts: Puts | None = None,
 ) -> list[DataObject]:
     """Puts records as fresh objects (COMMIT.md, K1), with this stamp or that of the tip;
-    ``offsets``: they come with theirs; ``puts``: they are there once these have settled.
+    ``offsets``: the given ones of the records; ``puts``: the objects exist once these are settled.
     """
     check_takes_offsets(handle, given=offsets is not None)
     _check_records_early(handle, records)
     objects = object_writer(handle, stamp=stamp, given=offsets is not None, puts=puts)
-    if records.schema.types != objects.columns.types:  # The tip has moved since: it evolved (S61).
+    if records.schema.types != objects.columns.types:  # The schema has evolved since (S61).
         batches = [shaped(batch, objects.columns) for batch in records.to_batches()]
         records = pa.Table.from_batches(batches)
     objects.add(records, partition, offsets)
@@ -138,8 +138,8 @@ def put_records(
 
 
 def check_takes_offsets(handle: Handle, *, given: bool) -> None:
-    """Raises, before anything is written, unless the newest version takes offsets where they are
-    ``given``, and gives them where not.
+    """Raises, before anything is written, unless the newest version takes offsets if they are
+    ``given``, and assigns them if not.
     """
     if given == handle.tip.head.takes_offsets:
         return
@@ -148,7 +148,7 @@ def check_takes_offsets(handle: Handle, *, given: bool) -> None:
 
 
 def records_of(handle: Handle, data: Appendable) -> tuple[pa.Table, bool]:
-    """Returns the records by the log's schema; by the newest one before any is refused (S62)."""
+    """Returns the records in the log's schema; refuses them only by the newest schema (S62)."""
     now_us, head, data = handle.clock.now_us(), handle.tip.head, loaded(data)
     try:
         return to_records(data, now_us=now_us, **_columns_of(head))
@@ -160,13 +160,13 @@ def records_of(handle: Handle, data: Appendable) -> tuple[pa.Table, bool]:
 
 
 def _columns_of(head: Head) -> dict[str, Any]:
-    """Returns what columns records have, or rows, as `to_records` wants it."""
+    """Returns the columns of records or rows, as `to_records` takes them."""
     names = LogConfig.from_overrides(head.config).table_key_columns
     return {"schema": head.log.schema, "rows": rows_of(head.log.schema, names)}
 
 
 def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
-    """Asks the tip before anything is written; twice where it may yet vanish (COMMIT.md §6)."""
+    """Asks the tip before anything is written, and again if it may yet vanish (COMMIT.md §6)."""
 
     def ask(tip: Commit) -> Duplicate | None:
         return find_duplicate(handle.writer_pages, tip.head, writer)
@@ -187,8 +187,8 @@ def _known_duplicate(handle: Handle, writer: Writer) -> Duplicate | None:
 def object_writer(
     handle: Handle, *, stamp: int | None = None, given: bool = False, puts: Puts | None = None
 ) -> ObjectWriter:
-    """Returns a writer of fresh objects (COMMIT.md, K1); see `Log.object_writer`. ``given``: of
-    records with their offsets; ``puts``: its objects go with these.
+    """Returns a writer of fresh objects (COMMIT.md, K1); see `Log.object_writer`. ``given``: for
+    records with given offsets; ``puts``: writes its objects with these.
     """
     tip = handle.recent()
     config = LogConfig.from_overrides(tip.head.config)
@@ -227,7 +227,7 @@ def append_objects(
         raise
     if isinstance(done, Duplicate):
         return _first_result(handle.store, done)
-    assert isinstance(done, Appended), "all else is a duplicate"
+    assert isinstance(done, Appended), "everything else is a duplicate"
     chunks = done.edit.add.chunks if done.edit.add else ()
     return AppendResult(done.version, offsets_of(chunks))
 
@@ -235,7 +235,7 @@ def append_objects(
 def partitions_of(
     records: pa.Table, given: int | Sequence[int] | _Partitions | None, head: Head, *, url: str
 ) -> _Partitions:
-    """Returns the partition of each record: given for all, or each; None: by its key's hash."""
+    """Returns the partition of each record: given for all, or for each, or by its key's hash."""
     count = head.log.partitions
     if given is None:
         keys = records.column("key").combine_chunks()
@@ -256,7 +256,7 @@ def partitions_of(
 
 
 def check_records(records: pa.Table, config: LogConfig) -> None:
-    """Raises if the config refuses a record, and names the first (S5, S6)."""
+    """Raises if the config forbids a record, and names the first (S5, S6)."""
     if config.compact and (nulls := records.column("key").null_count):
         first = int(np.argmax(to_numpy(records.column("key").is_null())))
         raise InvalidInputError(
@@ -285,7 +285,7 @@ def _check_orders(records: pa.Table, header: str) -> None:
 
 
 def _check_records_early(handle: Handle, records: pa.Table) -> None:
-    """Refuses before anything is written, and names the record (S5, S6)."""
+    """Checks records before anything is written, and names the first bad one (S5, S6)."""
     known = handle.tip.head.config
     try:
         check_records(records, LogConfig.from_overrides(known))
@@ -297,12 +297,12 @@ def _check_records_early(handle: Handle, records: pa.Table) -> None:
 
 
 def _first_result(store: Store, duplicate: Duplicate) -> AppendResult:
-    """Returns what a repeated append did the first time."""
+    """Returns the result of the append that a duplicate repeats."""
     entry = duplicate.entry
     if not duplicate.repeats:
         return AppendResult(entry.version, duplicate=True)
-    # Where the commit was deleted, a file of a committer that slept may have taken its place: it
-    # does not name the entry.
+    # A sleeping committer may have put its file in the place of a swept commit; that one does not
+    # name the entry.
     offsets = found_offsets(store, entry.version, lambda other: other == entry)
     return AppendResult(entry.version, offsets, duplicate=True)
 
@@ -310,8 +310,8 @@ def _first_result(store: Store, duplicate: Duplicate) -> AppendResult:
 def found_offsets(
     store: Store, version: int, is_its: Callable[[WriterEntry], bool]
 ) -> dict[int, tuple[int, int]]:
-    """Returns, by partition, the range of offsets that a writer's records got by the commit of this
-    version; nothing where that was deleted. One GET, or two.
+    """Returns, by partition, the range of offsets that the commit of this version gave to a
+    writer's records; empty if the commit was swept. One GET, or two.
     """
     try:
         edit = edit_of(store, read_commit(store, version).record)
@@ -323,7 +323,7 @@ def found_offsets(
 
 
 def offsets_of(chunks: Iterable[tuple[int, Chunk]]) -> dict[int, tuple[int, int]]:
-    """Returns, by partition, the half-open range of offsets of chunks that follow one another."""
+    """Returns, by partition, the half-open range of offsets of consecutive chunks."""
     offsets: dict[int, tuple[int, int]] = {}
     for p, chunk in chunks:
         base = offsets.get(p, (chunk.base, 0))[0]

@@ -144,7 +144,7 @@ def test_upgrades_beside_appends_lose_neither(older, open_log, store):
     [
         ("dead_row", "unknown feature 'dead_row': did you mean 'dead-rows'"),
         ("colour", "unknown feature 'colour': there are"),
-        ("quill", "the feature 'quill' is specified and not built"),
+        ("quill", "the feature 'quill' is specified but not implemented"),
         ("schema", r"was created without 'schema'.*create another log and copy"),
     ],
 )

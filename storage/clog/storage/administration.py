@@ -184,8 +184,8 @@ def _check_times(manifest: Manifest, settings: LogConfig, *, now_ms: int) -> Non
             f"compaction.strategy={TIMESTAMP} is refused: partition {p} has a record of {latest_ms}"
             f" ms since 1970, {latest_ms - now_ms} ms ahead of the clock, more than"
             f" message.timestamp.after.max.ms={far_ms}, and would win its key until then; such"
-            f" records are in partitions {sorted({p for _, p in late})}; delete them (Log.delete_records),"
-            " or copy the others into another log; nothing was changed"
+            f" records are in partitions {sorted({p for _, p in late})}; delete them"
+            " (Log.delete_records), or copy the others into another log; nothing was changed"
         )
 
 

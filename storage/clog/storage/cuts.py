@@ -1,20 +1,20 @@
-"""Named cuts: one version of each log of a home that belong together (FORMAT.md §20, S74).
+"""Named cuts: versions of the logs of a home that belong together (FORMAT.md §20, S74).
 
-N1. Look at the home and its members: each log has a first version from then on.
-N2. Look at each again, to learn its bound, and once more, to learn what became of all that the
+N1. Look at the home and its members; this gives each log a first version.
+N2. Look at each log again for its bound, and once more for the outcome of everything that the
     bounds show (`_Followed`).
-N3. Find the highest versions up to the bounds that show of each transaction all or nothing
-    (`consistent`). Where there are none since the first versions, finish what waits, and look
-    again; where that does not help begin anew with first versions that are older.
-N4. Commit a keep in the home, then in each other log: from now on nothing goes that the cut needs.
-    Where the cut is to be published, publish each log at exactly its version (`publish_kept`), or
-    begin anew where a view shows a newer one.
+N3. Find the highest versions up to the bounds that show all or nothing of each transaction
+    (`consistent`). If there are none since the first versions, finish what is pending and look
+    again; if that does not help, start again with older first versions.
+N4. Commit a keep in the home, then in every other log: from now on, what the cut needs stays. To
+    publish the cut, publish each log at exactly its version (`publish_kept`), or start again if a
+    view shows a newer one.
 N5. Commit the cut in the home, under its name.
-N6. Drop: the home first, then each log's keep.
+N6. Drop: in the home first, then each log's keep.
 
-Nobody waits for a cut, and nothing is written into a log before N4, but the ends of transactions
-that are decided. A crash leaves keeps that no cut has, or an outcome that its caller was not told;
-whoever looks after a log takes such keeps away.
+No one waits for a cut, and before N4 only the ends of decided transactions are written into logs. A
+crash leaves keeps without a cut, which the cleaner of each log removes, or a cut whose caller does
+not know that it was named.
 """
 
 import logging
@@ -66,32 +66,32 @@ from clog.storage.view_formats import FORMATS
 CUTS_MAX: Final = 128
 """The home's head repeats them in each commit."""
 KEEP_MS_MAX: Final = 3_660 * 86_400_000
-"""Some ten years."""
+"""About ten years."""
 TRIES_MAX: Final = 20
 _PAUSE_MS: Final = 50
 _BACK: Final = ((0, 4), (64, 2), (1024, 2))
-"""How many versions a cut may lie behind the newest ones; how often such a one is looked for."""
+"""How many versions a cut may be behind the newest ones, and how often to look for such a cut."""
 OPERATION: Final = "cut"
 _FEATURES: Final = FeatureNames(write=(NAMED_CUTS,))
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _PENDING: Final = 1 << 63
-"""A version above all: there a transaction has not ended yet."""
+"""A version above all others: the transaction has not ended yet."""
 _LOGGER = logging.getLogger("clog.storage.cuts")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A named cut: versions of several logs that show of each transaction over them all or nothing.
+    """A named cut: versions of several logs that show all or nothing of each transaction over them.
     `Log.table` takes one as ``at``.
 
     Attributes:
         name: its name in its home; None: it has none, and nothing is kept for it.
         home: the URL of the home log.
-        logs: by URL the version of each log, the home's too.
+        logs: by URL, the version of each log, including the home.
         time_ms: when it was computed, in ms since 1970.
-        until_ms: when it may go; None: it stays until it is dropped.
-        ids: by URL the id of the log, and that of the version's commit.
+        until_ms: when it may be removed; None: it stays until it is dropped.
+        ids: by URL, the id of the log and of the version's commit.
     """
 
     name: str | None
@@ -102,8 +102,8 @@ class Cut:
     ids: Mapping[str, tuple[str, str]] = field(repr=False)
 
     def changed(self, storage_options: Mapping[str, object] | None = None) -> list[str]:
-        """Returns the URLs of the logs in which `delete_records` or retention has moved a log start
-        offset since: what they deleted is gone from the cut, too. Opens each log.
+        """Returns the URLs of the logs in which `delete_records` or retention has raised a log
+        start offset since: the deleted records are gone from the cut, too. Opens each log.
 
         Args:
             storage_options: what fsspec needs, for all of the logs.
@@ -113,9 +113,9 @@ class Cut:
     def views(
         self, storage_options: Mapping[str, object] | None = None
     ) -> dict[str, dict[str, int]]:
-        """Returns by URL and format which version of the log's published view shows the cut, where
-        it was published; that stays until the cut goes, or a log start offset rises. Opens each
-        log.
+        """Returns, by URL and format, the version of the log's published view that shows the cut,
+        if it was published. That version stays until the cut is removed, or a log start offset
+        rises. Opens each log.
 
         Args:
             storage_options: what fsspec needs, for all of the logs.
@@ -147,12 +147,12 @@ def _at(handle: Handle, cut: Cut) -> tuple[int, str]:
 
 
 def _named(cut: Cut) -> str:
-    name = "a cut without name" if cut.name is None else f"the cut {cut.name!r}"
+    name = "a cut without a name" if cut.name is None else f"the cut {cut.name!r}"
     return f"{name} of {cut.home}"
 
 
 def changed_since(home: Handle, cut: Cut) -> list[str]:
-    """Returns in which logs of a cut a log start offset has moved; see `Cut.changed`."""
+    """Returns the logs of a cut in which a log start offset has moved; see `Cut.changed`."""
 
     def has_moved(url: str) -> bool:
         handle = open_other(home, url, cut.ids[url][0])
@@ -164,7 +164,7 @@ def changed_since(home: Handle, cut: Cut) -> list[str]:
 
 
 def views_of(home: Handle, cut: Cut) -> dict[str, dict[str, int]]:
-    """Returns by URL and format the versions of published views; see `Cut.views`."""
+    """Returns, by URL and format, the versions of published views; see `Cut.views`."""
     about = cut.ids[cut.home][0], cut.name, cut.time_ms
 
     def kept(url: str) -> dict[str, int]:
@@ -181,7 +181,7 @@ def manifest_of(handle: Handle, cut: Cut) -> Manifest:
 
     Raises:
         VersionExpiredError: the cut was dropped, or its time is up.
-        LogReplacedError: the log is not the one that was cut: it was restored from an older copy.
+        LogReplacedError: the log was restored from an older copy since the cut.
     """
     version, commit_id = _at(handle, cut)
     try:
@@ -190,7 +190,7 @@ def manifest_of(handle: Handle, cut: Cut) -> Manifest:
         raise VersionExpiredError(f"{_named(cut)} was dropped, or its time is up: {e}") from e
     if manifest.commit_id != commit_id:
         raise LogReplacedError(
-            f"version {version} of {handle.store.url} is not that of {_named(cut)}: the log was"
+            f"version {version} of {handle.store.url} is not the one in {_named(cut)}: the log was"
             " restored from an older copy since; take another cut"
         )
     return manifest
@@ -208,9 +208,9 @@ def snapshot(
     ids: Ids | None = None,
     single_writer: bool = False,
 ) -> Cut:
-    """Names a cut over a home log and all logs that its transactions have written, while others
-    write: of each transaction over them it shows all or nothing, whichever ids wrote it. What the
-    cut shows can be read until it is dropped, or its time is up.
+    """Names a cut over a home log and all logs that its transactions have written to, while others
+    write. The cut shows all or nothing of each transaction over these logs, under whichever id. It
+    can be read until it is dropped, or its time is up.
 
     >>> from clog.storage import Log, drop_snapshot, snapshot, snapshots
     >>> orders = Log.create("memory://help-of-snapshot/orders")
@@ -230,24 +230,24 @@ def snapshot(
     Args:
         home: the URL of the log in which the transactions were begun.
         name: 1 to 128 characters of A-Z a-z 0-9 . _ -, not a dot first; None: nothing is written,
-            and the versions expire as any, ``file.delete.delay.ms`` after they are replaced.
-        keep_ms: for how long it is kept, up to ten years; None: until it is dropped.
+            and the versions expire as usual, ``file.delete.delay.ms`` after they are replaced.
+        keep_ms: how long to keep it, up to ten years; None: until it is dropped.
         storage_options: what fsspec needs, for all of the logs.
-        publish: formats (``delta``, ``iceberg``) in which each log is published at its version in
-            the cut, before that has its name; `Cut.views` has the versions of these tables.
-        without: URLs or ids of logs that are gone for good: a cut with a name and all later ones
-            leave them out, which need not name them again.
+        publish: formats (``delta``, ``iceberg``) in which to publish each log at its version in the
+            cut before naming it; `Cut.views` has the versions of these tables.
+        without: URLs or ids of logs that are gone for good. A named cut leaves them out, and so do
+            all later ones, which need not name them again.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
         single_writer: promises that nobody else writes, so creates need not be exclusive.
 
     Raises:
         AlreadyExistsError: the home has a cut of this name, whose time is not up.
-        InvalidInputError: ``without`` names what is no member of the home, or an argument is out
-            of range.
+        InvalidInputError: ``without`` names a log that is not a member of the home, or an argument
+            is out of range.
         NotFoundError: there is no log at the home's URL, or at a member's.
-        CommitConflictError: transactions ended in crossing orders each time, or one of them cannot
-            be finished: there is no such cut now.
+        CommitConflictError: there is no such cut now, because transactions ended in crossing orders
+            each time, or one of them cannot be finished.
     """
     _check_asked(name, keep_ms)
     handle = _opened(*(home, storage_options), clock=clock, ids=ids, single_writer=single_writer)
@@ -257,7 +257,7 @@ def snapshot(
 def snapshots(
     home: str | PathLike[str] | Store, storage_options: Mapping[str, object] | None = None
 ) -> list[Cut]:
-    """Returns the named cuts of a home log, the oldest first, but for those whose time is up.
+    """Returns the named cuts of a home log whose time is not up, oldest first.
 
     Args:
         home: the URL of the home log.
@@ -274,15 +274,15 @@ def drop_snapshot(
     force: bool = False,
     single_writer: bool = False,
 ) -> None:
-    """Drops a named cut: nothing is kept for it any more. A log that cannot be reached now lets go
-    of it when its cleaner comes by.
+    """Drops a named cut: nothing is kept for it any more. In a log that cannot be reached now, its
+    cleaner drops the cut later.
 
     Args:
         home: the URL of its home log.
         name: the cut's.
         storage_options: what fsspec needs, for all of the logs.
-        force: ``home`` is any log that keeps a version for a cut of this name, whose own home is
-            gone for good: it lets go of it.
+        force: drop it in ``home`` alone, which here is any log that keeps a version for a cut of
+            this name whose own home is gone for good.
         single_writer: promises that nobody else writes, so creates need not be exclusive.
 
     Raises:
@@ -296,8 +296,8 @@ def _check_asked(name: object, keep_ms: object) -> None:
         raise InvalidInputError(f"keep_ms={keep_ms!r} is for a cut with a name; give name=…")
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise InvalidInputError(
-            f"{name!r:.80} is no name of a cut; allowed: 1 to 128 characters of A-Z a-z 0-9 . _ -,"
-            " not a dot first"
+            f"{name!r:.80} is not a valid name of a cut; allowed: 1 to 128 characters of A-Z a-z"
+            " 0-9 . _ -, not a dot first"
         )
     if keep_ms is not None and (type(keep_ms) is not int or not 1 <= keep_ms <= KEEP_MS_MAX):
         raise InvalidInputError(f"keep_ms={keep_ms!r} is out of range; allowed: 1 to {KEEP_MS_MAX}")
@@ -348,7 +348,7 @@ def name_cut(
             )
         except VersionExpiredError as e:
             why = e
-            continue  # What was looked at went meanwhile.
+            continue  # A version expired while it was looked at.
         cut_id = home.ids.new_id()
         entry = CutEntry(cut_id, time_ms, until_ms, logs)
         if name is None:
@@ -368,7 +368,7 @@ def name_cut(
         try:
             _name(home, name, entry, without)
         except CommitStateUnknownError:
-            raise  # It may be named, and is kept then.
+            raise  # It may be named, and then needs its keeps.
         except Exception as e:
             _let_go(found, cut_id)
             if isinstance(e, VersionExpiredError):
@@ -377,7 +377,7 @@ def name_cut(
         return _cut_of(home, name, entry, logs)
     raise CommitConflictError(
         f"the logs of {home.store.url} moved on {TRIES_MAX} times before their versions were kept"
-        f" and published ({why}); try again, or set file.delete.delay.ms higher"
+        f" and published ({why}); try again, or increase file.delete.delay.ms"
     )
 
 
@@ -388,16 +388,16 @@ def _check_free(head: Head, name: str, now_ms: int, *, url: str) -> None:
             f"{url} has a cut {name!r} already; drop it first, or use another name"
         )
     if len(there) >= CUTS_MAX:
-        raise InvalidInputError(f"{url} has {len(there)} cuts, and there may be no more; drop one")
+        raise InvalidInputError(f"{url} already has {len(there)} cuts, the maximum; drop one")
 
 
 def _check_members(head: Head, without: Collection[str], *, url: str) -> None:
     unknown = [log for log in without if log not in {*head.members, *head.members.values()}]
     if unknown:
         raise InvalidInputError(
-            f"without={[redact(str(log)) for log in unknown]} is no member of {url}, so it cannot"
-            " be left out of a cut (one that an earlier cut left out need not be named again); its"
-            f" members are {dict(head.members)}: give an id, or a URL as it stands there"
+            f"without={[redact(str(log)) for log in unknown]} is not a member of {url}, so it"
+            " cannot be left out of a cut (those that earlier cuts left out need no name);"
+            f" its members are {dict(head.members)}: give an id, or a URL as it is written there"
         )
 
 
@@ -411,13 +411,13 @@ def _check_formats(publish: Collection[str], name: str | None) -> None:
 
 
 Found = Mapping[str, tuple[Handle, int]]
-"""By log id the log, and its version in a cut."""
+"""By log id, the log and its version in a cut."""
 
 
 def _keep_all(home: Handle, found: Found, name: str, entry: CutEntry) -> None:
-    """Does N4. The home comes first: while it has its keep, nobody takes the others for left."""
+    """Does N4. The home first: while it has its keep, the others are not taken for leftovers."""
     about = name, home.standing.log_id, home.standing.root.url, entry.time_ms, entry.until_ms
-    assert entry.cut_id is not None, "what is kept has an id"
+    assert entry.cut_id is not None, "a kept cut has an id"
     cut_id = entry.cut_id
 
     def keep(handle: Handle, version: int) -> None:
@@ -448,16 +448,16 @@ def _publish_all(found: Found, formats: Collection[str], cut_id: str) -> None:
 
 
 def _let_go(found: Found, cut_id: str) -> None:
-    """Takes back what was kept, as far as that can be done now."""
+    """Removes the keeps of a cut, as far as possible now."""
 
     def let_go(handle: Handle, _: int) -> None:
         _drop_keeps(handle, {cut_id})
 
-    told = together([(h.store, partial(let_go, h, v)) for h, v in found.values()])
-    for (handle, _), e in zip(found.values(), told, strict=True):
+    results = together([(h.store, partial(let_go, h, v)) for h, v in found.values()])
+    for (handle, _), e in zip(found.values(), results, strict=True):
         if isinstance(e, Exception):
             _LOGGER.warning(
-                "%s keeps a version for a cut that there is not; its cleaner takes that away: %s",
+                "%s keeps a version for a cut that does not exist; its cleaner will release it: %s",
                 *(handle.store.url, e),
             )
 
@@ -472,8 +472,8 @@ def _drop_keeps(handle: Handle, cut_ids: Collection[str]) -> None:
 
 
 def _name(home: Handle, name: str, entry: CutEntry, without: Collection[str]) -> None:
-    """Does N5. Cuts whose time is up make way for it."""
-    assert isinstance(entry.logs, tuple), "a new cut has its logs at hand"
+    """Does N5. Also removes cuts whose time is up."""
+    assert isinstance(entry.logs, tuple), "a new cut holds its logs"
     logs = entry.logs
 
     def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
@@ -502,7 +502,7 @@ def _commit_id(handle: Handle, version: int) -> str:
 
 
 def logs_by_writer(home: Handle, name: str) -> dict[str, CutLog]:
-    """Returns by id the logs of the cut that the writer of a home has named so."""
+    """Returns, by id, the logs of the cut to which the writer of a home gave this name."""
     entry = home.tip.head.cuts.get(name)
     if entry is None:
         return {}
@@ -525,8 +525,8 @@ def cuts_of(home: Handle) -> list[Cut]:
 
 
 def cut_named(handle: Handle, home: str, name: str) -> Cut:
-    """Returns a cut of the home at a URL; opening it, and 1 GET where the cut has many logs. Of one
-    that its writer names anew again and again, the newest.
+    """Returns a cut of the home at a URL; opens the home, and 1 GET if the cut has many logs. If
+    its writer renews the cut again and again, returns the newest.
     """
     at = Handle(handle.reach(home), clock=handle.clock, ids=handle.ids, reach=handle.reach)
     entry = at.tip.head.cuts.get(name)
@@ -571,16 +571,16 @@ def drop_cut(home: Handle, name: str, *, force: bool = False) -> None:
         _drop_keeps(open_other(home, log.url, log.log_id), {cut_id})
 
     others = [log for log in logs if log.log_id != home.standing.log_id]
-    told = together([(home.store, partial(let_go, log)) for log in others])
-    for log, e in zip(others, told, strict=True):
+    results = together([(home.store, partial(let_go, log)) for log in others])
+    for log, e in zip(others, results, strict=True):
         if isinstance(e, Exception):
-            _LOGGER.warning("%s lets go of a cut when its cleaner comes by: %s", log.url, e)
+            _LOGGER.warning("%s still keeps a cut until its cleaner releases it: %s", log.url, e)
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a log shows a transaction: nothing of it up to the version ``hidden``, all of it from the
-    version ``whole`` on, and part of it in between.
+    """How a log shows a transaction: nothing up to the version ``hidden``, all from the version
+    ``whole`` on, and part of it in between.
     """
 
     hidden: int
@@ -591,16 +591,16 @@ _SHOWN_BEFORE: Final = Shown(-1, 0)
 
 
 class _Followed:
-    """One log, while a cut is computed: what became in it of transactions since a first version.
+    """One log while a cut is computed: the outcomes of its transactions since a first version.
 
-    A transaction is shown where it has ended and no other one that is undecided stands before its
-    records: those hold the last stable offset. So the ends of both count, partition by partition.
+    A transaction is shown once it has ended and no undecided one has records before its own, as
+    those hold back the last stable offset. So the ends of both count, partition by partition.
 
     Attributes:
         handle: the log.
-        first: the lowest version that a cut may have.
+        first: the lowest version that a cut may use.
         bound: the highest one.
-        aborted: transactions that ended so.
+        aborted: aborted transactions.
     """
 
     def __init__(self, handle: Handle, back: int) -> None:
@@ -614,11 +614,11 @@ class _Followed:
         self.aborted: set[TransactionName] = set()
         unended = self._head.unended
         self._open = {entry.name for entry in unended if not entry.is_decided}
-        # In its home a transaction ends when it is decided; then the entry goes by an end, too.
+        # In its home, a transaction ends when it is decided; a later end removes the entry.
         self._decided = {entry.name for entry in unended if entry.is_decided}
         self._ended: dict[TransactionName, int] = {}
         self._offsets = {entry.name: dict(entry.first) for entry in unended if entry.first}
-        # Of what came after the oldest that is undecided then, the records may be hidden.
+        # Records after the oldest transaction that was undecided then may be hidden.
         oldest = min((entry.version for entry in unended if entry.first), default=self.first + 1)
         self._seen = min(oldest - 1, self.first)
 
@@ -636,7 +636,7 @@ class _Followed:
         self._seen = tip.version
 
     def set_bound(self) -> None:
-        """Has the newest version that was seen be the highest that a cut may have."""
+        """Makes the newest version seen so far the highest that a cut may use."""
         self.bound = self._seen
 
     def _note(self, edit: Edit, version: int) -> None:
@@ -667,11 +667,11 @@ class _Followed:
 
     @property
     def names(self) -> set[TransactionName]:
-        """The transactions of which something came, or is undecided."""
+        """The transactions that wrote something, or are undecided."""
         return {*self._offsets, *self._ended, *self._open}
 
     def shows(self, name: TransactionName) -> Shown | None:
-        """Returns how it shows a transaction; None where nothing of it is here."""
+        """Returns how this log shows a transaction; None if it has nothing of it."""
         if name not in self.names:
             return _SHOWN_BEFORE if self._knew(name) else None
         end, offsets = self._end(name), self._offsets.get(name, {})
@@ -686,11 +686,11 @@ class _Followed:
         return Shown(min(each) - 1, max(each))
 
     def _end(self, name: TransactionName) -> int:
-        """Returns the version from which a transaction is not undecided any more."""
+        """Returns the version from which a transaction is no longer undecided."""
         return _PENDING if name in self._open else self._ended.get(name, 0)
 
     def _knew(self, name: TransactionName) -> bool:
-        """Tells whether a transaction that left nothing since had ended by the first version."""
+        """Returns whether a transaction without later traces had ended by the first version."""
         handle, head = self.handle, self._head
         if name.home == handle.standing.log_id:
             state = state_of(handle.writer_pages, head, name.id)
@@ -709,10 +709,9 @@ def _writer_of(edit: Edit, name: TransactionName) -> AppendedBy | None:
 def consistent(
     bounds: Mapping[str, int], shown: Iterable[Mapping[str, Shown]], firsts: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Returns the highest versions up to the bounds that show of each transaction all or nothing
-    (N3); None where one would lie below the first of its log.
-
-    ``shown``: of each transaction, by log, how that shows it.
+    """Returns the highest versions up to the bounds that show all or nothing of each transaction
+    (N3), or None if one would be below the first of its log. ``shown``: for each transaction, by
+    log, how that shows it.
     """
     versions, each = dict(bounds), list(shown)
     has_changed = True
@@ -732,7 +731,7 @@ def consistent(
 
 def _consistent_logs(home: Handle, without: Collection[str]) -> Found:
     """Does N1 to N3."""
-    waits = "new logs took part each time"
+    waits = "new logs joined each time"
     for back, tries_max in _BACK:
         follow = {home.standing.log_id: _Followed(home, back)}
         for tries in range(tries_max):
@@ -753,11 +752,11 @@ def _consistent_logs(home: Handle, without: Collection[str]) -> Found:
 
 
 def _named_by_writer(home: Handle, without: Collection[str]) -> Found | None:
-    """Returns the logs of the cut that the writer of a home has named last (FORMAT.md §20); None
-    where its writers leave that to readers.
+    """Returns the logs of the last cut that the writer of a home named (FORMAT.md §20); None if its
+    writers leave cuts to readers.
 
-    The versions that it names may have expired where it wrote nothing since: of a log that it has
-    not written since then the newest version shows the same.
+    Versions in it may have expired if the writer wrote nothing since. The newest version of a log
+    that it has not written to shows the same.
     """
     tip = home.tip
     named = [(name, cut) for name, cut in tip.head.cuts.items() if cut.cut_id is None]
@@ -770,8 +769,8 @@ def _named_by_writer(home: Handle, without: Collection[str]) -> Found | None:
     missing = sorted(url for i, url in members if i not in there and not {i, url} & {*without})
     if missing or not logs:
         raise CommitConflictError(
-            f"{home.store.url} has no cut yet: logs are being loaded, and what they show is of no"
-            f" common moment: {', '.join(missing) or 'the first ones'}; try again later"
+            f"{home.store.url} has no cut yet: logs are being loaded and do not show a common"
+            f" moment: {', '.join(missing) or 'the first ones'}; try again later"
         )
 
     def found(log: CutLog) -> tuple[Handle, int]:
@@ -789,7 +788,7 @@ def _named_by_writer(home: Handle, without: Collection[str]) -> Found | None:
 def _join_members(
     home: Handle, follow: dict[str, _Followed], back: int, without: Collection[str]
 ) -> None:
-    """Begins to follow the members that are not followed yet."""
+    """Starts to follow the members that are not followed yet."""
     members = home.refresh().head.members
     new = [(i, url) for i, url in members.items() if i not in follow and not {i, url} & {*without}]
 
@@ -830,20 +829,20 @@ def _look(follow: Mapping[str, _Followed]) -> None:
 
 
 def _finish(follow: Mapping[str, _Followed]) -> str:
-    """Finishes what waits, as a cleaner does; returns what could not be."""
+    """Finishes pending transactions, as a cleaner does; returns why the last one still waits."""
     said = "ends of transactions crossed each time"
     for one in follow.values():
         for left in finish_all(one.handle):
             said = (
                 f"transaction {left.info.number} of id {left.info.id!r} has not ended in"
-                f" {one.handle.store.url}, where others that show elsewhere wait for it, and cannot"
-                f" be ended now: {left.reason}"
+                f" {one.handle.store.url}, where it holds back others that other logs show, and"
+                f" cannot be ended now: {left.reason}"
             )
     return said
 
 
 def _done(results: Sequence[_T | Exception]) -> list[_T]:
-    """Returns what calls returned; raises the first error."""
+    """Returns the results of calls, or raises the first error."""
     for result in results:
         if isinstance(result, Exception):
             raise result

@@ -1,8 +1,9 @@
-"""Erasures: every byte of the records of some keys goes from under the root, and a receipt says so
+"""Erasures: removing every byte of the records of some keys from the log's root, with a receipt
 (S59, S60, FORMAT.md §17).
 
-To ask for one is a commit (COMMIT.md §8, E1 and E2); the cleaner does the rest, round by round. How
-far one is, and what it waits for, follows from the newest version (`diagnostics.erasures`).
+The request is a commit (COMMIT.md §8, E1 and E2); the cleaner does the rest, round by round. The
+progress of an erasure, and what it waits for, follow from the newest version
+(`diagnostics.erasures`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,13 +52,13 @@ _FEATURES: Final = FeatureNames(read=(DEAD_ROWS,), write=(ERASURES,))
 
 @dataclass(frozen=True, slots=True)
 class ErasureRequest:
-    """An erasure that was asked for.
+    """A requested erasure.
 
     Attributes:
-        id: names it.
-        secret: of the keyed hashes in its receipt, in hex. Keep it: it stands nowhere else, and who
-            has no keys cannot check the receipt without.
-        version: the version that asked for it; what is appended later is not covered.
+        id: its id.
+        secret: the secret of the keyed hashes in its receipt, in hex. Keep it: it is stored nowhere
+            else, and the receipt can be checked only with it.
+        version: the version that requested it; records appended later are not covered.
     """
 
     id: str
@@ -70,15 +71,15 @@ class ErasureRequest:
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """How far an erasure is.
+    """The state of an erasure.
 
     Attributes:
-        id: as its request has it.
+        id: the request's id.
         state: ``pending`` or ``done``.
-        reason: what it waits for, and who holds it up; empty once it is done.
+        reason: what it waits for, and what holds it up; empty once it is done.
         receipt: as JSON, once it is done.
-        keys: how many it is of.
-        version, requested_ms: the version that asked for it, and its time.
+        keys: the number of keys.
+        version, requested_ms: the version that requested it, and its time.
         completed_ms: when it was done; None before.
     """
 
@@ -99,8 +100,9 @@ def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureReques
     wanted = _distinct(keys, head)
     if notify and head.takes_offsets:
         raise InvalidInputError(
-            f"{handle.store.url} takes offsets from what it mirrors, and no tombstones of its own;"
-            " erase the keys at the source, too, and here with notify=False; nothing was changed"
+            f"{handle.store.url} takes offsets from its source, so it cannot have tombstones of its"
+            " own; erase the keys at the source, too, and here with notify=False; nothing was"
+            " changed"
         )
     head.log.check_writable(where=handle.store.url)
     new_id, store = handle.ids.new_id, handle.store
@@ -121,10 +123,10 @@ def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureReques
         with given_back(store, objects):
             version = _request(handle, known, erasure_id, len(wanted), objects)  # E2
     except CommitStateUnknownError:
-        raise  # The log may have it: what it needs stays, as it does after an interrupt.
+        raise  # The log may have the request: its files stay, as they do after an interrupt.
     except ClogError:
         for path in paths:
-            with suppress(StoreUnavailableError):  # Else the sweep takes it.
+            with suppress(StoreUnavailableError):  # Otherwise the sweep removes it.
                 store.delete(path)
         raise
     return ErasureRequest(erasure_id, secret, version)
@@ -136,8 +138,8 @@ def _distinct(keys: Sequence[Any], head: Head) -> dict[bytes, Any]:
         raise InvalidInputError("give a list of at least one key; nothing was changed")
     if len(keys) > KEYS_MAX:
         raise InvalidInputError(
-            f"{len(keys)} keys are more than the {KEYS_MAX} of one request; erase them in several;"
-            " nothing was changed"
+            f"{len(keys)} keys are more than one request may have ({KEYS_MAX}); erase them in"
+            " several requests; nothing was changed"
         )
     listed = list(keys)
     schema = head.log.schema
@@ -145,7 +147,7 @@ def _distinct(keys: Sequence[Any], head: Head) -> dict[bytes, Any]:
 
 
 def _tombstones(handle: Handle, wanted: Mapping[bytes, Any]) -> list[DataObject]:
-    """Writes a tombstone for each key, with the highest order of the key where that wins."""
+    """Writes a tombstone for each key, with the key's highest order if the order decides."""
     header = LogConfig.from_overrides(handle.tip.head.config).compaction_strategy_header
     rows: list[dict[str, Any]] = [{"key": key, "value": None} for key in wanted.values()]
     if header:
@@ -185,12 +187,12 @@ def _request(
         if known.version < tip.head.orphan_floor:
             raise CommitConflictError(
                 f"the erasure of {handle.store.url} took too long: its request is from version"
-                f" {known.version}, below the orphan floor {tip.head.orphan_floor}, and may be"
-                " swept by now; ask again; nothing was changed"
+                f" {known.version}, below the orphan floor {tip.head.orphan_floor}, and may have"
+                " been swept; ask again; nothing was changed"
             )
         ends = dict(enumerate(tip.head.partitions.end))
         edit = append.prepare(tip, time_ms) if objects else Edit()
-        assert isinstance(edit, Edit), "nobody's sequence is repeated"
+        assert isinstance(edit, Edit), "an append without a writer is no duplicate"
         told: dict[int, int] = {}
         for p, chunk in edit.add.chunks if edit.add else ():
             told[p] = chunk.next
@@ -215,8 +217,8 @@ def _request(
 
 
 def erasures(handle: Handle) -> list[Erasure]:
-    """Returns the erasures that are pending and those that have a receipt, oldest first; one LIST,
-    and one GET for each receipt.
+    """Returns the pending erasures and those with a receipt, oldest first; one LIST, and one GET
+    per receipt.
     """
     handle.refresh()
     manifest, config = handle.manifest(), LogConfig.from_overrides(handle.tip.head.config)
@@ -247,7 +249,7 @@ def erasures(handle: Handle) -> list[Erasure]:
 
 
 def receipts_of(handle: Handle) -> list[tuple[Receipt, bytes]]:
-    """Returns the receipts and their bytes, in their order; one LIST and a GET for each."""
+    """Returns the receipts and their bytes, in order; one LIST, and one GET for each."""
     listed = (found.path for found in handle.store.list(documents.RECEIPTS))
     paths = sorted(path for path in listed if documents.receipt_number_of(path) is not None)
     return [read_receipt(handle.store, path) for path in paths]

@@ -1,20 +1,20 @@
-"""What a log says of transactions, and each commit that changes it, prepared from that log's head
-alone (FORMAT.md §11, COMMIT.md §9).
+"""The state of transactions in a log, and every commit that changes it, prepared from that log's
+head alone (FORMAT.md §11, COMMIT.md §9).
 
-Taking an id up raises its epoch, and so fences whoever held it (S48). Epochs only rise, and each
-commit of a transaction compares its own with the one in the head it commits upon. So a holder that
-was fenced commits nothing more, however late it wakes: no timer and no other file has a part in it.
+Claiming an id raises its epoch and so fences its former holder (S48). Epochs only rise, and each
+commit of a transaction compares its own epoch with the one in the head it commits upon. So a fenced
+holder commits nothing more, however late it wakes, without any timer or other file.
 
-Transactions that are undecided for a time, over several logs, or visible ones (FORMAT.md §11.2):
+Transactions that are undecided for a time, over several logs or visible (FORMAT.md §11.2):
 
-X1. `prepared_home`: the home names the transaction and who takes part, its members from then on.
+X1. `prepared_home`: the home names the transaction and its participants, its members from then on.
 X2. `prepared_part`: a participant gets its records, undecided.
 X3. `deferred.CommitRequest` with a name, or `aborted_home`: the home decides.
-X4. `ended_part`: a participant hears of it, whether it was prepared or not.
-X5. `forgotten_home`, or with the next X1: the home forgets the outcome.
+X4. `ended_part`: a participant learns the outcome, whether it was prepared or not.
+X5. `forgotten_home`, or the next X1: the home forgets the outcome.
 Z1. `appended_visible`: records of a visible transaction (S51).
 
-Whatever comes late finds the state of its id, and is refused: no outcome is ever another's (S48).
+A late commit finds the state of its id and is refused, so outcomes are never mixed up (S48).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -62,7 +62,7 @@ ID_BYTES_MAX = 512
 """The head repeats the ids of recent writers in each commit."""
 PRODUCER = "producer"
 OPERATION = "transaction"
-"""Of commits that change the state of an id alone."""
+"""The operation of commits that only change the state of an id."""
 _UNDECIDED = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS,))
 _OF_HOME = FeatureNames((UNDECIDED_RECORDS,), (TRANSACTIONS, NAMED_CUTS))
 
@@ -76,7 +76,7 @@ class AlreadyCommitted(NothingToCommit):
 
 @dataclass(frozen=True, slots=True)
 class NotCommitted(NothingToCommit):
-    """The log does not have the transaction, and never will: the id was taken up since."""
+    """The log does not have the transaction and never will: the id was claimed since."""
 
     by_us: bool = False
 
@@ -88,7 +88,7 @@ class AlreadyThere(NothingToCommit):
 
 @dataclass(slots=True)
 class Part:
-    """What a transaction appends to a participant, which may have it where ``is_tried``."""
+    """What a transaction appends to a participant; ``is_tried``: which may already have it."""
 
     handle: Handle
     objects: list[DataObject] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Part:
 
 
 def check_id(transaction_id: object) -> str:
-    """Returns the id, if it can be one."""
+    """Returns the id if it is valid."""
     if isinstance(transaction_id, str) and transaction_id:
         try:
             size = len(transaction_id.encode())
@@ -115,16 +115,15 @@ def check_id(transaction_id: object) -> str:
 
 
 def state_of(pages: WriterPages, head: Head, transaction_id: str) -> TransactionState | None:
-    """Returns the state of an id; None where nobody took it up yet."""
+    """Returns the state of an id, None if it was never claimed."""
     entry = find_writer(pages, head, TRANSACTION, transaction_id)
     return None if entry is None else entry.transaction
 
 
 def take_up(handle: Handle, transaction_id: str, *, held: Sequence[int] = ()) -> WriterEntry:
-    """Raises the epoch of an id, and returns its entry: the caller holds it; one commit, which also
-    announces the feature where the log lacks it. ``held``: the epochs to one of which the caller
-    raised it last, if it did: it does not take the id back from who took it up since, which is a
-    TransactionFencedError.
+    """Claims an id for the caller by raising its epoch, and returns its entry; one commit, which
+    also announces the feature if the log lacks it. ``held``: the possible epochs of the caller's
+    last claim, if any; if another holder has claimed the id since, raises TransactionFencedError.
     """
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
@@ -140,21 +139,19 @@ def take_up(handle: Handle, transaction_id: str, *, held: Sequence[int] = ()) ->
 
 
 def taken_by_another(handle: Handle, transaction_id: str, held: int) -> TransactionFencedError:
-    """Makes the error of a handle whose id another holder took up."""
+    """Returns the error of a handle whose id another holder claimed."""
     return TransactionFencedError(
-        f"transaction id {transaction_id!r} of {handle.store.url} was taken up by another holder"
-        f" since this one did, at epoch {held}; to take it back open the log again, and go on from"
-        " the positions that are committed"
+        f"transaction id {transaction_id!r} of {handle.store.url} was taken over by another holder"
+        f" after this one held it at epoch {held}; to take it back, open the log again, and"
+        " continue from the committed positions"
     )
 
 
 def find_commit(
     state: TransactionState | None, ours: TransactionName, *, url: str, tried: bool
 ) -> Committed | None:
-    """Returns the commit of a transaction, if the state of its id says that it was committed; None
-    where it was not, and may still be.
-
-    ``tried``: a commit of it was sent, whose outcome is not known.
+    """Returns the commit of a transaction according to the state of its id; None if it was not
+    committed and still may be. ``tried``: a commit of it was sent, with an unknown outcome.
     """
     done = None if state is None else state.committed
     if done is not None and (done.epoch, done.number) == (ours.epoch, ours.number):
@@ -169,9 +166,9 @@ def find_commit(
             f" {epoch}, which has committed since; read the log before you repeat it"
         )
     raise TransactionFencedError(
-        f"transaction id {ours.id!r} of {url} was taken up again: it is at epoch"
-        f" {epoch}, this holder has epoch {ours.epoch}; nothing of the transaction was committed;"
-        " use one id for each process, or leave the work to whoever took it up"
+        f"transaction id {ours.id!r} of {url} was taken over: it is at epoch {epoch}, and this"
+        f" holder has epoch {ours.epoch}; nothing of the transaction was committed; use one id for"
+        " each process, or leave the work to the new holder"
     )
 
 
@@ -179,7 +176,7 @@ def committed_positions(handle: Handle, transaction_id: str) -> Positions:
     """Returns the positions last committed under an id; one GET, one more for many."""
     try:
         return _positions(handle, transaction_id)
-    except FileNotFoundError:  # A document that versions since then need no more.
+    except FileNotFoundError:  # A document that newer versions no longer need.
         return _positions(handle, transaction_id)
 
 
@@ -189,9 +186,9 @@ def _positions(handle: Handle, transaction_id: str) -> Positions:
 
 
 def last_sequence(handle: Handle, writer_id: str, kind: str | None) -> int | None:
-    """Returns the sequence that was last committed under an id; see `Log.sequence`. One GET, and
-    those of pages of older writers; in a log with `proposals` as a commit that combines, where any
-    of the id is pending (COMMIT.md §14), else a LIST or two more.
+    """Returns the sequence last committed under an id; see `Log.sequence`. One GET, and those of
+    pages of older writers; in a log with `proposals` a LIST or two more, or a commit that combines
+    if an append of the id is pending (COMMIT.md §14).
     """
     if kind not in (None, TRANSACTION, PRODUCER):
         raise InvalidInputError(
@@ -205,9 +202,8 @@ def last_sequence(handle: Handle, writer_id: str, kind: str | None) -> int | Non
     found = [e.sequence for e in entries if e is not None and e.sequence != NONE]
     if len(found) > 1:
         raise InvalidInputError(
-            f"{handle.store.url} knows a producer and a transaction id {writer_id!r:.80}, which"
-            f" have sequences of their own; say which with kind={PRODUCER!r} or"
-            f" kind={TRANSACTION!r}"
+            f"{handle.store.url} has both a producer and a transaction id {writer_id!r:.80}, each"
+            f" with its own sequence; choose one with kind={PRODUCER!r} or kind={TRANSACTION!r}"
         )
     return found[0] if found else None
 
@@ -215,7 +211,7 @@ def last_sequence(handle: Handle, writer_id: str, kind: str | None) -> int | Non
 def entry_by(
     entry: WriterEntry, state: TransactionState, *, version: int, objects: int = 0
 ) -> AppendedBy:
-    """Returns the entry that gives an id its state, by a commit of so many objects."""
+    """Returns the entry that sets the state of an id in a commit of that many objects."""
     return AppendedBy(replace(entry, version=version, transaction=state), 0, objects)
 
 
@@ -226,8 +222,8 @@ def left_of(head: Head, transaction_id: str) -> list[Unended]:
 
 
 def raised(handle: Handle, tip: Commit, transaction_id: str) -> Edit:
-    """Returns the edit that raises the epoch; what was committed before stays known (H-T12),
-    and what its holder left open is aborted (S48).
+    """Returns the edit that raises the epoch. The last commit stays known (H-T12), and transactions
+    that the former holder left open are aborted (S48).
     """
     entry = find_writer(handle.writer_pages, tip.head, TRANSACTION, transaction_id)
     known = None if entry is None else entry.transaction
@@ -250,27 +246,27 @@ def check_undecided(head: Head, name: TransactionName, *, url: str) -> Unended:
     entry = find_unended(head.unended, name)
     if entry is None or entry.is_decided:
         raise TransactionTimeoutError(
-            f"transaction {name.number} of id {name.id!r} of {url} was aborted meanwhile, as it"
-            " took longer than its timeout or an operator said so; nothing of it is committed;"
-            " begin another one"
+            f"transaction {name.number} of id {name.id!r} of {url} was aborted, because it took"
+            " longer than its timeout or an operator aborted it; nothing of it is committed; begin"
+            " another one"
         )
     return entry
 
 
 def _check_room(head: Head, *, url: str, ending: int = 0) -> None:
-    """Raises if a log can have no further transaction that has not ended."""
+    """Raises if a log cannot have another unfinished transaction."""
     if (unended := len(head.unended) - ending) >= UNENDED_MAX:
         raise CommitConflictError(
-            f"{unended} transactions of {url} have not ended, and there may be no more;"
-            " nothing was committed; commit again once some have, or end those that nobody goes on"
-            f' with: "clog transactions {url}" lists them'
+            f"{unended} transactions of {url} have not ended, the maximum; nothing was committed;"
+            " commit again once some have ended, or end abandoned ones:"
+            f' "clog transactions {url}" lists them'
         )
 
 
 def _held(
     handle: Handle, head: Head, ours: TransactionName, *, tried: bool = False
 ) -> tuple[WriterEntry, TransactionState] | AlreadyCommitted:
-    """Returns the entry of an id that is held at the epoch of ours, or that ours is committed."""
+    """Returns the entry of an id, held at the epoch of ours; or that ours is committed."""
     entry = find_writer(handle.writer_pages, head, TRANSACTION, ours.id)
     state = None if entry is None else entry.transaction
     if (done := find_commit(state, ours, url=handle.store.url, tried=tried)) is not None:
@@ -287,7 +283,7 @@ def _numbered(
     ours: TransactionName,
     objects: int = 0,
 ) -> AppendedBy:
-    """Returns the entry after which the log has heard of ours; of its positions those before."""
+    """Returns the entry that records the number of ours, with unchanged positions."""
     entry, state = held
     positions = kept_positions(handle.store, state, new_id=handle.ids.new_id)
     kept = replace(state, number=max(state.number, ours.number), positions=positions)
@@ -303,7 +299,7 @@ def prepared_home(
     closable: Collection[TransactionName],
     check_time: Callable[[], None],
 ) -> Prepare[AlreadyCommitted | AlreadyThere]:
-    """Does X1, and X5 of the ``closable``, which are known to have ended everywhere."""
+    """Does X1, and X5 for the ``closable``, which are known to have ended everywhere."""
     url = handle.store.url
     participants = tuple((part.handle.standing.log_id, part.url) for part in parts)
     entry = Unended(name=ours, state=PREPARED, timeout_ms=timeout_ms, participants=participants)
@@ -322,9 +318,9 @@ def prepared_home(
         if left := [e for e in mine if e.name not in closable]:
             raise CommitConflictError(
                 f"transaction {left[0].name.number} of id {ours.id!r} of {url} is {left[0].state},"
-                " but not all of its logs have heard of it; nothing was committed; commit again"
-                f' once they can be reached: "clog transactions {url}" says which cannot, and ends'
-                " it without one that is gone for good (--abort ID --force)"
+                " but not all of its logs know that; nothing was committed; commit again once they"
+                f' can be reached: "clog transactions {url}" shows which cannot, and ends it'
+                " without one that is gone for good (--abort ID --force)"
             )
         _check_room(head, url=url, ending=len(mine))
         return Edit(
@@ -346,10 +342,8 @@ def prepared_part(
     timeout_ms: int,
     check_time: Callable[[], None],
 ) -> Prepare[AlreadyThere]:
-    """Does X2.
-
-    A home that was restored from an older copy gives epochs and numbers again that it has lost:
-    what another transaction of the same name has left here is not taken for this one.
+    """Does X2. A home that was restored from an older copy reuses epochs and numbers, so records of
+    another transaction with the same name may be here; they are not taken for those of this one.
     """
     handle, url = part.handle, part.handle.store.url
     tried, part.is_tried = part.is_tried, True
@@ -362,7 +356,7 @@ def prepared_part(
         state = _part_state(handle, head, name)
         if _is_before(name, state):
             raise TransactionFencedError(
-                f"{url} knows a later transaction of id {name.id!r} than {name.number} of epoch"
+                f"{url} has a later transaction of id {name.id!r} than {name.number} of epoch"
                 f" {name.epoch}; nothing of this one was committed"
             )
         if _is_same(name, state):
@@ -389,8 +383,8 @@ def prepared_part(
 def aborted_home(
     handle: Handle, ours: TransactionName, *, tried: bool
 ) -> Prepare[AlreadyCommitted | NotCommitted]:
-    """Does X3 as an abort. It is one also where the home has not heard of the transaction: X1 may
-    still be on its way. ``tried``: as of `find_commit`.
+    """Does X3 as an abort, also if the home does not know the transaction, as X1 may still be on
+    its way. ``tried``: as of `find_commit`.
     """
 
     def prepare(tip: Commit, _: int) -> Edit | AlreadyCommitted | NotCommitted:
@@ -425,7 +419,7 @@ def forgotten_home(name: TransactionName, outcome: str) -> Prepare[AlreadyThere]
 def ended_part(
     handle: Handle, name: TransactionName, outcome: str, *, forced: bool = False
 ) -> Prepare[AlreadyThere]:
-    """Does X4: a participant that was not prepared will refuse to be, from then on (H-T3)."""
+    """Does X4: a participant that was not prepared refuses to be from then on (H-T3)."""
 
     def prepare(tip: Commit, _: int) -> Edit | AlreadyThere:
         state = _part_state(handle, tip.head, name)
@@ -481,7 +475,7 @@ def appended_visible(
 
 
 def _lacking(head: Head, needed: FeatureNames = _UNDECIDED) -> FeatureNames | None:
-    """Returns the features that the log has yet to announce."""
+    """Returns the features that the log has not announced yet."""
     there = head.log.features
     return None if all(name in there for name in (*needed.read, *needed.write)) else needed
 
@@ -492,13 +486,13 @@ def _check_floor(
     if any(obj.ref.stamp < head.orphan_floor for obj in objects):
         raise TransactionTimeoutError(
             f"transaction id {name.id!r} took too long: its objects in {url} are below the orphan"
-            f" floor {head.orphan_floor}, and may be swept by now; nothing of it was committed;"
+            f" floor {head.orphan_floor}, and may have been swept; nothing of it was committed;"
             " begin another one"
         )
 
 
 def participant_id(name: TransactionName) -> str:
-    """Returns the writer id under which a participant knows the id of another home."""
+    """Returns the writer id under which a participant stores the id of another home."""
     return f"{name.home}/{name.id}"
 
 

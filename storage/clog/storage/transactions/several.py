@@ -1,10 +1,10 @@
-"""Finishing what others left: whoever meets a transaction that has not ended asks its home, and
-tells the logs that have not heard of the outcome (COMMIT.md §9, X3 to X5; S50).
+"""Finishing transactions that others left: any process that meets an unfinished transaction asks
+its home, and brings the outcome to the logs that do not know it (COMMIT.md §9, X3 to X5; S50).
 
-The home is believed, and nothing else. Undecided there, a transaction is aborted once its timeout
-has passed, by the store's times; of two who decide one comes first. Where the home cannot be read,
-or does not know the transaction, nothing is guessed: the last stable offset stays, and it is told
-why.
+Only the home decides. A transaction that is undecided there is aborted once its timeout has passed,
+by the store's clock; of two concurrent decisions, one commit comes first. If the home cannot be
+read, or does not know the transaction, nothing is guessed: the last stable offset stays where it
+is, and the reason is reported.
 """
 
 import logging
@@ -51,11 +51,11 @@ class TransactionInfo:
         id: the transaction id.
         epoch: how often the id had been taken over before.
         number: which of the epoch's transactions it is.
-        state: ``open``: more may come; ``prepared``: it waits for its home to decide;
-            ``committed`` or ``aborted``: it is decided, but not all of its logs have heard of it.
+        state: ``open``: more records may come; ``prepared``: it waits for its home to decide;
+            ``committed`` or ``aborted``: it is decided, but not all of its logs know the outcome.
         first_offsets: by partition, the first offset of an undecided record in the log.
         started_ms: when it began, in ms since 1970.
-        timeout_ms: how long after that anybody may abort it.
+        timeout_ms: how long after that anyone may abort it.
         home: the URL of the log that decides; None: this one.
     """
 
@@ -71,7 +71,7 @@ class TransactionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A transaction that could not be finished, and why; ``is_stuck``: until somebody acts."""
+    """A transaction that could not be finished, and why; ``is_stuck``: an operator must act."""
 
     info: TransactionInfo
     reason: str
@@ -79,7 +79,7 @@ class Waiting:
 
 
 def info_of(entry: Unended) -> TransactionInfo:
-    """Returns what users are told of an entry."""
+    """Returns an entry as users see it."""
     name = entry.name
     return TransactionInfo(
         *(name.id, name.epoch, name.number, entry.state, dict(entry.first)),
@@ -88,13 +88,13 @@ def info_of(entry: Unended) -> TransactionInfo:
 
 
 def finish_all(handle: Handle) -> list[Waiting]:
-    """Finishes what can be finished of a log; returns what waits. No request where all has."""
+    """Finishes the transactions of a log if possible; returns the others. No request if none."""
     return [*_waiting(handle, handle.tip.head.unended, abort=False, force=False)]
 
 
 def finish_left(handle: Handle, transaction_id: str, *, epoch: int) -> None:
-    """Finishes what is left of an id of this log, as far as that can be done now, for who took it
-    up at this epoch; what a newer holder has begun since is its own.
+    """Finishes, as far as possible now, the transactions that former holders of an id of this log
+    left; ``epoch``: the new holder's. Transactions of newer holders are not touched.
     """
     left = _of_id(handle.tip.head, transaction_id, home=handle.standing.log_id)
     mine = [entry for entry in left if entry.name.epoch <= epoch]
@@ -106,8 +106,8 @@ def finish_left(handle: Handle, transaction_id: str, *, epoch: int) -> None:
 
 
 def abort_all(handle: Handle, transaction_id: str, *, force: bool) -> list[TransactionInfo]:
-    """Aborts what is undecided under an id, whether its timeout has passed or not, and finishes
-    what is decided; returns what was there. See `Log.abort_transaction`.
+    """Aborts the undecided transactions of an id, whether or not their timeout has passed, and
+    finishes the decided ones; returns all of them. See `Log.abort_transaction`.
     """
     found = _of_id(handle.refresh().head, transaction_id)
     if not found:
@@ -143,9 +143,9 @@ def _waiting(
 
 
 def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) -> str | None:
-    """Decides in the home where that is due, and tells the participants; returns why it waits.
-    With ``force`` those that cannot be told are given up: one that comes back is answered by the
-    state of the id as long as that says what became of it, and nothing is guessed after that.
+    """Decides in the home if that is due, and informs the participants; returns why it waits. With
+    ``force``, participants that cannot be informed are given up: one that comes back finds the
+    outcome in the state of the id as long as that has it, and after that nothing is guessed.
     """
     outcome = _decided_at_home(handle, entry.name, None, abort=abort)
     if outcome is None:
@@ -171,9 +171,9 @@ def _finish_home(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
 
 
 def _check_original(handle: Handle, part: Handle, name: TransactionName, outcome: str) -> None:
-    """Raises if the home is a copy, and the log that it was copied from says otherwise: a copy that
-    is looked after must not decide what its original has decided. No request where the home is at
-    the URL that the participant knows.
+    """Raises if the home is a copy whose original says otherwise: the cleaner of a copy must not
+    decide what the original has decided. No request if the home is at the URL that the participant
+    knows.
     """
     entry = find_unended(part.tip.head.unended, name)
     url = handle.standing.root.url
@@ -185,15 +185,15 @@ def _check_original(handle: Handle, part: Handle, name: TransactionName, outcome
         return  # The home was moved.
     if _outcome_at(original, name, part.standing.log_id) != outcome:
         raise NotFoundError(
-            f"{entry.home_url}, which prepared it, does not say so; {url} seems to be a copy of"
-            " that log, and decides nothing"
+            f"{entry.home_url}, which prepared it, has no such outcome; {url} seems to be a copy of"
+            " that log, and must not decide"
         )
 
 
 def _finish_part(handle: Handle, entry: Unended, *, abort: bool, force: bool) -> str | None:
-    """Asks the home, and ends the transaction here as it says; returns why it waits."""
+    """Asks the home, and ends the transaction here accordingly; returns why it waits."""
     name, url, mine = entry.name, entry.home_url, handle.standing.log_id
-    assert url is not None, "only in its home it has none"
+    assert url is not None, "only an entry in the home has no URL"
     try:
         home = open_other(handle, url, name.home)
         outcome = _outcome_at(home, name, mine)
@@ -205,7 +205,7 @@ def _finish_part(handle: Handle, entry: Unended, *, abort: bool, force: bool) ->
     except (ClogError, FileNotFoundError) as e:
         if not force:
             return (
-                f"its home cannot say what became of it: {e}; nothing is guessed, and readers stop"
+                f"its home does not give its outcome: {e}; nothing is guessed, and readers stop"
                 " before its records; give access to its home at that URL, or, if the home is gone"
                 " for good, abort it by force"
             )
@@ -224,20 +224,20 @@ def open_other(handle: Handle, url: str, log_id: str) -> Handle:
     root = handle.reach(url)
     try:
         other = Handle(root, clock=handle.clock, ids=handle.ids, reach=handle.reach)
-    except NotFoundError as e:  # Its advice, to create one, would not help here.
-        raise NotFoundError(f"no log stands at {url}: log {log_id} was deleted, or moved") from e
+    except NotFoundError as e:  # Its advice to create one would not help here.
+        raise NotFoundError(f"no log is at {url}: log {log_id} was deleted or moved") from e
     if other.standing.log_id != log_id:
         raise NotFoundError(
-            f"another log stands at {url}: {other.standing.log_id} in place of {log_id}, which was"
-            " deleted, or moved"
+            f"another log is at {url}: {other.standing.log_id} in place of {log_id}, which was"
+            " deleted or moved"
         )
     return other
 
 
 def _outcome_at(home: Handle, name: TransactionName, part: str | None = None) -> str | None:
-    """Returns what the home says that became of a transaction; None where it does not say. To a
-    ``part`` only of one in which that log takes part: a home that was restored from an older copy
-    gives epochs and numbers again, to others. 1 GET where it was committed and is listed no more.
+    """Returns the outcome of a transaction according to its home, None if that has none. For a
+    ``part``, only if that log takes part: a home restored from an older copy gives the same epochs
+    and numbers to other transactions. 1 GET if it was committed and is no longer listed.
     """
     head = home.tip.head
     entry = find_unended(head.unended, name)
@@ -262,7 +262,7 @@ def _names(entry: Unended | None, part: str | None) -> bool:
 def _decided_at_home(
     home: Handle, name: TransactionName, part: str | None, *, abort: bool
 ) -> str | None:
-    """Returns the outcome, decided now if timed out, or to ``abort``; None: it is too early."""
+    """Returns the outcome; decides now after the timeout, or to ``abort``; None: too early."""
     entry = find_unended(home.tip.head.unended, name)
     if entry is None or entry.is_decided:
         return _outcome_at(home, name, part)
@@ -280,10 +280,10 @@ def _decided_at_home(
 
 
 def _age_ms(home: Handle, entry: Unended) -> int:
-    """Returns how long ago a transaction began: by the store's times of the commit that brought it
-    and of now, as the clock of its holder may be days behind; a PUT, two LIST of one name and a
-    DELETE. Where the clock says that it began just now nothing is asked; where it says that it has
-    yet to begin this clock is behind, or that of the holder was ahead.
+    """Returns how long ago a transaction began, by the store's times of the commit that brought it
+    and of now, since its holder's clock may be days behind: a PUT, two LIST of one name and a
+    DELETE. No request if it began within its timeout by this clock. An age below 0 means that this
+    clock is behind, or the holder's was ahead.
     """
     age_ms = home.clock.now_ms() - entry.started_ms
     if 0 <= age_ms <= entry.timeout_ms or not is_comparable(home.clock):
@@ -304,9 +304,8 @@ def _not_due(entry: Unended) -> str:
 
 
 def found_part(handle: Handle, name: TransactionName) -> tuple[int, dict[int, tuple[int, int]]]:
-    """Returns at which version a participant got the records of a transaction, the one that was
-    committed last under its id, and the offsets they have; no offsets where it got none. Up to 3
-    GET.
+    """Returns the version at which a participant got the records of a transaction, the last one
+    committed under its id, and their offsets; no offsets if it got none. Up to 3 GET.
     """
     store, head = handle.store, handle.refresh().head
     entry = find_unended(head.unended, name)
@@ -324,6 +323,6 @@ def found_part(handle: Handle, name: TransactionName) -> tuple[int, dict[int, tu
             return handle.tip.version, {}
         edit = edit_of(store, read_commit(store, entry.version).record)
     except FileNotFoundError as e:
-        raise NotFoundError(f"the version of {store.url} that has it expired") from e
+        raise NotFoundError(f"the version of {store.url} that has it has expired") from e
     mine = (joining for joining in edit.unended if joining.entry.name == name)
     return entry.version, offsets_of(pair for joining in mine for pair in edit.chunks_of(joining))

@@ -1,31 +1,31 @@
-"""`Transaction`: records of several appends, and the positions of what was read for them, that are
+"""`Transaction`: the records of several appends, and the positions of what was read for them,
 committed together or not at all (S48, S49, S54).
 
-By default, in one log, it is *deferred*: appends write objects and nothing else, and the commit
-gives them offsets, in one commit of the log (COMMIT.md §9):
+By default, in one log, it is *deferred*: appends only write objects, and one commit of the log
+gives their records offsets (COMMIT.md §9):
 
-T1. `append` puts objects, all with the stamp of the first one, and need not wait for them: the
-    commit does (`Puts`). Crash: orphans, swept later.
-T2. Positions are merged with those committed under the id before; many are put as a document, by
-    each try of the commit anew. Crash: a document that nothing refers to, swept later.
-T3. `commit` is an append of all objects with the entry of the id. The head it commits upon tells
-    whether the holder is fenced, and whether this transaction is committed already.
-T4. Where a commit's outcome is not known, the transaction may be committed again, and is there
-    once. An abort then takes the id up, so that a commit that is still on its way fails.
+T1. `append` puts objects, all with the stamp of the first one, without waiting for them; the commit
+    waits (`Puts`). Crash: orphans, swept later.
+T2. Positions are merged with those committed under the id before. If there are many, each try of
+    the commit puts them as a new document. Crash: an unreferenced document, swept later.
+T3. `commit` is an append of all objects with the entry of the id. The head it commits upon shows
+    whether the holder is fenced, and whether this transaction is already committed.
+T4. If the outcome of a commit is unknown, the transaction may be committed again and takes effect
+    once. An abort then claims the id, so that a commit that is still on its way fails.
 
-Nothing undecided is ever in the log then, so nobody waits for a transaction, and an abort costs
-nothing. With other logs (`several`), or *visible*, records are undecided until the home has decided
-(`undecided`): then T3 decides, and an abort is a commit.
+The log never contains undecided records then, so no one waits for a transaction, and an abort costs
+nothing. With other logs (`several`), or if *visible*, records are undecided until the home has
+decided (`undecided`): T3 is the decision, and an abort is a commit.
 
-Of what was read for it a transaction commits the next offsets (S54), and tells whether deletes were
-missed on the way (S41): between two transactions of a job, tombstones may be removed that it had
-not read yet. The version at which each partition was read last tells.
+A transaction commits the next offsets of what was read for it (S54), and raises an error if the
+reader missed deletes (S41): between two transactions of a job, tombstones may be removed that it
+had not read. The version at which each partition was last read shows that.
 
-`Holders` are the transaction ids that one handle holds (S48). An id is taken up once for each
-handle, by a commit that raises its epoch. It is taken up again where the transaction begun last was
-neither committed nor aborted, or is in doubt: what began so is fenced then, as if another process
-had taken over. A handle that was fenced by another stays so: what it knows of the work may be old.
-A forked child holds nothing: two processes at one epoch could not be told apart.
+`Holders` are the transaction ids that one handle holds (S48). A handle claims an id once, with a
+commit that raises the id's epoch. It claims it again if the last transaction was neither committed
+nor aborted, or is in doubt; that transaction is then fenced as if another process had taken over. A
+handle that another one fenced stays fenced, since what it knows may be outdated. A forked child
+holds nothing: two processes at one epoch would be indistinguishable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 
 
 def handle_of(source: object) -> Handle:
-    """Returns what transactions know a log by."""
+    """Returns the handle of a log; raises for anything else."""
     handle = getattr(source, "handle", None)
     if isinstance(handle, Handle):
         return handle
@@ -101,7 +101,7 @@ def handle_of(source: object) -> Handle:
 def checked_positions(
     source: Source, offsets: Mapping[int, Any], version: int | None
 ) -> dict[int, Position]:
-    """Returns positions as they are committed, by partition; see `Transaction.positions`."""
+    """Returns checked positions in a log, by partition; see `Transaction.positions`."""
     handle = handle_of(source)
     at = _whole(handle.planned[0] if version is None else version, LONG_MAX)
     if at is None:
@@ -113,7 +113,7 @@ def checked_positions(
 
 
 def _offsets_of(handle: Handle, offsets: Mapping[int, Any], high: int) -> dict[int, int]:
-    """Returns offsets of a log by partition, up to ``high``; raises where they are none."""
+    """Returns checked offsets of a log by partition, up to ``high``."""
     url, count = handle.standing.root.url, handle.tip.head.log.partitions
     if not isinstance(offsets, Mapping):
         raise InvalidInputError(
@@ -133,12 +133,12 @@ def _offsets_of(handle: Handle, offsets: Mapping[int, Any], high: int) -> dict[i
 
 
 def foreign_positions(name: str, offsets: Mapping[int, Any]) -> dict[int, ForeignPosition]:
-    """Returns positions in what is no log as they are committed; see `Transaction.positions`."""
+    """Returns checked positions in another system; see `Transaction.positions`."""
     if not is_source_name(name):
         raise InvalidInputError(
-            f"{redact(name)!r:.80} is not a log, and cannot name what is none; give a Log, as"
+            f"{redact(name)!r:.80} is neither a log nor the name of another source; give a Log, as"
             " Log.open returns it, or for another system <system>:<identity>, such as"
-            ' "kafka:<cluster id>/<topic id>": no URL, no control characters, up to'
+            ' "kafka:<cluster id>/<topic id>": not a URL, no control characters, up to'
             f" {SOURCE_BYTES_MAX} bytes"
         )
     if not isinstance(offsets, Mapping):
@@ -164,8 +164,8 @@ def foreign_positions(name: str, offsets: Mapping[int, Any]) -> dict[int, Foreig
 def check_missed(
     source: Source, before: Mapping[int, Position | ForeignPosition], now: Mapping[int, Position]
 ) -> None:
-    """Raises if a tombstone that lies at or above a position of before was removed since, by the
-    version that was read now. No request where the source was read by its own handle.
+    """Raises if, by the version read now, a tombstone at or above an earlier position was removed.
+    No request if the source was read by its own handle.
     """
     known = {
         p: position
@@ -183,15 +183,15 @@ def check_missed(
         raise NotFoundError(
             f"tombstones up to offset {max(missed.values())} of partitions {sorted(missed)} of"
             f" {source.handle.standing.root.url} were removed before this job read them, so it has"
-            " missed deletes; rebuild what it wrote from the log's start, or go on with"
+            " missed deletes; rebuild what it wrote from the log's start, or continue with"
             " missed_deletes=True"
         )
 
 
 def check_decided(source: Source, offsets: Mapping[int, int]) -> None:
-    """Raises if a position is beyond a record that is undecided: reads end before it, and who goes
-    on from there would never see it. One GET where it is beyond the last stable offset that the
-    handle knows.
+    """Raises if a position is beyond an undecided record: reads end before that record, and a
+    reader that continued from the position would never see it. One GET if the position is beyond
+    the last stable offset that the handle knows.
     """
     handle = source.handle
     if all(offset <= handle.tip.head.stable_offset(p) for p, offset in offsets.items()):
@@ -202,7 +202,7 @@ def check_decided(source: Source, offsets: Mapping[int, int]) -> None:
         if stable < min(offset, head.partitions.end[p]):
             raise OffsetOutOfRangeError(
                 f"offset {offset} of partition {p} is beyond the last stable offset {stable} of"
-                f" {url}: records from there on are undecided, and would be taken for read; commit"
+                f" {url}: records from there on are undecided, and would count as read; commit"
                 " positions up to stable_offsets()",
                 partition=p,
                 offset=offset,
@@ -212,8 +212,8 @@ def check_decided(source: Source, offsets: Mapping[int, int]) -> None:
 
 
 def check_reachable(source: Source, offsets: Mapping[int, int]) -> None:
-    """Raises if a position is beyond the end of its log: what comes there later would be taken for
-    read. One GET where a position is beyond the end that the handle knows.
+    """Raises if a position is beyond the end of its log: later records would count as read. One GET
+    if a position is beyond the end that the handle knows.
     """
     handle = source.handle
     ends = handle.tip.head.partitions.end
@@ -225,7 +225,7 @@ def check_reachable(source: Source, offsets: Mapping[int, int]) -> None:
 
 
 def next_offsets(source: Source, known: Mapping[str, Mapping[int, int]]) -> dict[int, int]:
-    """Returns where to go on by partition: at the position, else the log start; one GET."""
+    """Returns where to continue, by partition: the position, or else the log start; one GET."""
     handle = handle_of(source)
     head = handle.refresh().head
     mine = known.get(handle.standing.log_id, {})
@@ -242,8 +242,8 @@ def _whole(value: object, high: int) -> int | None:
 
 
 class Transaction:
-    """Records and positions that are committed together or not at all; `Log.transaction` begins
-    one. Not thread-safe.
+    """Records and positions that are committed together or not at all, begun by `Log.transaction`.
+    Not thread-safe.
 
     A ``with`` statement commits it at the end, and aborts it if an exception ends the block.
 
@@ -266,7 +266,7 @@ class Transaction:
     >>> copy = Log.create("memory://help-of-transaction/copy", 1, features=["given-offsets"])
     >>> with copy.transaction("mirror") as t:
     ...     t.append([{"key": "a", "value": "1"}], partition=0, offsets=[7])
-    ...     t.cover({0: 9})  # 8 is no record there
+    ...     t.cover({0: 9})  # the source has no record at 8
     >>> copy.end_offsets()
     {0: 9}
     """
@@ -289,7 +289,7 @@ class Transaction:
         return f"Transaction({self.id!r}, {self._work.state.value})"
 
     def __dir__(self) -> list[str]:
-        """Lists what is for users."""
+        """Lists the attributes that are meant for users."""
         return [
             name
             for name in super().__dir__()
@@ -323,15 +323,15 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is neither committed nor aborted, nor fenced as far as is known here."""
+        """Whether it is neither committed nor aborted, nor known to be fenced."""
         return self._work.state is State.OPEN and not self._work.holder.is_lost
 
     @property
     def result(self) -> TransactionResult:
-        """What it did, once it is committed.
+        """Its result.
 
         Raises:
-            InvalidInputError: it is not.
+            InvalidInputError: it is not committed.
         """
         if self._work.result is None:
             raise InvalidInputError(
@@ -349,20 +349,20 @@ class Transaction:
         offsets: Sequence[int] | np.ndarray[Any, Any] | None = None,
         log: Source | None = None,
     ) -> None:
-        """Appends records; nobody sees them before the commit, which gives them their offsets.
+        """Appends records. They become visible with the commit, which gives them their offsets.
 
         Args:
             data: as for `Log.append`.
             partition: one for all records, or one for each; None: by the hash of the key.
             offsets: as for `Log.append`, in the log in which the transaction was begun; records
-                below the ``start`` that `cover` was given before are left out.
+                below the ``start`` of an earlier `cover` are left out.
             log: the log; None: the one in which the transaction was begun.
 
         Raises:
             InvalidInputError: as `Log.append` does.
-            StoreUnavailableError: the store failed; on a remote one perhaps at a later append, or
-                at the commit, which may be called again.
-            TransactionFencedError: another holder took over the id, as far as this handle knows.
+            StoreUnavailableError: the store failed; with a remote one, perhaps only reported by a
+                later append, or by the commit, which may be called again.
+            TransactionFencedError: this handle knows that another holder took over the id.
             TransactionTimeoutError: it took longer than its timeout.
         """
         handle = self._handle if log is None else handle_of(log)
@@ -391,26 +391,26 @@ class Transaction:
                     objects = put_records(handle, records, parts, stamp=stamp, puts=later)
                 else:
                     objects = self._put_given(records, parts, offsets, stamp)
-            self._check_open(and_untried=True)  # Another thread may have ended it meanwhile.
+            self._check_open(and_untried=True)  # Another thread may have ended it.
             if self._work.visible is None:
                 held += objects
             else:
                 self._work.append_visible(self._work.visible, objects)
 
     def cover(self, ends: Mapping[int, int], *, start: Mapping[int, int] | None = None) -> None:
-        """Says that the log has all records below ``ends`` once this is committed, as a mirror
-        must where its source has none at the end, or none at all: the end offsets become these,
-        or what is behind the records of this transaction, where that is higher. For a log that
-        takes offsets (`Log.append`).
+        """Declares that the log is complete below ``ends`` once this is committed. A mirror needs
+        this if its source has no records at the end, or none at all. The end offsets become these,
+        or the ones after the records of this transaction if they are higher. For a log that takes
+        offsets (`Log.append`).
 
         Args:
             ends: by partition, the next offset of the source, up to 2^62.
-            start: by partition, where the source begins: the log start offset is raised to it by
-                the same commit. Say it before the records are appended: those below are left out.
+            start: by partition, where the source begins; the same commit raises the log start
+                offset to it. Call this before appending: records below it are left out.
 
         Raises:
-            InvalidInputError: the log takes no offsets, a partition does not exist, or an offset
-                is impossible, or a start above records that were appended.
+            InvalidInputError: the log takes no offsets, a partition does not exist, an offset is
+                impossible, or a start is above records that were appended.
         """
         handle = self._handle
         self._check_open(and_untried=True)
@@ -423,23 +423,22 @@ class Transaction:
             if p in given and offset > given[p][0]:
                 raise InvalidInputError(
                     f"partition {p} of {self._url} cannot start at {offset}: this transaction has"
-                    f" records from offset {given[p][0]} on; say where it starts before they are"
-                    " appended"
+                    f" records from offset {given[p][0]} on; call cover() before they are appended"
                 )
         before = self._work.covered or Covered({}, {})
         self._work.covered = Covered({**before.ends, **ends}, {**before.starts, **starts})
 
     def append_objects(self, objects: "Sequence[DataObject]", log: Source | None = None) -> None:
-        """Takes objects that tasks wrote, in this order; for connectors, not for users."""
+        """Appends objects that tasks wrote, in this order; for connectors, not for users."""
         self._check_open(and_untried=True)
         is_home = log is None or handle_of(log) is self._handle
         held = self._work if is_home else self._work.several.part(handle_of(log))
         held.objects.extend(objects)
 
     def name_cut(self, logs: Sequence[Source], members: Sequence[Source]) -> None:
-        """Names, with the commit, the newest versions of other logs that are known here as those
-        that belong together from then on, in place of those that the id named before; a log of
-        ``members`` that is none of them has yet to come. For connectors, not for users.
+        """Makes the commit name the newest known versions of other logs as a cut, in place of the
+        cut that the id named before. Logs of ``members`` that are not among them are still being
+        loaded. For connectors, not for users.
         """
         self._check_open(and_untried=True)
         tips = [(handle_of(log).standing, handle_of(log).tip) for log in logs]
@@ -452,7 +451,7 @@ class Transaction:
         )
 
     def note_content(self, content: str) -> None:
-        """Has the log keep ``content``, a hash of all rows (hex); for connectors, not for users."""
+        """Stores ``content``, a hash of all rows (hex), in the log; for connectors, not users."""
         self._work.content = content
 
     def positions(
@@ -464,25 +463,25 @@ class Transaction:
         isolation: str = "read_committed",
         missed_deletes: bool = False,
     ) -> None:
-        """Commits, with the transaction, how far its work has read a log, or what is no log, such
-        as a topic of Kafka; `Log.positions` returns it. Other partitions keep the position that was
-        committed under the id before.
+        """Commits, with the transaction, how far its work has read a log, or another source such as
+        a topic of Kafka; `Log.positions` returns it. Other partitions keep the position that was
+        last committed under the id.
 
         Args:
-            source: the log that was read; or, as text, the name of what is no log,
-                ``<system>:<identity>``: what it is, not where it stands
-                (``kafka:<cluster id>/<topic id>``). The other arguments are for logs alone.
-            offsets: by partition, the next offset to read; of what is no log also (offset, mark),
-                where the mark tells its histories apart (Kafka's leader epoch).
-            version: that at which the records before it were read; None: that of the newest
+            source: the log that was read, or the name of another source, ``<system>:<identity>``.
+                The identity is what the source is, not where it is (``kafka:<cluster id>/<topic
+                id>``). The other arguments apply to logs only.
+            offsets: by partition, the next offset to read; for another source also (offset, mark),
+                where the mark distinguishes its histories (Kafka's leader epoch).
+            version: the version at which the records before it were read; None: that of the newest
                 read by ``source``.
             isolation: the isolation with which they were read, as of `Log.read`.
-            missed_deletes: accept that deletes were missed.
+            missed_deletes: accept that the reader has missed deletes.
 
         Raises:
-            InvalidInputError: not a log nor a name, a partition that does not exist, or an
-                impossible offset, mark, version or isolation.
-            OffsetOutOfRangeError: an offset beyond the last stable one, where ``read_committed``
+            InvalidInputError: ``source`` is neither a log nor a name, a partition does not exist,
+                or an offset, mark, version or isolation is impossible.
+            OffsetOutOfRangeError: an offset is beyond the last stable one, where ``read_committed``
                 ends: undecided records would count as read.
             NotFoundError: since the id's last positions, tombstones were removed that its reader
                 had not reached, so it has missed deletes.
@@ -501,15 +500,15 @@ class Transaction:
         self._work.positions.setdefault(log_id, {}).update(now)
 
     def commit(self) -> TransactionResult:
-        """Commits all records and positions at once; without any, it commits nothing. After a
-        `CommitStateUnknownError` it may be called again, and commits once.
+        """Commits all records and positions in one step; an empty transaction makes no commit.
+        After a `CommitStateUnknownError` it may be called again, and commits once.
 
         Raises:
             TransactionFencedError: another holder took over the id. Nothing is committed.
             TransactionTimeoutError: it took longer than its timeout, or so long that the sweep may
-                have taken its objects. Nothing is committed.
-            InvalidInputError: it was aborted; the log's configs refuse its records by now. Nothing
-                is committed.
+                have removed its objects. Nothing is committed.
+            InvalidInputError: it was aborted, or the log's present configs refuse its records.
+                Nothing is committed.
             CommitConflictError: other writers were faster each time; commit again.
             CommitStateUnknownError: the commit may have happened.
         """
@@ -519,13 +518,13 @@ class Transaction:
         return self.result
 
     def abort(self) -> None:
-        """Ends the transaction; nothing of it is ever committed. Without requests, but for one
-        commit where a commit of it was tried whose outcome is not known (T4), and one in each log
-        where records of it are undecided; where the disk was full its objects are deleted.
+        """Ends the transaction; nothing of it will ever be committed. Makes no requests, except one
+        commit if the outcome of an earlier commit is unknown (T4), and one in each log with
+        undecided records of it. If the disk was full, its objects are deleted.
 
         Raises:
-            InvalidInputError: it is committed, as may be found out here.
-            CommitStateUnknownError: a commit of it may have happened, and that is still not known.
+            InvalidInputError: it is committed, which this call may have found out.
+            CommitStateUnknownError: whether a commit of it happened is still unknown.
         """
         if self._work.state is State.OPEN and (self._work.tried or self._work.is_undecided):
             self._work.make_certain()
@@ -551,7 +550,7 @@ class Transaction:
         if error is None:
             self.commit()
             return
-        with suppress(ClogError):  # The error that ended the block is the one to tell.
+        with suppress(ClogError):  # The error that ended the block matters more.
             self.abort()
 
     @property
@@ -559,18 +558,18 @@ class Transaction:
         return self._handle.store.url
 
     def _check_home(self, handle: Handle) -> None:
-        """Raises unless offsets may be given to this log (FORMAT.md §16)."""
+        """Raises unless this log may be given offsets (FORMAT.md §16)."""
         if handle is not self._handle or self._work.visible is not None:
             raise InvalidInputError(
-                f"{handle.store.url} cannot take offsets here: a log that does is the one in which"
-                " the transaction is begun, and that is not visible: a marker would take an offset"
-                " of its source"
+                f"{handle.store.url} cannot take offsets here: only the log in which the"
+                " transaction was begun can, and only if it is not visible, as a marker would use"
+                " an offset of the source"
             )
 
     def _put_given(
         self, records: pa.Table, parts: "np.ndarray[Any, Any]", offsets: object, stamp: int | None
     ) -> "list[DataObject]":
-        """Puts records with their offsets, but for those below the start that was said."""
+        """Puts records with their offsets, except those below the declared start."""
         given = self._work.given
         before = {p: end for p, (_, end) in given.items()}
         at = checked_offsets(offsets, parts, before, url=self._url)
@@ -579,7 +578,7 @@ class Transaction:
             for p, offset in self._work.covered.starts.items():
                 low[p : p + 1] = offset
             kept = at >= low[parts]
-            if not kept.all():  # A filter copies everything, also where nothing is left out.
+            if not kept.all():  # A filter copies everything, even if nothing is left out.
                 records, parts, at = records.filter(to_arrow(kept)), parts[kept], at[kept]
         if not len(at):
             return []
@@ -607,7 +606,7 @@ class Transaction:
             )
 
     def _check_known_epoch(self) -> None:
-        """Raises if the newest head that is known here tells that the id was taken up."""
+        """Raises if the newest known head shows that another holder claimed the id."""
         head = self._handle.recent().head
         for entry in head.writers:
             if entry.key == (TRANSACTION, self.id):
@@ -615,11 +614,11 @@ class Transaction:
 
 
 TIMEOUT_MS_MAX = 86_400_000
-"""The sweep takes objects that are older than a day and were not committed."""
+"""The sweep removes objects that are older than a day and were not committed."""
 
 
 def holder_of(entry: WriterEntry) -> Holder:
-    """Returns what is known of an id that was just taken up."""
+    """Returns the holder of an id that was just claimed."""
     state = entry.transaction
     assert state is not None
     return Holder(
@@ -672,7 +671,7 @@ class Holders(Shared):
                 raise InvalidInputError(
                     f"transaction id {transaction_id!r} of {self._handle.store.url} is at sequence"
                     f" {holder.sequence} already, and {sequence} comes before it; if a checkpoint"
-                    " was restored or copied, go on with the newest one, or use another id"
+                    " was restored or copied, continue with the newest one, or use another id"
                 )
             given = NONE if sequence is None else sequence
             begun = Transaction(
@@ -699,7 +698,7 @@ class Holders(Shared):
         return [*mine, *known]
 
     def abort(self, transaction_id: str, *, force: bool) -> list[TransactionInfo]:
-        """Ends what is open under an id; see `Log.abort_transaction`."""
+        """Ends the open transactions of an id; see `Log.abort_transaction`."""
         return abort_all(self._handle, check_id(transaction_id), force=force)
 
     def positions(self, transaction_id: str) -> dict[str, dict[int, int]]:
@@ -726,7 +725,7 @@ class Holders(Shared):
         if known is not None and is_held and not (begun and begun.is_open):
             unheard = left_of(self._handle.tip.head, transaction_id)
             if any(entry.name not in known.closable for entry in unheard):
-                # Who could not be reached then may be.
+                # A log that could not be reached then may be reachable now.
                 finish_left(self._handle, transaction_id, epoch=known.epoch)
             return known
         taken = self._taken_up(transaction_id, known)
@@ -738,15 +737,15 @@ class Holders(Shared):
         return holder
 
     def _taken_up(self, transaction_id: str, known: Holder | None) -> WriterEntry:
-        """Takes an id up, or again; not back from another holder, whatever was left open here."""
+        """Claims an id, also again, but never back from another holder."""
         if known is None:
             return take_up(self._handle, transaction_id)
-        # Gone meanwhile: wherever this is interrupted, the epoch may be this one's already.
+        # Removed for now: if this is interrupted, the epoch may already be the new one.
         del self._held[transaction_id]
-        try:  # One that is lost was taken up here, to end a transaction in doubt (T4).
+        try:  # A lost one was claimed here, to end a transaction in doubt (T4).
             return take_up(self._handle, transaction_id, held=known.held)
         except CommitStateUnknownError:
-            raise  # The same.
+            raise  # As after an interrupt.
         except ClogError as e:
             known.is_fenced = isinstance(e, TransactionFencedError)
             self._held[transaction_id] = known

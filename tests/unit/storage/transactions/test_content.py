@@ -73,6 +73,6 @@ def test_a_participant_says_where_its_rows_are(logs):
     t = commit(home, 1, "bb")
     assert found_part(other.handle, t._work.ours)[1] == {}
     t = commit(home, 2, "cc", other)
-    with pytest.raises(NotFoundError, match="knows a later transaction"):
+    with pytest.raises(NotFoundError, match="has a later transaction"):
         found_part(other.handle, name)
     assert found_part(other.handle, t._work.ours)[1] == {0: (4, 6)}

@@ -116,7 +116,7 @@ def test_what_is_no_name(make_log, name):
     """FORMAT.md §11.4: no id of a log, nothing that cannot be stored; nothing of it is kept."""
     log = make_log()
     t = log.transaction("job")
-    with pytest.raises(InvalidInputError, match="cannot name what is none; give a Log"):
+    with pytest.raises(InvalidInputError, match="nor the name of another source; give a Log"):
         t.positions(name, {0: 1})
     assert (t.commit().offsets, log.positions("job")) == ({}, {})
 

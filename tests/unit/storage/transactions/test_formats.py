@@ -124,7 +124,7 @@ def test_a_home_of_a_newer_format(logs, quill, known_quill, monkeypatch):
     commit_untold(logs, monkeypatch)
     quill(Log.open(home.url))
     (waiting,) = finish_all(Log.open(other.url).handle)
-    assert "its home cannot say what became of it: " in waiting.reason
+    assert "its home does not give its outcome: " in waiting.reason
     assert "has the features ['quill'], which this clog does not know" in waiting.reason
     assert (Log.open(other.url).stable_offsets(), shown(other)) == ({0: 0}, 0)
     known_quill()

@@ -50,10 +50,10 @@ def test_a_participant_that_is_gone_is_given_up_by_force(logs, monkeypatch, stan
     home, left, right = logs
     committed(logs, monkeypatch)
     shutil.rmtree(left.url)
-    expected = f"no log stands at {left.url}: log {left.id} was deleted, or moved"
+    expected = f"no log is at {left.url}: log {left.id} was deleted or moved"
     if stands != "nothing":
         Log.create(left.url, 1)
-        expected = f"another log stands at {left.url}"
+        expected = f"another log is at {left.url}"
     again = Log.open(home.url)
     (waiting,) = finish_all(again.handle)
     assert expected in waiting.reason
@@ -64,7 +64,7 @@ def test_a_participant_that_is_gone_is_given_up_by_force(logs, monkeypatch, stan
         again.abort_transaction("job")
     t = again.transaction("job")
     t.append([{"key": "k", "value": "w"}], log=right)
-    with pytest.raises(CommitConflictError, match=r'"clog transactions .*home" says which cannot'):
+    with pytest.raises(CommitConflictError, match=r'"clog transactions .*home" shows which cannot'):
         t.commit()
     (ended,) = Log.open(home.url).abort_transaction("job", force=True)
     assert ended.state == "committed"
@@ -97,7 +97,7 @@ def test_a_home_that_was_moved_tells_the_others_from_where_it_is(logs, monkeypat
     committed(logs, monkeypatch)
     (tmp_path / "home").rename(tmp_path / "moved")
     (waiting,) = finish_all(Log.open(left.url).handle)
-    assert f"no log stands at {home.url}" in waiting.reason
+    assert f"no log is at {home.url}" in waiting.reason
     assert "give access to its home at that URL" in waiting.reason
     assert Log.open(left.url).stable_offsets() == {0: 0}
     assert finish_all(Log.open(str(tmp_path / "moved")).handle) == []

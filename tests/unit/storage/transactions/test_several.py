@@ -302,7 +302,7 @@ def test_a_late_prepare_is_refused(logs, reopened, clock):
     prepare = prepared_part(
         part, name.entry.name, logs[0].url, timeout_ms=5000, check_time=lambda: None
     )
-    with pytest.raises(TransactionTimeoutError, match="was aborted meanwhile"):
+    with pytest.raises(TransactionTimeoutError, match="was aborted, because"):
         part.handle.commit(prepare, operation=OPERATION)
     assert discarded.id == "job"
 
@@ -335,7 +335,7 @@ def test_a_home_that_was_recreated(logs, stores, clock):
     discard(stores[0])
     Log.create(stores[0], partitions=1, clock=clock, ids=SeededIds(99))
     (waiting,) = finish_all(Log.open(stores[1], clock=clock, ids=SeededIds(9)).handle)
-    assert "another log stands at" in waiting.reason
+    assert "another log is at" in waiting.reason
 
 
 def test_a_home_restored_from_before(logs, stores, clock):

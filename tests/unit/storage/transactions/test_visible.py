@@ -104,7 +104,7 @@ def test_one_that_was_aborted_is_told_so_by_append_and_commit(make_log, open_log
     t.append(rows("a"))
     open_log().abort_transaction("job")
     for do in (lambda: t.append(rows("b")), t.commit):
-        with pytest.raises(TransactionTimeoutError, match="was aborted meanwhile"):
+        with pytest.raises(TransactionTimeoutError, match="was aborted, because"):
             do()
     assert both(log, values_of) == ([], [])
 

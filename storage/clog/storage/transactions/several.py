@@ -317,7 +317,7 @@ def found_part(handle: Handle, name: TransactionName) -> tuple[int, dict[int, tu
             if by is None or last < (name.epoch, name.number):
                 return handle.tip.version, {}
             if last > (name.epoch, name.number):
-                raise NotFoundError(f"{store.url} knows a later transaction of id {name.id!r}")
+                raise NotFoundError(f"{store.url} has a later transaction of id {name.id!r}")
             entry = find_unended(read_commit(store, by.version - 1).head.unended, name)
         if entry is None:  # It ended without being prepared here.
             return handle.tip.version, {}

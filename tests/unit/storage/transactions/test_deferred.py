@@ -117,7 +117,9 @@ def test_a_takeover_fences_the_holder(make_log, open_log, values_of):
     with other.transaction("job") as t:
         t.append(rows("fast"))
     assert (t.epoch, t.number) == (1, 0)
-    with pytest.raises(TransactionFencedError, match=r"it is at epoch 1, this holder has epoch 0"):
+    with pytest.raises(
+        TransactionFencedError, match=r"it is at epoch 1, and this holder has epoch 0"
+    ):
         slow.commit()
     for use in (slow.commit, lambda: slow.append(rows("more"))):
         with pytest.raises(TransactionFencedError):

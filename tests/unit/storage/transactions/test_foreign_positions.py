@@ -125,7 +125,7 @@ def test_a_url_is_no_name(make_log):
     """S73: it says where something stands, not what it is, and may hold a password."""
     log = make_log()
     t = log.transaction("job")
-    with pytest.raises(InvalidInputError, match="no URL") as told:
+    with pytest.raises(InvalidInputError, match="not a URL") as told:
         t.positions("postgresql://me:secret@host/db", {0: 1})
     assert "secret" not in str(told.value)
 

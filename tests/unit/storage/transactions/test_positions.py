@@ -155,9 +155,9 @@ def test_what_is_no_version(make_log, open_log, source, version):
 
 def test_what_is_no_log(make_log):
     t = make_log().transaction("job")
-    with pytest.raises(InvalidInputError, match="'memory://x' is not a log"):
+    with pytest.raises(InvalidInputError, match="'memory://x' is neither a log"):
         t.positions("memory://x", {0: 1})
-    with pytest.raises(InvalidInputError, match="'memory://x' is not a log"):
+    with pytest.raises(InvalidInputError, match="'memory://x' is neither a log"):
         t.append([{"key": "k", "value": "v"}], log="memory://x")
 
 

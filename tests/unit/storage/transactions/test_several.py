@@ -316,7 +316,7 @@ def test_a_home_that_is_gone(logs, reopened, stores):
     discard(stores[0])
     part = Log.open(stores[1], clock=logs[1].handle.clock, ids=SeededIds(9))
     (waiting,) = finish_all(part.handle)
-    assert "its home cannot say" in waiting.reason
+    assert "its home does not give" in waiting.reason
     assert part.stable_offsets() == {0: 0}
     with pytest.raises(InvalidInputError, match="abort it by force"):
         part.abort_transaction("job")
@@ -492,7 +492,7 @@ def test_one_that_was_left_open_does_not_take_the_id_back(logs, reopened):
     logs[0].transaction("job").append(rows("left"))
     newer = reopened()[0].transaction("job")
     for _ in range(2):
-        with pytest.raises(TransactionFencedError, match="to take it back open the log again"):
+        with pytest.raises(TransactionFencedError, match="to take it back, open the log again"):
             logs[0].transaction("job")
     newer.append(rows("a"))
     newer.commit()

@@ -124,7 +124,7 @@ def test_a_takeover_fences_the_holder(make_log, open_log, values_of):
     for use in (slow.commit, lambda: slow.append(rows("more"))):
         with pytest.raises(TransactionFencedError):
             use()
-    with pytest.raises(TransactionFencedError, match="to take it back open the log again"):
+    with pytest.raises(TransactionFencedError, match="to take it back, open the log again"):
         log.transaction("job")
     late = other.transaction("job")
     late.append(rows("late"))

@@ -157,7 +157,7 @@ def test_what_is_no_log(make_log):
     t = make_log().transaction("job")
     with pytest.raises(InvalidInputError, match="'memory://x' is neither a log"):
         t.positions("memory://x", {0: 1})
-    with pytest.raises(InvalidInputError, match="'memory://x' is neither a log"):
+    with pytest.raises(InvalidInputError, match="'memory://x' is not a log"):
         t.append([{"key": "k", "value": "v"}], log="memory://x")
 
 

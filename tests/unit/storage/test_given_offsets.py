@@ -434,5 +434,5 @@ def test_it_compares_offsets_for_ever(mirror):
     """Not even after its mirror has ended another record may win: its times are the source's."""
     commit(mirror, [7])
     mirror.give_offsets()
-    with pytest.raises(InvalidInputError, match="compares offsets"):
+    with pytest.raises(InvalidInputError, match="compares by offset"):
         mirror.alter({"compaction.strategy": "timestamp"})

@@ -145,7 +145,7 @@ def test_upgrades_beside_appends_lose_neither(older, open_log, store):
         ("dead_row", "unknown feature 'dead_row': did you mean 'dead-rows'"),
         ("colour", "unknown feature 'colour': there are"),
         ("quill", "the feature 'quill' is specified but not implemented"),
-        ("schema", r"was created without 'schema'.*create another log and copy"),
+        ("schema", r"was created without 'schema'.*create another log with it and copy"),
     ],
 )
 def test_what_cannot_be_added_is_refused(older, monkeypatch, name, message):

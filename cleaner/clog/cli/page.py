@@ -244,9 +244,9 @@ def part_of(text: str, path: str) -> str | None:
         found = json.loads(text)
         for step in re.findall(r"[^.\[\]]+", path.removeprefix("$")):
             found = found[int(step)] if isinstance(found, list) else found[step]
-    except (ValueError, LookupError, TypeError):
+        return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
 
 class Page(list[dict[str, Any]]):
@@ -679,7 +679,7 @@ def _contents(
 
 
 def _masked(data: bytes | None, hidden: Sequence[Sequence[str]]) -> bytes | None:
-    """Returns JSON without the parts that are hidden; of what is no JSON nothing.
+    """Returns JSON without the parts that are hidden; of what is no JSON, or too deep, nothing.
 
     >>> _masked(b'{"n": 1, "mail": "a@b"}', [["mail"]]).decode()
     '{"n": 1, "mail": "•••"}'
@@ -688,13 +688,13 @@ def _masked(data: bytes | None, hidden: Sequence[Sequence[str]]) -> bytes | None
         return None
     try:
         found = json.loads(data) if all(hidden) else None
-    except ValueError:
-        found = None
-    if not isinstance(found, dict | list):
-        return MASKED.encode()
-    for path in hidden:
-        _hide(found, path)
-    return json.dumps(found, ensure_ascii=False).encode()
+        if isinstance(found, dict | list):
+            for path in hidden:
+                _hide(found, path)
+            return json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # Also half of a surrogate pair.
+        pass
+    return MASKED.encode()
 
 
 def _hide(found: Any, path: Sequence[str]) -> None:

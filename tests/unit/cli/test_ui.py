@@ -473,6 +473,25 @@ def test_masked_columns_are_not_shown(tmp_path):
             asked(0, AskedKey("k", is_base64=False), 9)
 
 
+@pytest.mark.parametrize(
+    "value", [b"[" * 100_000, b'{"mail":' * 990 + b"1" + b"}" * 990, rb'{"mail": "\ud800", "n": 1}']
+)
+def test_a_record_that_is_no_sound_json_hides_none_after_it(url, log, value):
+    """Nested beyond what can be parsed, or a text that cannot be written again: it has no parts to
+    be sought, and nothing of it is shown where one is masked.
+    """
+    log.append([{"key": "odd", "value": value}, {"key": "after", "value": '{"n": 7}'}], partition=0)
+    start = str(log.end_offsets()[0] - 2)
+    plain, masked = (
+        ShownLogs([url], (), {}, clock=ManualClock(), masks=masks) for masks in ((), ["value.n"])
+    )
+    (found,) = plain.records(0, 0, start, 10, sought=Sought("7", "$.n"))
+    assert found["key"] == "after"
+    odd, after = masked.records(0, 0, start, 10)
+    assert odd["value"] == MASKED
+    assert json.loads(after["value"]) == {"n": MASKED}
+
+
 def test_logs_are_listed_by_pages(tmp_path, monkeypatch):
     """Of a thousand logs those of a page are asked, and a search goes over all."""
     monkeypatch.setattr("clog.cli.page.LOGS_MAX", 2)

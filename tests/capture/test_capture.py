@@ -49,6 +49,8 @@ def test_all_tables_are_there_at_one_cut(postgres, url):
         "postgres://u:a/hunter2@db/shop",
         "postgres://u:a@hunter2@db/shop",
         "postgres://u:%hunter2@db/shop",
+        "postgres://u@db/shop?password=hunter2\udcff",
+        "postgres://u@[db/shop?password=hunter2",
     ],
 )
 def test_a_malformed_address_shows_no_password(dsn, url):

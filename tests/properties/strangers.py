@@ -5,26 +5,20 @@ from a seed on. A seed that raises what is no error of ours, takes seconds, or m
 input explains, is named; `--seed N --seconds 0` tries it again.
 
 Each parser has a maker: it builds what is valid once, and returns what tries one change of it.
-Bytes lose, repeat or exchange parts, and get lengths of 2 GB; trees of JSON get values of other
-types, out of range, twice, too deep, or lose some. What has checksums gets those of what it is.
+What sources send is here, what strangers left in files or ask for in `strangers_files`.
 """
 
 import argparse
 import base64
 import copy
 import json
-import os
 import random
 import resource
-import shutil
 import signal
-import struct
 import sys
-import tempfile
 import threading
 import time
 import traceback
-from array import array
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,6 +27,18 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 import pyarrow as pa
+from changing import ODD, changed_bytes, changed_tree, text_of
+from strangers_files import (
+    addresses,
+    documents_of_homes,
+    documents_of_logs,
+    objects,
+    page,
+    receipts,
+    state_file,
+    views,
+    words,
+)
 from tests.capture.test_pgoutput import WHOLE, begin, commit, delete, insert, relation, update
 from tests.unit.bridge.test_decoding import FIELD, change, envelope, key, records
 from tests.unit.bridge.test_records import Message
@@ -47,6 +53,7 @@ from tests.unit.bridge.test_registry import (
 )
 
 from clog.bridge.decoding import OF_LETTERS, Decoder, Decoding, letters_of
+from clog.bridge.mysql.capturing import reader_of
 from clog.bridge.postgres.loading import _Rows
 from clog.bridge.postgres.pgoutput import Decoder as StreamDecoder
 from clog.bridge.postgres.tables import Column
@@ -54,110 +61,12 @@ from clog.bridge.postgres.types import Type, plan_from
 from clog.bridge.records import columns_of
 from clog.bridge.replaying import played
 from clog.bridge.target import ID
-from clog.cleaner import Cleaner
-from clog.state import StateTable, local_file
-from clog.storage import ClogError, Log, ManualClock
-from clog.storage.cuts import cuts_of, name_cut
-from clog.storage.diagnostics.verify import verify_log
-from clog.storage.env import SeededIds
-from clog.storage.format import documents
-from clog.storage.format.erasures import read_receipt, read_request
-from clog_testing.crash import copy_of, discard, inside, memory_store
+from clog.storage import ClogError, Log
+from clog_testing.crash import discard, memory_store
 
 RSS_MAX_BYTES = 384 << 20
 """More may not be taken by one try: inputs have some kB."""
 CPU_MAX_S = 20
-LENGTHS = [
-    *(struct.pack(f"{order}I", n) for order in "<>" for n in (0, 1, 2**31 - 1, 2**31, 2**32 - 1)),
-    *(struct.pack(f"{order}q", n) for order in "<>" for n in (2**40, 2**63 - 1, -1)),
-    b"\xfe\xff\xff\xff\x0f",
-    b"\xfe" + b"\xff" * 8 + b"\x01",
-]
-ODD = [
-    *(None, True, False, 0, 1, -1, 2**31, 2**53, 2**63 - 1, 2**63, -(2**70), 10**30, 10**4500),
-    *(0.5, 1e308, float("inf"), float("nan"), "", "x" * 5000, "\ud800", "\0", "inf", "9" * 5000),
-    *("2000000000", "-5", "1e9", "string", "int64", "bytes", "struct", "map", "array", [], {}),
-]
-
-
-def changed_bytes(draw, data):
-    """Bytes with one to three changes."""
-    data = bytearray(data)
-    for _ in range(draw.randint(1, 3)):
-        at = draw.randint(0, len(data))
-        end = min(len(data), at + draw.choice([0, 1, 1, 2, 4, 8, 40]))
-        part = draw.choice(
-            [
-                b"",
-                bytes([draw.randrange(256)]),
-                draw.choice(LENGTHS),
-                bytes(data[end : end + draw.randint(1, 60)]),
-                draw.randbytes(draw.randint(1, 12)),
-            ]
-        )
-        if draw.random() < 0.05:
-            end = len(data)
-        data[at:end] = part
-    return bytes(data)
-
-
-def places(value, at=()):
-    """The path of every value within a tree."""
-    if at:
-        yield at
-    inner = value.items() if isinstance(value, dict) else ()
-    for name, each in enumerate(value) if isinstance(value, list) else inner:
-        yield from places(each, (*at, name))
-
-
-def changed_tree(draw, tree):
-    """A tree with one to three changes."""
-    tree = copy.deepcopy(tree)
-    for _ in range(draw.randint(1, 3)):
-        found = list(places(tree))
-        if not found:
-            return draw.choice(ODD)
-        *above, name = draw.choice(found)
-        around = tree
-        for step in above:
-            around = around[step]
-        how = draw.randrange(6)
-        if how == 0:
-            del around[name]
-        elif how == 1:
-            other = tree
-            for step in draw.choice(found):
-                with suppress(LookupError, TypeError):
-                    other = other[step]
-            around[name] = copy.deepcopy(other)
-        elif how == 2 and isinstance(around, dict):
-            around[draw.choice(["", "type", "x" * 300, "\ud800", *around])] = around.pop(name)
-        elif how == 3:
-            for _ in range(draw.choice([1, 9, 200])):
-                around[name] = [around[name]] if draw.random() < 0.5 else {"type": around[name]}
-        elif isinstance(around[name], str) and how == 4:
-            around[name] = changed_bytes(draw, around[name].encode("utf-8", "replace"))
-            around[name] = around[name].decode("utf-8", "replace")
-        elif type(around[name]) is int and how == 4:
-            around[name] += draw.choice([1, -1, 1 << 31, 1 << 62])
-        else:
-            around[name] = draw.choice(ODD)
-    return tree
-
-
-def text_of(draw, tree):
-    """A tree as JSON, at times with bytes changed."""
-    try:
-        limit = sys.get_int_max_str_digits()
-        sys.set_int_max_str_digits(0)
-        data = json.dumps(tree).encode()
-    except RecursionError:
-        data = b"[" * 5000
-    finally:
-        sys.set_int_max_str_digits(limit)
-    return changed_bytes(draw, data) if draw.random() < 0.15 else data
-
-
 TEXTS = {
     "int4": "7",
     "numeric": "12.50",
@@ -445,129 +354,37 @@ def kafka():
     return attempt
 
 
-def documents_of_logs():
-    """A log with an order, a cut, an erasure and a proposal, of which one document was changed."""
-    good, clock = memory_store(), ManualClock(1_700_000_000_000)
-    log = Log.create(good, 2, {"segment.chunks": 1}, clock=clock, ids=SeededIds(1))
-    log.upgrade(["proposals"])
-    for i in range(3):
-        log.append([{"key": f"k{i}", "value": "v", "headers": [("h", b"1")]}], producer=("w", i))
-    log.alter({"compaction.strategy": "header", "compaction.strategy.header": "h"})
-    name_cut(log.handle, "end")
-    log.erase(["k1"])
-    clock.advance(1_000)
-    Cleaner(log).run_once(force=True)
-    folder = documents.folder_of(log.id)
-    found = [one.path for one in inside(good).list("") if one.path.endswith(".json")]
-    now_ms = clock.now_ms()
-
-    def uses(store):
-        def opened():
-            return Log.open(store, clock=ManualClock(now_ms + 5_000), ids=SeededIds(9))
-
-        yield lambda: [batch.num_rows for batch in opened().read()]
-        yield lambda: opened().table().to_arrow()
-        yield lambda: opened().erasures()
-        yield lambda: cuts_of(opened().handle)
-        yield lambda: opened().describe()
-        yield lambda: opened().append([{"key": "k", "value": "v"}], producer=("w", 99))
-        yield lambda: Cleaner(opened()).run_once(force=True)
-        yield lambda: verify_log(store)
+def mysql():
+    """Tables and rows of MySQL, as Debezium's engine tells them."""
+    logical = "io.debezium.time."
+    decimal = {"scale": "2", "connect.decimal.precision": "9"}
+    fields = [
+        {"type": "int32", "field": "id"},
+        {"type": "int64", "field": "t", "name": f"{logical}MicroTimestamp", "optional": True},
+        {"type": "int32", "field": "d", "name": f"{logical}Date", "optional": True},
+        {"type": "string", "field": "z", "name": f"{logical}ZonedTimestamp", "optional": True},
+        {"type": "bytes", "field": "b", "optional": True},
+        {
+            "type": "bytes",
+            "field": "n",
+            "optional": True,
+            "name": "org.apache.kafka.connect.data.Decimal",
+            "parameters": decimal,
+        },
+    ]
+    row = {"id": 1, "t": 5, "d": 20000, "z": "2024-01-01T00:00:00Z", "b": "AA==", "n": "AP8="}
 
     def attempt(draw):
-        store = copy_of(good)
-        path = f"{folder}/{draw.choice(found)}"
-        data = store.get(path)
-        kind = json.loads(data.partition(b"\n")[0])["clog"]
-        body = changed_tree(draw, documents.decode(kind, data, where=path))
-        with suppress(RecursionError, ValueError):
-            store.put(path, documents.encode_json(kind, json.dumps(body).encode()))
-        try:
-            for use in uses(store):
-                with suppress(ClogError, FileNotFoundError):
-                    use()
-            for read in (read_request, read_receipt):
-                with suppress(ClogError, FileNotFoundError):
-                    read(inside(store), path.removeprefix(f"{folder}/"))
-        finally:
-            discard(store)
-
-    return attempt
-
-
-def resummed(draw, path):
-    """Changes a local file of a state table: any byte, or what leads to its rows, or these, with
-    checksums of what it is then.
-    """
-    xxh, out_of = local_file.xxh3_64_intdigest, local_file._Appender
-    with path.open("r+b", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        number, (at, length, _) = local_file._slot_of(os.pread(file.fileno(), 128, 0))
-        footer = json.loads(os.pread(file.fileno(), length, at))
-        out = out_of(file.fileno(), size)
-        how = draw.randrange(4)
-        if how == 0:
-            data = changed_bytes(draw, os.pread(file.fileno(), size, 0))
-            os.ftruncate(file.fileno(), 0)
-            os.pwrite(file.fileno(), data, 0)
-            return
-        level = draw.choice(footer[-1])
-        words = array("Q", os.pread(file.fileno(), level[1], level[0]))
-        if how == 1:
-            footer = changed_tree(draw, footer)
-        elif how == 2:
-            at = draw.randrange(len(words))
-            odd = [0, 1, 7, size, 1 << 20, 1 << 31, 1 << 62, (1 << 64) - 1, words[at] ^ 1]
-            words[at] = draw.choice([*odd, (words[at] + 4) % 2**64])
-        else:  # The first row of a run, in its place.
-            begin = words[3]
-            row = bytearray(os.pread(file.fileno(), local_file._ROW.size + 9, begin))
-            at = draw.randrange(8, local_file._ROW.size)
-            row[at : at + 4] = draw.choice(LENGTHS)[:4]
-            _, key_bytes, value_bytes, *_ = local_file._ROW.unpack_from(row)
-            end = local_file._ROW.size + key_bytes + value_bytes
-            body = os.pread(file.fileno(), min(end, 1 << 16), begin)
-            body = bytes(row[8 : local_file._ROW.size]) + body[local_file._ROW.size :]
-            os.pwrite(file.fileno(), xxh(body).to_bytes(8, "little") + body, begin)
-        if how == 2:
-            directory = words.tobytes()
-            level[:] = [out.put(directory), len(directory), xxh(directory)]
-        body = text_of(draw, footer)
-        local_file._point(out, number + 1, (out.put(body), len(body), xxh(body)))
-
-
-def state_file():
-    """The local file of a state table that a stranger wrote."""
-    store = memory_store()
-    log = Log.create(store, 2, ids=SeededIds(1))
-    rows = [{"key": b"%03d" % i, "value": b"v%d" % i} for i in range(300)]
-    log.append(rows)
-    folder = Path(tempfile.mkdtemp(prefix="strangers"))
-    StateTable(store, folder / "good").close()
-    log.append(rows[:20])
-    with StateTable(store, folder / "good") as table:
-        table.refresh()
-    keys = [row["key"] for row in rows[::9]]
-
-    def attempt(draw):
-        mine = folder / "mine"
-        shutil.copytree(folder / "good", mine)
-        try:
-            (path,) = mine.glob("*.state")
-            resummed(draw, path)
-            with StateTable(store, mine) as table:
-                for use in (
-                    lambda: [table.get(one) for one in (*keys, b"none")],
-                    lambda: list(table.scan()),
-                    lambda: list(table.scan(b"01")),
-                    lambda: table.get_many(keys),
-                    lambda: len(table),
-                    table.refresh,
-                ):
-                    with suppress(ClogError):
-                        use()
-        finally:
-            shutil.rmtree(mine)
+        told = copy.deepcopy(fields)
+        if draw.random() < 0.7:
+            one = draw.choice(told)
+            one[draw.choice([*one])] = draw.choice([*ODD, draw.choice(fields)])
+        if not all(type(one["field"]) is str and one["field"].isprintable() for one in told):
+            return  # A column has a name.
+        rows = [{**row, draw.choice([*row]): draw.choice([*ODD, *row.values()])} for _ in range(3)]
+        names = [one["field"] for one in told]
+        reader = reader_of("shop.t", {"fields": told[:1]}, {"fields": told}, draw.choices(names))
+        reader.batch("shop.t", rows).validate(full=True)
 
     return attempt
 
@@ -582,7 +399,15 @@ PARSERS = {
     "registry": registry,
     "kafka": kafka,
     "documents": documents_of_logs,
+    "homes": documents_of_homes,
+    "objects": objects,
+    "views": views,
+    "receipts": receipts,
     "state": state_file,
+    "page": page,
+    "addresses": addresses,
+    "words": words,
+    "mysql": mysql,
 }
 
 

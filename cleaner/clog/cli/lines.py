@@ -270,6 +270,8 @@ def _timestamp_us(timestamp: Any) -> int | None:
     if type(timestamp) is int:
         if timestamp > _TIMESTAMP_MS_MAX:
             raise ValueError(f"timestamp {timestamp} is above {_TIMESTAMP_MS_MAX} milliseconds")
+        if timestamp < 0:
+            raise ValueError(f"timestamp {timestamp} is before 1970")
         return timestamp * 1000
     if not isinstance(timestamp, str):
         raise TypeError("timestamp is neither epoch milliseconds nor ISO 8601")

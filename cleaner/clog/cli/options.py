@@ -492,7 +492,7 @@ def schema_file(path: Path | None) -> "pa.Schema | None":
 
     try:
         words = parsed_json(path.read_bytes())
-    except (OSError, ValueError) as e:
+    except (OSError, RecursionError, ValueError) as e:
         why = getattr(e, "strerror", None) or e
         raise click.BadParameter(f"{path} cannot be read as JSON: {why}") from None
     with usage_errors():

@@ -359,11 +359,11 @@ def verify_erasure(
         said = json.loads(text.partition(b"\n")[2] if text.startswith(b'{"clog":') else text)
         wanted = keys.read_bytes().splitlines() if keys is not None else []
         verifier = made(_files(given, url), said, secret or os.environ.get(VARIABLE, ""), wanted)
-    except (OSError, ValueError, KeyError, TypeError) as e:
+        found = verifier.run()  # What cannot be read of a file is one of its problems.
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as e:
         raise click.BadParameter(
             f"the receipt, the keys or the secret cannot be read: {e}"
         ) from None
-    found = verifier.run()
     if not (found.secret or wanted):
         print_note("without the secret or --keys no record is compared with the erased keys")
     later = f"; {counted(found.later, 'record')} of these keys came later" if found.later else ""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clog.storage.env import dataclass, from_extra
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, SourceUnavailableError
+from clog.storage.store.opening import redact
 
 if TYPE_CHECKING:
     import confluent_kafka as kafka
@@ -76,14 +77,14 @@ def address_of(text: str) -> Address:
     """
     brokers, slash, topic = text.removeprefix(SCHEME).partition("/")
     hosts = [host.strip() for host in brokers.split(",")]
-    if not text.startswith(SCHEME) or "@" in brokers or not all((*hosts, slash, topic)):
-        shown = text.rpartition("@")[2]  # What stands before it may be a password.
+    shown = redact(text).rpartition("@")[2]  # What stands before it may be a password.
+    if not text.startswith(SCHEME) or "@" in text or not all((*hosts, slash, topic)):
         raise InvalidInputError(
             f"{shown!r:.120} is not the address of a topic; give kafka://HOST:PORT/TOPIC, and user"
             " and password as options of the client (sasl.username, sasl.password)"
         )
     if "/" in topic:
-        raise InvalidInputError(f"{topic!r:.120} cannot name a topic: no topic has a / in its name")
+        raise InvalidInputError(f"{shown!r:.120} names no topic: none has a / in its name")
     return Address(",".join(map(_with_port, hosts)), topic)
 
 

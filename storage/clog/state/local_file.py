@@ -466,7 +466,7 @@ class LocalFile:
                 for place in places
             )
         except _ODD as e:
-            raise DamagedCacheError(f"its footer is not one: {e!r}") from e
+            raise DamagedCacheError(f"its footer is not one ({type(e).__name__})") from e
         return Shown(header, number, place[0] + place[1], position, read)
 
     def _read_checked(self, place: Place, what: str) -> bytes:

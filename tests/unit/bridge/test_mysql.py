@@ -4,6 +4,7 @@ import json
 import sys
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -171,6 +172,16 @@ def test_a_capture_that_is_taken_over_stops_and_stops_nobody(taken):
     taken([[begin, first], [end, heartbeat(300)]], 300, between=go_on)
     assert len(failed) == 1
     assert rows(taken, "b") == {1: "y"}
+
+
+def test_a_value_that_its_column_cannot_hold_names_the_column(taken):
+    """And the way to go on without it; the value is not shown."""
+    kind = {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "field": "v"}
+    columns = {"fields": [{**INT, "field": "id"}, kind]}
+    odd = replace(loaded("a", 100, 1, 10**20, last=True), row=columns)
+    with pytest.raises(SourceError, match=r"column v of shop.a .* cannot be kept") as e:
+        taken([[odd]], 101)
+    assert "000" not in str(e.value)
 
 
 @pytest.mark.parametrize(

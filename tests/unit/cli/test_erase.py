@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
 from clog.cleaner import Cleaner
+from clog.cli.app import app
 from clog.storage import Log, ManualClock
 
 DAY_MS = 86_400_000
@@ -81,3 +83,15 @@ def test_an_erasure_may_go_without_tombstones(cli, url):
     assert Log.open(url).end_offsets() == {0: 2}
     cli("erase", url, "b")
     assert Log.open(url).end_offsets() == {0: 3}
+
+
+@pytest.mark.parametrize("without", ["log_id", "keys", "ends", None])
+def test_what_is_no_receipt_is_refused(cli, url, done, tmp_path, without):
+    """Whatever it lacks, or nests: as what cannot be read, or as a problem of a file."""
+    (one,) = cli.json("erasures", url)["erasures"]
+    told = {name: value for name, value in one["receipt"].items() if name != without}
+    receipt = tmp_path / "receipt.json"
+    receipt.write_text(json.dumps(told) if without else "[" * 100_000)
+    run = CliRunner().invoke(app, ["verify-erasure", str(receipt), url])
+    assert isinstance(run.exception, SystemExit)
+    assert run.exit_code in (1, 2)

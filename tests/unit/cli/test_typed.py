@@ -192,6 +192,8 @@ def test_times_that_python_has_no_values_for_go_round(cli, tmp_path):
         ('{"key":"int8","value":{"\\ud800":"int8"}}', "a name that is not valid text"),
         ('{"key":"int8","value":"int33"}', "value has no type that is known"),
         ('{"value":"int8"}', "a schema is a JSON object"),
+        ("[" * 100_000, "cannot be read as JSON"),
+        (f'{{"key":"int8","value":{"[" * 700}"int8"{"]" * 700}}}', "nested too deep"),
     ],
 )
 def test_a_file_that_holds_no_schema_is_refused(cli, url, tmp_path, words, message):

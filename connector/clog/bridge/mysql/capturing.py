@@ -171,14 +171,15 @@ class Reader:
         for field in self.schema:
             fix = self.fixes.get(field.name)
             values = [row.get(field.name) for row in rows]
-            if fix is not None:
-                values = [None if value is None else fix(value) for value in values]
             try:
+                if fix is not None:
+                    values = [None if value is None else fix(value) for value in values]
                 columns.append(from_python(values, field.with_nullable(True)))  # noqa: FBT003
-            except InvalidInputError as e:
+            except (ArithmeticError, TypeError, ValueError) as e:
+                why = e if isinstance(e, InvalidInputError) else type(e).__name__
                 raise SourceError(
-                    f"column {field.name} of {what} has a value that cannot be kept: {e}; leave the"
-                    f" column out (--mask {what}.{field.name}=drop)"
+                    f"column {field.name} of {what} has a value that cannot be kept: {why}; leave"
+                    f" the column out (--mask {what}.{field.name}=drop)"
                 ) from e
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 

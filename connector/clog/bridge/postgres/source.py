@@ -147,10 +147,10 @@ class Source:
             raise _malformed()
         try:
             self._parameters: dict[str, str] = library.extensions.parse_dsn(dsn)
-        except library.ProgrammingError:  # Its words repeat the address.
+            parts = urlsplit(dsn)
+        except (library.ProgrammingError, ValueError):  # Its words repeat the address.
             raise _malformed() from None
         self._library = library
-        parts = urlsplit(dsn)
         host, port = self._parameters.get("host", ""), self._parameters.get("port", "5432")
         self.address = f"postgres://{host}:{port}{parts.path}"
 

@@ -39,8 +39,8 @@ RECOVERED_FOLDER = "lost+found"
 _OF_VIEWS = {view.folder for view in FORMATS.values()}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:::|://)|(file|local):(?=/)")
 _LIKE_A_SCHEME = re.compile(r"[\s'\"<]*([A-Za-z][A-Za-z0-9+.-]+)\s*:")
-_LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*:|/|[^@]*$)")
-"""Between two URLs of a chain, and not within a password."""
+_LINK = re.compile(r"::(?![^][/]*])(?=[A-Za-z][A-Za-z0-9+.-]*:|/|[^@]*$)")
+"""Between two URLs of a chain, and not within a password, nor an address in brackets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +208,16 @@ def redact(url: str) -> str:
     >>> redact("sftp://me:secret@host/log"), redact("https://host/log?sig=abc")
     ('sftp://***@host/log', 'https://host/log?***')
     """
-    return "::".join(_redact_one(part) for part in _LINK.split(url))
+    parts = _LINK.split(url)
+    return "::".join(_redact_one(part, is_alone=len(parts) == 1) for part in parts)
 
 
-def _redact_one(url: str) -> str:
+def _redact_one(url: str, *, is_alone: bool) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator:
-        return f"{meant}:***" if (meant := _meant(url)) else url
+        if meant := _meant(url):
+            return f"{meant}:***"
+        return url if is_alone else _without_query(url)  # Alone it is a path.
     slashes, authority, rest = _taken_apart(rest)
     user, at, host = authority.rpartition("@")
     names_no_user = kind_of(scheme.lower()).authority not in ("container", "user@host")
@@ -223,8 +226,12 @@ def _redact_one(url: str) -> str:
     elif not at and _has_no_port(authority):  # A password that was cut off, or that is all.
         _, is_cut, host = rest.rpartition("@")
         authority, rest = "***", f"@{host}" if is_cut else rest
+    return f"{scheme}://{slashes}{authority}{_without_query(rest)}"
+
+
+def _without_query(rest: str) -> str:
     path, query, _ = rest.partition("?")
-    return f"{scheme}://{slashes}{authority}{path}{'?***' if query else ''}"
+    return f"{path}?***" if query else path
 
 
 def _taken_apart(rest: str) -> tuple[str, str, str]:

@@ -173,12 +173,15 @@ def schema_from_words(words: Any) -> pa.Schema:
 
 def fields_from_words(words: Mapping[str, Any]) -> pa.Schema:
     """Returns fields whose types are words, as `schema_words` has them, or Arrow's types."""
-    return pa.schema(
-        [
-            pa.field(name, word) if isinstance(word, pa.DataType) else _field(name, word, name)
-            for name, word in words.items()
-        ]
-    )
+    try:
+        return pa.schema(
+            [
+                pa.field(name, word) if isinstance(word, pa.DataType) else _field(name, word, name)
+                for name, word in words.items()
+            ]
+        )
+    except RecursionError:
+        raise InvalidInputError("the types of a schema are nested too deep") from None
 
 
 def evolution_to(schema: LogSchema | None, wanted: pa.Schema) -> dict[str, Any]:

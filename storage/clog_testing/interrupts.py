@@ -117,10 +117,22 @@ def interrupted(act: Callable[[], object], at: int) -> Place | None:
     tracer = Tracer(at)
     try:
         with tracing(tracer):
-            act()
+            _confined(act)
     except KeyboardInterrupt:
         pass
     return tracer.places[0] if tracer.places else None
+
+
+def _confined(act: Callable[[], object]) -> None:
+    """Calls it in a generator, with which all ends that it handles: of what is raised where an
+    ``except`` block is left, CPython 3.11 would go on to take the exception of that block for one
+    that is being handled, and so for the context of all that is raised later.
+    """
+
+    def called() -> Iterator[object]:
+        yield act()
+
+    next(called())
 
 
 @contextmanager

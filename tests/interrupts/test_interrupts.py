@@ -9,7 +9,9 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from clog_testing.interrupts import Tracer, locked_lines, tracing
+from clog.storage.commit.tip import try_read
+from clog_testing.crash import memory_store
+from clog_testing.interrupts import Tracer, interrupted, locked_lines, tracing
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "integration" / "interrupts" / "run.py"
@@ -127,3 +129,12 @@ def test_what_lives_on_in_storage_waits_for_no_lock_in_python():
             tree = ast.parse(path.read_text())
             used = {ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
             assert not used & {"threading.Condition", "threading.Event"}, path
+
+
+def test_nothing_is_being_handled_after_an_interrupt():
+    """Wherever it struck: else every later error of the thread would have it as its context."""
+    store, at = memory_store(), 0
+    while interrupted(lambda: try_read(store, 5), at) is not None:
+        assert sys.exception() is None
+        at += 1
+    assert at > 40

@@ -85,6 +85,8 @@ class Registry:
         found = self._asked(partial(self._client.get_latest_version, subject, **_form(kind)))
         if found is None:
             return None
+        if type(found.schema_id) is not int:
+            raise InvalidInputError(f"{self.url} has no id of the newest schema of {subject}")
         self._known.setdefault((kind, found.schema_id), found.schema)
         try:
             return self.written(kind, found.schema_id, (0,) if kind == PROTOBUF else ())

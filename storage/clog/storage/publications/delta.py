@@ -50,6 +50,7 @@ from clog.storage.publications.source import (
     TableState,
     Withdrawal,
     create_version,
+    reads_view,
     said_by,
     says,
     uuid_of,
@@ -192,7 +193,7 @@ def actions_of(data: bytes, *, where: str) -> Iterator[Action]:
     for line in data.splitlines():
         try:
             action = json.loads(line)
-        except ValueError as e:
+        except (RecursionError, ValueError) as e:
             raise CorruptionError(f"{where} is not a version of a Delta table: {e}") from e
         if isinstance(action, dict):
             yield action
@@ -444,7 +445,7 @@ class DeltaView:
 
     def __init__(self, standing: StandingLog) -> None:
         self._standing = standing
-        self._root = standing.root
+        self.root = standing.root
         self._folder = f"{documents.folder_of(standing.log_id)}/"
 
     @staticmethod
@@ -459,15 +460,17 @@ class DeltaView:
         about = said[-1].get("operationParameters") if said else None
         return about.get("log") if isinstance(about, dict) else None
 
+    @reads_view
     def look(self, known: DeltaSeen | None = None) -> DeltaSeen:
         """Finds the newest version; a LIST, and a GET for each version that is not ``known``."""
-        listing = listed(self._root)
+        listing = listed(self.root)
         before = None if known is None or known.newest > listing.newest else known.table
-        return _seen(read_table(self._root, listing, before), listing)
+        return _seen(read_table(self.root, listing, before), listing)
 
     def check_installed(self) -> None:
         """Raises nothing: no package is needed."""
 
+    @reads_view
     def prepared(
         self, seen: DeltaSeen, state: TableState, *, now_ms: int, file_id: str
     ) -> DeltaVersion:
@@ -482,7 +485,7 @@ class DeltaView:
             _metadata(
                 state.schema,
                 source.log_id,
-                url=self._root.url,
+                url=self.root.url,
                 created_ms=now_ms if began_ms is None else began_ms,
             ),
         )
@@ -515,7 +518,7 @@ class DeltaView:
         table, mine, first = seen.table, said.log_id, seen.newest + 1
         actions = [_info("CLOG WITHDRAW", says(said, first), said.now_ms)]
         if _configuration(table).get(_LOG) != mine:
-            metadata = _metadata(None, mine, url=self._root.url, created_ms=said.now_ms)
+            metadata = _metadata(None, mine, url=self.root.url, created_ms=said.now_ms)
             actions += [{"protocol": _protocol(None)}, {"metaData": metadata}]
         actions += ({"remove": _remove(add, said.now_ms)} for add in table.adds.values())
         return DeltaVersion(seen, actions, said.now_ms)
@@ -525,12 +528,13 @@ class DeltaView:
         number = seen.newest + 1
         body = "".join(json.dumps(a, separators=(",", ":")) + "\n" for a in actions).encode()
         self._standing.check()
-        if not create_version(self._root, version_path(number), body):
+        if not create_version(self.root, version_path(number), body):
             return None
         written_ms = {**seen.listing.written_ms, number: version.now_ms}
         listing = Listing(written_ms, seen.listing.checkpoints)
         return _seen(replayed(seen.table, [(number, actions)]), listing)
 
+    @reads_view
     def tidy(self, seen: DeltaSeen, lowest_view: int) -> DeltaSeen:
         """Writes the checkpoint that is due, and deletes versions that have expired."""
         table, checkpoints = seen.table, seen.listing.checkpoints
@@ -541,26 +545,29 @@ class DeltaView:
         if last < first or table.version - last >= CHECKPOINT_VERSIONS:
             said = table.said
             txn = {"appId": said.get("log", ""), "version": int(said.get("version", 0))}
-            self._root.put(checkpoint_path(table.version), encode_checkpoint(table, txn))
+            self.root.put(checkpoint_path(table.version), encode_checkpoint(table, txn))
             hint = {"version": table.version, "size": len(table.adds) + 3}
-            self._root.put(_LAST_CHECKPOINT, json.dumps(hint).encode())
+            self.root.put(_LAST_CHECKPOINT, json.dumps(hint).encode())
             checkpoints = (*checkpoints, table.version)
         may_go = [c for c in checkpoints if c <= lowest_view]
         must_go = [c for c in checkpoints if c >= first > 0]
         keep = max([*may_go[-1:], *must_go[:1]], default=0)
         for path in seen.listing.before(keep):
-            self._root.delete(path)
+            self.root.delete(path)
         written_ms = {v: ms for v, ms in seen.listing.written_ms.items() if v >= keep}
         return _seen(table, Listing(written_ms, tuple(c for c in checkpoints if c >= keep)))
 
+    @reads_view
     def unnamed(self, seen: DeltaSeen, files: Mapping[str, int]) -> set[str]:
         return files.keys() - self.named(seen)
 
+    @reads_view
     def named(self, _seen: DeltaSeen, first: int = 0) -> set[str]:
         """Returns the paths of objects and files of vectors; a LIST, a GET for each version."""
         named = self._named(first)
         return {p.removeprefix(self._folder) for p in named if p.startswith(self._folder)}
 
+    @reads_view
     def left_by_refused(self, seen: DeltaSeen, files: Iterable[StoredObject]) -> list[StoredObject]:
         """Returns which files at the root can only be what refused writers left, as the view was
         found; requests as for `named`, where there are any.
@@ -586,13 +593,13 @@ class DeltaView:
 
     def _named(self, first: int = 0) -> set[str]:
         """Returns the paths that versions from the ``first`` on name, as they stand there."""
-        listing = listed(self._root).complete()
+        listing = listed(self.root).complete()
         found: set[str] = set()
         table: DeltaTable | None = None
         for version in (*listing.checkpoints[:1], *listing.written_ms):
             reach = {v: ms for v, ms in listing.written_ms.items() if v <= version}
             begun = tuple(c for c in listing.checkpoints[:1] if c <= version)
-            table = read_table(self._root, Listing(reach, begun), table)
+            table = read_table(self.root, Listing(reach, begun), table)
             if version < first:
                 continue
             vectors = (add.get("deletionVector") for add in table.adds.values())

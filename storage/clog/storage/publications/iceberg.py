@@ -37,6 +37,7 @@ from clog.storage.publications.source import (
     TableState,
     Withdrawal,
     create_version,
+    reads_view,
     said_by,
     says,
     uuid_of,
@@ -335,7 +336,7 @@ class IcebergView:
 
     def __init__(self, standing: StandingLog) -> None:
         self._standing = standing
-        self._root = standing.root
+        self.root = standing.root
 
     @staticmethod
     def check_type(schema: LogSchema | None, *, url: str) -> None:
@@ -350,13 +351,14 @@ class IcebergView:
     @property
     def location(self) -> str:
         """Where the table is, as its files name it."""
-        url = self._root.url
+        url = self.root.url
         return url if "://" in url else f"file://{url}"
 
+    @reads_view
     def look(self, known: IcebergSeen | None = None) -> IcebergSeen:
         """Finds the newest version; a LIST, and a GET where it is not ``known``."""
         written_ms: dict[int, int] = {}
-        for found in self._root.list(ICEBERG.folder):
+        for found in self.root.list(ICEBERG.folder):
             if match := ICEBERG.versions.fullmatch(found.path):
                 written_ms[int(match[1])] = found.modified_ms
         newest = max(written_ms, default=0)
@@ -369,12 +371,13 @@ class IcebergView:
     def check_installed(self) -> None:
         _avro()
 
+    @reads_view
     def prepared(
         self, seen: IcebergSeen, state: TableState, *, now_ms: int, file_id: str
     ) -> IcebergVersion:
         before = seen.metadata
         name = f"{documents.view_folder(self.row.name, seen.newest + 1)}{file_id}"
-        schema = iceberg_schema(state.schema, url=self._root.url)
+        schema = iceberg_schema(state.schema, url=self.root.url)
         snapshot = Snapshot(
             int(file_id[:15], 16),
             int(before.get("last-sequence-number", 0)) + 1,
@@ -388,6 +391,7 @@ class IcebergView:
     def withdrawn(self, seen: IcebergSeen, said: Withdrawal) -> IcebergVersion:
         return IcebergVersion(seen, said.now_ms, said)
 
+    @reads_view
     def create(self, version: IcebergVersion, lowest_view: int) -> IcebergSeen | None:
         seen, shows, number = version.seen, version.shows, version.seen.newest + 1
         if isinstance(shows, Withdrawal):
@@ -400,12 +404,13 @@ class IcebergView:
             entry["timestamp-ms"] = last_ms
         self._standing.check()
         body = json.dumps(metadata, separators=(",", ":")).encode()
-        if not create_version(self._root, f"metadata/v{number}.metadata.json", body):
+        if not create_version(self.root, f"metadata/v{number}.metadata.json", body):
             return None
         with suppress(StoreUnavailableError):  # Nothing depends on it.
-            self._root.put(HINT, str(number).encode())
+            self.root.put(HINT, str(number).encode())
         return self._seen(metadata, {**seen.modified_ms, number: version.now_ms})
 
+    @reads_view
     def tidy(self, seen: IcebergSeen, lowest_view: int) -> IcebergSeen:
         """Deletes versions that have expired: those before the ``lowest_view`` that a pin is for,
         and before the first that shows nothing deleted.
@@ -415,7 +420,7 @@ class IcebergView:
         first = int(seen.metadata["properties"].get(_CLOG + "first", 0))
         old = [v for v in seen.modified_ms if v < max(first, lowest_view)]
         for version in old:
-            self._root.delete(f"metadata/v{version}.metadata.json")
+            self.root.delete(f"metadata/v{version}.metadata.json")
         left = {v: ms for v, ms in seen.modified_ms.items() if v not in old}
         return self._seen(seen.metadata, left)
 
@@ -443,6 +448,7 @@ class IcebergView:
             metadata=metadata,
         )
 
+    @reads_view
     def unnamed(self, seen: IcebergSeen, files: Mapping[str, int]) -> set[str]:
         if not seen.modified_ms:
             return set(files)
@@ -453,6 +459,7 @@ class IcebergView:
         needed = min(views, default=oldest + 1)
         return {path for path, version in files.items() if version < needed}
 
+    @reads_view
     def named(self, seen: IcebergSeen, first: int = 0) -> set[str]:
         """Returns the paths of what the newest version names: objects, manifests, vectors."""
         found: set[str] = set()
@@ -474,16 +481,16 @@ class IcebergView:
         try:
             return [*_avro().reader(io.BytesIO(data))]
         except (ValueError, EOFError, TypeError, IndexError) as e:
-            raise CorruptionError(f"{path} of {self._root.url} is no Avro file: {e}") from e
+            raise CorruptionError(f"{path} of {self.root.url} is no Avro file: {e}") from e
 
     def _read(self, version: int) -> Metadata:
         path = f"metadata/v{version}.metadata.json"
         try:
-            metadata = json.loads(self._root.get(path))
-        except (ValueError, FileNotFoundError) as e:
-            raise CorruptionError(f"{path} of {self._root.url} cannot be read: {e}") from e
+            metadata = json.loads(self.root.get(path))
+        except (RecursionError, ValueError, FileNotFoundError) as e:
+            raise CorruptionError(f"{path} of {self.root.url} cannot be read: {e}") from e
         if not isinstance(metadata, dict):
-            raise CorruptionError(f"{path} of {self._root.url} is not Iceberg metadata")
+            raise CorruptionError(f"{path} of {self.root.url} is not Iceberg metadata")
         return metadata
 
     def _location(self, path: str) -> str:
@@ -565,7 +572,7 @@ class IcebergView:
     def _without_snapshots(self, seen: IcebergSeen, said: Withdrawal) -> Metadata:
         """Returns a withdrawn version's metadata, with the table's own schema, but for its time."""
         before, mine = seen.metadata, _about(seen.metadata).get("log") == said.log_id
-        schemas = before["schemas"] if mine else [iceberg_schema(None, url=self._root.url)]
+        schemas = before["schemas"] if mine else [iceberg_schema(None, url=self.root.url)]
         schema_id = before["current-schema-id"] if mine else 0
         schema = next(s for s in schemas if s["schema-id"] == schema_id)
         return {

@@ -672,7 +672,7 @@ def _found(root: Store, row: ViewFormat, log_of: Callable[[bytes], object]) -> V
     versions = [file for _, file in sorted(matched, key=lambda found: int(found[0][1]))]
     try:
         log_id = log_of(root.get(versions[-1].path)) if versions else None
-    except (FileNotFoundError, CorruptionError, ValueError):
+    except (FileNotFoundError, CorruptionError, RecursionError, ValueError):
         return None  # Deleted meanwhile, or nothing that clog wrote.
     if not (isinstance(log_id, str) and is_log_id(log_id)):
         return None

@@ -23,9 +23,10 @@ what is shortest: the numbers, runs of them, or bits.
 
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 import xxhash
@@ -33,7 +34,13 @@ import xxhash
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.versions import reading
 from clog.storage.env import dataclass
-from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
+from clog.storage.errors import (
+    ClogError,
+    CorruptionError,
+    InvalidInputError,
+    StoreUnavailableError,
+)
+from clog.storage.format import documents
 from clog.storage.format.chunks import ObjectRef
 from clog.storage.format.columns import CHANGED, END, START
 from clog.storage.format.commits import Head
@@ -154,6 +161,32 @@ def says(shown: Source | Withdrawal, first: int) -> dict[str, str]:
     if isinstance(shown, Source):
         return {**about, "content": shown.content, "starts": shown.starts, "first": str(first)}
     return {**about, "first": str(first), WITHDRAWN: str(shown.now_ms)}
+
+
+_V = TypeVar("_V")
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def reads_view(read: Callable[Concatenate[_V, _P], _T]) -> Callable[Concatenate[_V, _P], _T]:
+    """Has a method of a view raise CorruptionError where the view's files hold what it cannot take:
+    others may have written them.
+    """
+
+    @wraps(read)
+    def reading_it(self: _V, /, *given: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return read(self, *given, **named)
+        except (*documents.REFUSED, RecursionError) as e:
+            if isinstance(e, ClogError):
+                raise
+            view: Any = self
+            raise CorruptionError(
+                f"{view.row.title} at {view.root.url} has metadata that no publication wrote"
+                f" ({type(e).__name__}); delete {view.row.folder[:-1]} to have it published anew"
+            ) from e
+
+    return reading_it
 
 
 def said_by(about: Mapping[str, Any]) -> tuple[Source | None, int | None]:

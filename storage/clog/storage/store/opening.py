@@ -223,7 +223,8 @@ def _redact_one(url: str, *, is_alone: bool) -> str:
     names_no_user = kind_of(scheme.lower()).authority not in ("container", "user@host")
     if at and (":" in user or names_no_user):
         authority = f"***@{host}"
-    elif not at and _has_no_port(authority):  # A password that was cut off, or that is all.
+    elif not at and (_has_no_port(authority) or (rest[:1] == "#" and "@" in rest)):
+        # A password that was cut off, or that is all.
         _, is_cut, host = rest.rpartition("@")
         authority, rest = "***", f"@{host}" if is_cut else rest
     return f"{scheme}://{slashes}{authority}{_without_query(rest)}"

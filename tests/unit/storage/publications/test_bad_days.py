@@ -5,8 +5,8 @@ that do not know it yet (S47, S63).
 import pytest
 
 from clog.cleaner import Cleaner
-from clog.storage import Log, LogReplacedError, ManualClock
-from clog.storage.administration import delete_log
+from clog.storage import CorruptionError, InvalidInputError, Log, LogReplacedError, ManualClock
+from clog.storage.administration import delete_log, doomed
 from clog.storage.commit.tip import StandingLog
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
@@ -156,3 +156,38 @@ def test_a_publisher_whose_log_is_recreated_at_the_last_moment(name, store, monk
     assert read(store)[0] == rows_of(new) == [(b"k77", b"1")]
     assert versions(store) == [result.table_version]
     assert verify_log(store).findings == ()
+
+
+@both
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'{"add": 1}',
+        b'{"remove": [1]}',
+        b'{"commitInfo": 7}',
+        b'{"metaData": 5}',
+        b'{"properties": 3}',
+        b'{"properties": {}, "snapshots": 1}',
+        b"[" * 100_000,
+    ],
+)
+def test_metadata_of_others_is_damage_that_is_told(name, odd, store):
+    """Whatever it holds: publication and `verify` name the file or the table, nothing is read out
+    of it, and without it the view is published anew.
+    """
+    log = Log.create(store, 1, clock=ManualClock(5_000), ids=SeededIds(1))
+    put(log, range(3))
+    log.publish(name)
+    newest = 1 if name == "iceberg" else 0
+    path = f"metadata/v{newest}.metadata.json" if newest else f"_delta_log/{newest:020d}.json"
+    store.put(path, odd)
+    put(log, range(4))
+    log = Log.open(store, clock=ManualClock(5_000), ids=SeededIds(2))
+    with pytest.raises((CorruptionError, InvalidInputError)) as refused:
+        log.publish(name)
+    assert store.url in str(refused.value)
+    assert any(name in str(found) for found in verify_log(store).findings)
+    assert doomed(store).log_id == log.id
+    store.delete(path)
+    log.publish(name)
+    assert READERS[name][0](store, None)[0] == rows_of(log)

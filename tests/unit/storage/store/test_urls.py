@@ -84,6 +84,7 @@ def test_a_url_without_a_place_or_with_credentials_is_refused(url):
         ("s3://bucket/a@b:c/log", "s3://bucket/a@b:c/log"),
         ("sftp://me:sec?ret@host/log", "sftp://***@host/log"),
         ("sftp://me:sec/ret#@host/log", "sftp://***@host/log"),
+        ("sftp://#me:secret@host/log", "sftp://***@host/log"),
         ("sftp:///me:secret@host/log", "sftp:///***@host/log"),
         ("sftp://me:secret/log", "sftp://***/log"),
         ("simplecache::sftp://me:a::b@host/log", "simplecache::sftp://***@host/log"),

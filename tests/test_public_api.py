@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import get_type_hints
 
 import pyarrow as pa
@@ -417,6 +418,33 @@ def test_a_manual_clock():
     clock.advance(3)
     assert clock.now_ms() == 8
     assert ManualClock().now_ms() == 0
+
+
+SECRET = re.compile("(storage|registry)_options|hash_key|token|secret|password")
+
+
+def test_no_value_shows_a_secret_that_it_holds():
+    """Options of stores and registries, keys of hashes and tokens: errors and tracebacks of other
+    programs show values by their repr.
+    """
+    modules = [found.name for found in walk_packages(clog.__path__, "clog.")]
+    assert len(modules) > 150
+    shown = []
+    for module in modules:
+        try:
+            names_there = vars(import_module(module))
+        except ModuleNotFoundError as e:
+            if str(e.name).startswith("clog"):
+                raise
+            continue  # It needs a package that is not here.
+        for made in names_there.values():
+            if not isinstance(made, type) or made.__module__ != module:
+                continue
+            names = [*getattr(made, "_fields", ())]
+            if is_dataclass(made) and made.__repr__.__module__ != module:
+                names += [each.name for each in fields(made) if each.repr]
+            shown += [f"{module}.{made.__name__}.{n}" for n in names if SECRET.fullmatch(n)]
+    assert shown == []
 
 
 def test_a_log_is_shown_without_secrets():

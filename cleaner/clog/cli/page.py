@@ -744,13 +744,14 @@ _HOSTS = ("127.0.0.1", "localhost")
 _COOKIE = "clog_token"
 
 
-class Access(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Access:
     """Who may look: under which names of this host, with which ``token``, or with which header a
     proxy says who logged in.
     """
 
     hosts: Sequence[str] = _HOSTS
-    token: str = ""
+    token: str = field(default="", repr=False)
     header: str = ""
 
     async def guard(self, request: Request, call: Callable[[Request], Any]) -> Response:

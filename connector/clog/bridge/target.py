@@ -25,6 +25,7 @@ I6. Records, covered ends and positions are committed together. Crash before: I1
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -83,7 +84,7 @@ class LogSettings:
 
     partitions: int | None = None
     config: Mapping[str, str]
-    storage_options: Mapping[str, object] | None = None
+    storage_options: Mapping[str, object] | None = field(default=None, repr=False)
     single_writer: bool = False
     follow_start: bool = False
     skip_purged: bool = False

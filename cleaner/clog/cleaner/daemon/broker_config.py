@@ -197,8 +197,8 @@ class _Try:
     a log was there but its folder.
     """
 
-    url: str
-    step: Callable[[], None]
+    url: str = field(repr=False)
+    step: Callable[[], None] = field(repr=False)
     is_named: bool
     rest: Rest = field(default_factory=Rest)
     failure: str | None = None

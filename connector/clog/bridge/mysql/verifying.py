@@ -16,6 +16,7 @@ JSON the binary log and the rows have different texts: equal are those that mean
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -132,7 +133,7 @@ class _Known:
     offset: str
     history: bytes
     bindings: Mapping[str, Binding]
-    hash_key: bytes
+    hash_key: bytes = field(repr=False)
 
     @classmethod
     def read(cls, home: Log, cut: Cut) -> "_Known":

@@ -21,6 +21,7 @@ and the stream has passed the highest of their positions, the home's cut lacks m
 so.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -100,9 +101,9 @@ class LogSettings:
 
     partitions: int
     config: Mapping[str, str]
-    storage_options: Mapping[str, object] | None
+    storage_options: Mapping[str, object] | None = dataclasses.field(repr=False)
     single_writer: bool
-    hash_key: bytes
+    hash_key: bytes = dataclasses.field(repr=False)
     clock: Clock
     ids: Ids
 

@@ -14,6 +14,7 @@ Nothing of the source is changed, and nothing of the logs but the cut, which goe
 filters and columns of the publication, and masks, hold for what is read of the source.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -271,7 +272,7 @@ class _Compared:
     url: str
     where: str | None
     hashed: tuple[str, ...]
-    hash_key: bytes
+    hash_key: bytes = dataclasses.field(repr=False)
 
     @classmethod
     def of(cls, ask: Queries, table: SourceTable, binding: Binding, home: _Home) -> "_Compared":

@@ -356,8 +356,8 @@ def find_logs(url: str, storage_options: Mapping[str, object] | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    fs: Any
-    options: Mapping[str, object]
+    fs: Any = field(repr=False)
+    options: Mapping[str, object] = field(repr=False)
     is_local: bool
     unlisted: dict[str, Exception]
 

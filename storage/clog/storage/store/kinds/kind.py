@@ -28,8 +28,8 @@ class Location:
     """A root: fsspec's protocol, the URL as fsspec takes it, the path, and the URL as shown."""
 
     protocol: str
-    url: str
-    root: str
+    url: str = field(repr=False)
+    root: str = field(repr=False)
     shown: str
 
 

@@ -11,6 +11,7 @@ gcsfs raises errors of its own.
 import errno
 import re
 from collections.abc import Iterable, Mapping
+from urllib.parse import unquote
 
 from clog.storage.errors import (
     ClogError,
@@ -47,8 +48,9 @@ _OF_STATUS: dict[int | None, Failure] = {
 }
 """409 is the reply to one of two creates under way at once: the object may be there or not."""
 _SECRET_OPTION = re.compile(r"key|secret|token|pass|cred|sas|connection|auth", re.IGNORECASE)
-_SECRET_PART = re.compile(r"(?:AccountKey|SharedAccessSignature)=([^;]+)")
-"""What an Azure connection string has of them."""
+_SECRET_PART = re.compile(r"(?:AccountKey|SharedAccessSignature|sig)=([^;&]+)")
+"""What an Azure connection string has of them, and a signature."""
+_SECRET_OF_URL = re.compile(r"://[^/?#@\s]*:([^/?#@\s]+)@|[?&][^=&\s]+=([^&#\s]+)")
 _SECRET_CHARS_MIN = 4
 _UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument '([^']+)'")
 
@@ -191,7 +193,9 @@ def without_secrets(cause: Exception, options: Mapping[str, object]) -> Exceptio
 
 
 def secrets_in(options: Mapping[str, object]) -> list[str]:
-    """Returns the values of storage options, nested ones too, that no message may show."""
+    """Returns the values of storage options, nested ones too, that no message may show; of URLs
+    among them, as an endpoint or the log's own, the password and the values of the query.
+    """
     found: list[str] = []
     for name, value in options.items():
         if isinstance(value, Mapping):
@@ -199,6 +203,9 @@ def secrets_in(options: Mapping[str, object]) -> list[str]:
         elif isinstance(value, str) and _SECRET_OPTION.search(str(name)):
             found.append(value)
             found += _SECRET_PART.findall(value)
+        elif isinstance(value, str) and "://" in value:
+            parts = [part for found_ones in _SECRET_OF_URL.findall(value) for part in found_ones]
+            found += {*parts, *map(unquote, parts)}
     found = [value for value in found if len(value) >= _SECRET_CHARS_MIN]
     return sorted(found, key=len, reverse=True)
 

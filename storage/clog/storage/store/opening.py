@@ -300,8 +300,9 @@ def _connected(
         fs, root = connect(location, options)
         yield location, options, fs, root
     except Exception as e:  # noqa: BLE001 - it becomes ours
-        told = without_secrets(e, options)
-        raise failed(operation, "", location.shown, e, options) from told
+        given = {"url": location.url, **options}
+        cause = without_secrets(e, given)
+        raise failed(operation, "", location.shown, e, given) from cause
 
 
 def _has_folders(url: str) -> bool:

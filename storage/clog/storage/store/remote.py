@@ -114,6 +114,7 @@ class RemoteStore:
         self.url = location.shown
         self._location = location
         self._options = dict(options)
+        self._given = {"url": location.url, **options}  # What no message may repeat parts of.
         self._single_writer = single_writer
         self._probe = probe
         self._made: tuple[int, Any, str] | None = None
@@ -310,10 +311,10 @@ class RemoteStore:
             # The client would go on without; those given by now are found by a new one.
             self._made[1].clear_instance_cache()
             self._made = self._create = None
-        return failed(operation, path, self.url, cause, self._options)
+        return failed(operation, path, self.url, cause, self._given)
 
     def _told(self, cause: Exception) -> Exception | None:
-        return without_secrets(cause, self._options)
+        return without_secrets(cause, self._given)
 
 
 def is_promised(endpoint: str) -> bool:
@@ -397,6 +398,7 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
         settings = each.config(location, settings)
     if kind.caches:
         settings["use_listings_cache"] = False
+    told = {"url": location.url, **options}
     try:
         fs, root = url_to_fs(location.url, **settings)
     except InvalidInputError:
@@ -406,8 +408,8 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
         if isinstance(e, ImportError) and kind.extra:
             remedy = install_extra(kind.extra)
         raise InvalidInputError(
-            f"{location.shown} cannot be opened: {short(e, secrets_in(options))}; {remedy}"
-        ) from without_secrets(e, options)
+            f"{location.shown} cannot be opened: {short(e, secrets_in(told))}; {remedy}"
+        ) from without_secrets(e, told)
     while isinstance(fs, DirFileSystem):
         root, fs = fs._join(root), fs.fs  # noqa: SLF001 - what it does for every call
     kind_of_class(fs).connected(fs)

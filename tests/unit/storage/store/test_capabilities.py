@@ -219,6 +219,11 @@ def test_memory_is_refused_in_another_process():
          {"token-1"}),
         ({"connection_string": "AccountName=me;AccountKey=abcd1234;X=1"},
          {"AccountName=me;AccountKey=abcd1234;X=1", "abcd1234"}),
+        ({"sas_token": "sv=2024&sig=abcd%2B1234&se=2"},
+         {"sv=2024&sig=abcd%2B1234&se=2", "abcd%2B1234"}),
+        ({"proxies": {"http": "http://me:abcd1234@proxy:3128"}, "url": "https://a?s=efgh&t=5678#x"},
+         {"abcd1234", "efgh", "5678"}),
+        ({"url": "sftp://me:ab%2Fcd@host/log"}, {"ab%2Fcd", "ab/cd"}),
         ({"anon": True, "key": "abc", "password": None}, set()),
     ],
 )  # fmt: skip

@@ -51,6 +51,8 @@ def test_all_tables_are_there_at_one_cut(postgres, url):
         "postgres://u:%hunter2@db/shop",
         "postgres://u@db/shop?password=hunter2\udcff",
         "postgres://u@[db/shop?password=hunter2",
+        "postgres://u:hunter2/shop",
+        "postgres://u@a:1,b:hunter2/shop",
     ],
 )
 def test_a_malformed_address_shows_no_password(dsn, url):

@@ -116,7 +116,7 @@ class Decoding:
     values: str | Decode
     keys: str | Decode | None = None
     schema: Mapping[str, pa.DataType] | pa.Schema | None = None
-    registry: str | None = None
+    registry: str | None = field(default=None, repr=False)
     registry_options: Mapping[str, object] = field(default_factory=dict, repr=False)
     envelope: bool = False
 

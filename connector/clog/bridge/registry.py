@@ -36,6 +36,7 @@ from clog.bridge.values import (
 )
 from clog.storage.env import install_extra
 from clog.storage.errors import InvalidInputError, SourceUnavailableError
+from clog.storage.store.opening import redact
 
 AVRO: Final = "AVRO"
 PROTOBUF: Final = "PROTOBUF"
@@ -67,13 +68,13 @@ class Registry:
                 "the address of a schema registry has no user in it; give basic.auth.user.info as"
                 " an option of the registry"
             )
-        self.url = url
+        self.url = redact(url)
         self._error = library.SchemaRegistryError
         try:
             self._client: Any = library.SchemaRegistryClient.new_client({**options, "url": url})
         except (AttributeError, TypeError, ValueError) as e:
             raise InvalidInputError(
-                f"the options of the schema registry {url} are refused; they are those of"
+                f"the options of the schema registry {self.url} are refused; they are those of"
                 " confluent-kafka's SchemaRegistryClient"
             ) from e
         self._known: dict[tuple[str, int], Any] = {}

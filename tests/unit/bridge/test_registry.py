@@ -455,6 +455,12 @@ def test_a_secret_does_not_stand_in_the_address():
     with pytest.raises(InvalidInputError, match="has no user in it") as e:
         Registered("AVRO", registry="http://anna:hunter2@host")
     assert "hunter2" not in str(e.value)
+    keyed = {"registry": "http://127.0.0.1:1/?apikey=hunter2"}
+    topic = Registered("AVRO", **keyed, registry_options={"max.retries": 0})
+    with pytest.raises(SourceUnavailableError, match="did not answer") as unavailable:
+        topic.decoder.schema(dict)
+    assert "hunter2" not in str(unavailable.value)
+    assert "hunter2" not in repr(Decoding(values="avro", **keyed))
     wrong = {"basic.auth.hunter": "hunter2"}
     with pytest.raises(InvalidInputError, match="options of the schema registry") as e:
         Registered("AVRO", registry="http://host", registry_options=wrong)

@@ -152,6 +152,8 @@ class Source:
             raise _malformed() from None
         self._library = library
         host, port = self._parameters.get("host", ""), self._parameters.get("port", "5432")
+        if not port.replace(",", "0").isdecimal():  # It is a password, where no host follows.
+            raise _malformed()
         self.address = f"postgres://{host}:{port}{parts.path}"
 
     def __repr__(self) -> str:

@@ -124,10 +124,9 @@ def interrupted(act: Callable[[], object], at: int) -> Place | None:
 
 
 def _confined(act: Callable[[], object]) -> None:
-    """Calls it in a generator, with which all ends that it handles: of what is raised where an
-    ``except`` block is left, CPython 3.11 would go on to take the exception of that block for one
-    that is being handled, and so for the context of all that is raised later.
-    """
+    """Calls it in a generator, with which all ends that is being handled in it."""
+    # Of what is raised where an ``except`` block is left, CPython 3.11 goes on to take the block's
+    # exception for one that is being handled, and so for the context of all later ones.
 
     def called() -> Iterator[object]:
         yield act()

@@ -13,8 +13,9 @@ The storage README has the format to the byte. The file is only ever appended to
 - The *header* has two slots in turn, each with a number and the place of a footer.
 
 Whatever is read is compared with a checksum that was known before, from the header down: a byte
-that changed, a sector, an end that is gone raises `DamagedCacheError`. Nothing is mapped into
-memory, where a file that was cut would kill the process.
+that changed, a sector, an end that is gone raises `DamagedCacheError`. So does a row that is whole
+in the place of another, by the hash that led there, or by the order of its run. Nothing is mapped
+into memory, where a file that was cut would kill the process.
 
 L1. Enter: what lies behind the footer that counts, of who was killed, is cut off.
 L2. A level is appended for what waited, and one for what is new.
@@ -79,6 +80,8 @@ _NUMBERS = np.dtype(
 _NO_NUMBERS = np.empty(0, _NUMBERS)
 _GONE = 0xFFFF_FFFF
 """In place of the length of a value: there is none."""
+_LOW = 0xFFFF_FFFF
+"""The bits of a key's hash that its entry has; the high ones lead to the bucket."""
 _ENTRY = np.dtype([("hash", "<u4"), ("length", "<u4"), ("at", "<u8")])
 _ENTRY_BYTES = _ENTRY.itemsize
 _entry_of = struct.Struct("<IQ").unpack_from
@@ -106,7 +109,7 @@ _OF_FILE = frozenset({errno.EIO, errno.EINVAL})
 _ODD = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 """What is raised of a footer or a directory that another program wrote, checksums and all."""
 _DELETED = "it was deleted, or another one stands in its place"
-_NOT_IN_ORDER = "its rows are not in the order of their keys"
+_ELSEWHERE = "a row stands in the place of another"
 
 
 class DamagedCacheError(Exception):
@@ -242,7 +245,7 @@ class LocalFile:
         """Returns the rows of a key."""
         shown = self.shown() if shown is None else shown
         hashed, starts = xxh3_64_intdigest(key), shown.position.starts
-        low = _U32.pack(hashed & 0xFFFF_FFFF)
+        low = _U32.pack(hashed & _LOW)
         newer: list[int] = []
         found: list[Found] = []
         for level in shown.levels:
@@ -257,7 +260,10 @@ class LocalFile:
                     continue
                 length, place = _entry_of(entries, at + 4)
                 other, partition, offset, timestamp, value = _row_of(self._read(place, length))
-                if other == key and partition not in newer:
+                if other != key:
+                    if xxh3_64_intdigest(other) & _LOW != hashed & _LOW:
+                        raise DamagedCacheError(_ELSEWHERE)
+                elif partition not in newer:
                     newer.append(partition)
                     if value is not None and offset >= _start_of(partition, starts):
                         found.append((timestamp, partition, value))
@@ -325,13 +331,15 @@ class LocalFile:
         """Yields the rows of levels that count, newest first; where ``is_last`` no deletions."""
         runs = [run for level in reversed(levels) for run in level.runs]
         bounds = sorted(key for run in runs for key in self._bounds(run))
-        begun = [(0, run.at) for run in runs]
+        begun, low = [(0, run.at) for run in runs], b""
         for high in [*bounds[_SHARES - 1 :: _SHARES], None]:
             ended = [self._below(run, high) for run in runs]
             slices = map(self._slice, runs, begun, ended)
             if some := [piece for piece in slices if piece is not None]:
+                for piece in some:
+                    _check_order(piece, low, high)
                 yield _sorted(some, starts, is_last=is_last)
-            begun = ended
+            begun, low = ended, high or low
 
     def _bounds(self, run: Run) -> list[bytes]:
         """Returns the keys at which each share of a piece ends."""
@@ -391,13 +399,12 @@ class LocalFile:
         self, run: Run, low: bytes, number: int
     ) -> Iterator[tuple[bytes, int, int, int, int, bytes | None, tuple[int, int] | None]]:
         """Yields the rows of a run from a key on, each with its level; of a long one its place."""
-        at, behind = self._begin(run, low), run.at + run.size
+        at, behind, before = self._begin(run, low), run.at + run.size, (low, -1)
         while at < behind:
             data, begin = self._read(at, min(_SCAN_BYTES, behind - at)), 0
             while (end := begin + _length_of(data, begin)) <= len(data):
                 key, partition, offset, timestamp, value = _row_of(data[begin:end])
-                if key < low:
-                    raise DamagedCacheError(_NOT_IN_ORDER)
+                before = _next(before, (key, partition))
                 yield key, partition, number, offset, timestamp, value, None
                 begin = end
             if not begin:
@@ -405,8 +412,7 @@ class LocalFile:
                     raise DamagedCacheError("the length of a row is not what was written")
                 begin = end
                 key, partition, offset, timestamp, value = self._row_at(at, end)
-                if key < low:
-                    raise DamagedCacheError(_NOT_IN_ORDER)
+                before = _next(before, (key, partition))
                 value, long = (None, None) if value is None else (b"", (at, end))
                 yield key, partition, number, offset, timestamp, value, long
             at += begin
@@ -419,7 +425,7 @@ class LocalFile:
         if row:
             length = int(self._ends(run, row - 1, row)[1])
             if self._row_at(at - length, length)[0] >= low:
-                raise DamagedCacheError(_NOT_IN_ORDER)
+                raise DamagedCacheError(_ELSEWHERE)
         return at
 
     def _row_at(self, at: int, length: int) -> Row:
@@ -535,6 +541,16 @@ def _encoded(batch: pa.RecordBatch) -> Piece:
     return Piece(keys, joined, numbers)
 
 
+def _check_order(piece: Piece, low: bytes, high: bytes | None) -> None:
+    """Raises unless rows of a run are in order, and their keys in ``[low, high)``."""
+    keys, partitions = piece.keys, piece.numbers["partition"]
+    same = to_numpy(pc.equal(keys[1:], keys[:-1])) & (partitions[1:] > partitions[:-1])
+    is_in_order = (to_numpy(pc.greater(keys[1:], keys[:-1])) | same).all()
+    first, last = keys[0].as_py(), keys[-1].as_py()
+    if not is_in_order or first < low or (high is not None and last >= high):
+        raise DamagedCacheError(_ELSEWHERE)
+
+
 def _column(items: NDArray[Any]) -> pa.Array:
     kind, buffers = pa.binary(items.itemsize), [None, pa.py_buffer(items)]
     return pa.Array.from_buffers(kind, len(items), buffers).cast(pa.large_binary())
@@ -623,7 +639,7 @@ def _append_index(
         mine = np.flatnonzero(_high(hashes, part_bits) == part)
         order = mine[np.argsort(hashes[mine])]
         entries = np.empty(len(order), _ENTRY)
-        entries["hash"] = hashes[order] & np.uint64(0xFFFF_FFFF)
+        entries["hash"] = hashes[order] & np.uint64(_LOW)
         entries["length"], entries["at"] = lengths[order], places[order]
         buckets = np.arange(part << (bits - part_bits), (part + 1) << (bits - part_bits)) + 1
         ends = np.searchsorted(_high(hashes[order], bits), buckets.astype(np.uint64)).tolist()
@@ -720,6 +736,13 @@ def _start_of(partition: int, starts: Mapping[int, int]) -> int:
         return starts[partition]
     except KeyError:
         raise DamagedCacheError("a row is of a partition that the log does not have") from None
+
+
+def _next(before: tuple[bytes, int], row: tuple[bytes, int]) -> tuple[bytes, int]:
+    """Returns key and partition of a row of a run; raises unless they come after those before."""
+    if row <= before:
+        raise DamagedCacheError(_ELSEWHERE)
+    return row
 
 
 def _length_of(data: bytes, at: int) -> int:

@@ -8,6 +8,7 @@ from threading import Barrier
 
 import pytest
 
+from clog.state import local_file
 from clog.state import table as tables
 from clog.storage import CorruptionError, StateTable
 
@@ -96,6 +97,28 @@ def test_damage_anywhere(table_of, store, clock, tmp_path, caplog, size):
             check(again, right)
         told += ": its file is damaged: " in caplog.text
     assert told > 10  # Parts of it count no more.
+
+
+def test_each_digit_of_the_position(table_of, store, clock, tmp_path, caplog):
+    """An offset that was another would skip records, a log start hide rows; all is told."""
+    log, table, right = table_of
+    table.close()
+    path = database(tmp_path / "cache")
+    good = path.read_bytes()
+    log.append([{"key": key, "value": b"newest"} for key in sorted(right)[:20]])
+    right |= dict.fromkeys(sorted(right)[:20], b"newest")
+    begin, changed = good.rindex(b"[%d, " % local_file.SCHEMA), 0
+    for at in range(begin, len(good)):
+        if not (digit := good[at : at + 1]).isdigit():
+            continue
+        changed += 1
+        shutil.rmtree(path.parent)
+        path.parent.mkdir()
+        path.write_bytes(good[:at] + b"%d" % ((int(digit) + 1) % 10) + good[at + 1 :])
+        with StateTable(store, path.parent, clock=clock) as again:
+            assert again.get_many(right) == right
+            assert len(again) == len(right)
+    assert caplog.text.count(": its file is damaged: ") == changed > 50
 
 
 def test_damage_of_a_row_is_told(table_of, store, clock, tmp_path, caplog):

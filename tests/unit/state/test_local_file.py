@@ -203,6 +203,30 @@ def test_a_key_that_leads_a_scan_astray_is_told(tmp_path):
     assert told > 10
 
 
+@pytest.mark.parametrize("place", [0, 3, 100, 249])
+@pytest.mark.usefixtures("small")
+def test_a_row_in_the_place_of_another_is_told(tmp_path, place):
+    """As where a disk writes a sector elsewhere: its checksum is right, and a key is missing."""
+    rows = [(b"%03d" % i, 0, i, i, b"-" * 20) for i in range(250)]
+    path = tmp_path / "0.state"
+    file = build(path, rows, step=250)
+    (size,) = {len(key) + len(value) + local_file._ROW.size for key, *_, value in rows}
+    ends = [run.at + size * n for run in file.shown().levels[0].runs for n in range(run.rows)]
+    good = path.read_bytes()
+    for other in {1, 50, 99, 101, 248} - {place}:
+        row = good[ends[other] : ends[other] + size]
+        path.write_bytes(good[: ends[place]] + row + good[ends[place] + size :])
+        for ask in (
+            lambda: file.rows_of(b"%03d" % place),
+            lambda: list(file.rows(file.shown())),
+            lambda: list(file.pieces()),
+        ):
+            with pytest.raises(DamagedCacheError, match="in the place of another"):
+                ask()
+    path.write_bytes(good)
+    assert len(list(file.rows(file.shown()))) == 250
+
+
 def test_each_end_that_is_gone_is_told(levels):
     """A file that was cut, also while it is open: no process dies of it."""
     file, path, _ = levels

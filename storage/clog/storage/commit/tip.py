@@ -577,21 +577,25 @@ class Tip:
         for _ in range(steps or FOLLOW_STEPS_MAX):
             began, behind = self.now(), self.behind()
             newer = try_read(self._store, self.commit.version + 1)
-            self._note(vain_looks=self._view.vain_looks + 1 if newer is None else 0)
+            vain_looks = self._view.vain_looks + 1 if newer is None else 0
             # A walk from an old tip may reach a block that was closed in the meantime.
             is_end = was_stale and newer is None
-            if is_end or self.is_stale() or self._view.vain_looks >= VAIN_LOOKS_MAX:
+            if is_end or self.is_stale() or vain_looks >= VAIN_LOOKS_MAX:
                 began = self.now()
                 if self._is_left_behind(newer):
+                    self._note(vain_looks=vain_looks)
                     return self.open_anew()
-                self._note(vain_looks=0)
-            self._note(looked=began, ahead=0.0 if newer is None else _left(behind, 1))
+                vain_looks = 0
+            seen = {"looked": began, "ahead": 0.0, "vain_looks": vain_looks}
             if newer is None:
+                self._note(**seen)
                 self.confirm()
                 return self.commit
+            seen["ahead"] = _left(behind, 1)
             if newer.parent != self.commit.record.commit_id:
+                self._note(**seen)
                 return self.open_anew()
-            self._see(newer, confirmed=began)
+            self._see(newer, confirmed=began, **seen)
             if not steps and FOLLOW_STEPS_MAX < behind < math.inf:
                 break  # Too far to walk.
         if steps:

@@ -266,6 +266,11 @@ class RowGroup:
     pages: tuple[tuple[str, int, int], ...]
 
 
+@lru_cache(maxsize=256)
+def _projection(schema: LogSchema | None, columns: tuple[str, ...]) -> pa.Schema:
+    return projected(column_types(schema).rewritten, columns)
+
+
 class _Source:
     """One object being read."""
 
@@ -277,7 +282,7 @@ class _Source:
         self.choose: Choose | None = None
         self._is_typed = schema is not None
         self._all = column_types(schema).rewritten
-        self._schema = projected(self._all, columns)
+        self._schema = _projection(schema, tuple(columns))
         self._stored: list[str] = []
         self._file: Any = None
 

@@ -287,7 +287,7 @@ def _from_dicts(
     times = [_micros(row.get("timestamp"), i) for i, row in enumerate(records)]
     if schema is None:
         keys = [_bytes(row["key"], i, "key") for i, row in enumerate(records)]
-        values = [_value(row["value"], i) for i, row in enumerate(records)]
+        values = [_bytes(row["value"], i, "value") for i, row in enumerate(records)]
         return from_columns(keys, values, headers, times)
     nothing = [None] * len(records)
     table = from_columns(nothing, nothing, headers, times)
@@ -342,16 +342,16 @@ def _bytes(value: object, i: int, name: str) -> bytes | None:
         return bytes(value)
     if type(value) is int and name != "header":
         return str(value).encode()
+    if isinstance(value, (dict, list, bool, float)) and name == "value":
+        return _json(value, i)
     raise InvalidInputError(
         f"record {i} has a {name} of type {type(value).__name__}; it must be bytes, str,"
         f" {'' if name == 'header' else 'int '}or None"
     )
 
 
-def _value(value: object, i: int) -> bytes | None:
-    """Returns a value as bytes, of what JSON has its text."""
-    if not isinstance(value, (dict, list, bool, float)):
-        return _bytes(value, i, "value")
+def _json(value: object, i: int) -> bytes:
+    """Returns the text of a value that JSON has."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as e:
@@ -407,6 +407,8 @@ def _of_numpy(time: np.datetime64) -> object:
 
 
 def _micros(timestamp: object, i: int) -> int | None:
+    if timestamp is None:
+        return None
     if isinstance(timestamp, np.datetime64):
         timestamp = _of_numpy(timestamp)
     if timestamp is None or is_nat(timestamp):

@@ -13,7 +13,7 @@ T1. Map the dirty part: key -> last offset, reading only its keys (`hashing`: 12
 T2. Clean part: a record stays when the map does not know its key. Where there are masks no value
     is asked for whether it is a tombstone, and without a dirty part no key.
 T3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
-    again. Keys are kept from T1, and of small objects, which are fetched whole, all columns, if the
+    again. Keys are kept from T1, and small objects, which are fetched whole, as they came, if the
     budget has room for them beside the map: what is over drops all of it, and it is read again.
 T4. Tombstones go, and so do records without a key.
 
@@ -58,7 +58,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.storage.commit.versions import reading
-from clog.storage.env import dataclass
+from clog.storage.env import Shared, dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.log_info import LogSchema
@@ -87,7 +87,7 @@ from clog.storage.read.scan import (
     read_pieces,
     read_schema,
 )
-from clog.storage.store.contract import ConcurrentStore, Store
+from clog.storage.store.contract import ConcurrentStore, Store, WrappingStore
 from clog.storage.types.columns import SHOWN_ROWS, Frame, arrow_schema, html, package, shaped
 from clog.storage.types.rows import Shown, TableColumns
 
@@ -200,45 +200,59 @@ def masked_below(manifest: Manifest, partition: int) -> tuple[int, bool]:
     return below, True
 
 
-class KeptRows:
-    """Rows that were read, batch by batch in the order of offsets, as long as there is room: of
-    what is over, nothing at all is kept.
+class Kept(WrappingStore, Shared):
+    """What a plan's first read leaves to its second, as long as there is room: small objects as
+    they came, and keys, batch by batch in the order of offsets. Of what is over, nothing at all is
+    kept. It is the store itself, which does not ask again for what it has.
 
     Attributes:
-        columns: those that are kept of the rows that come next, or parts of them.
         are_all: whether nothing was too much.
     """
 
-    __slots__ = ("_free_bytes", "_kept", "are_all", "columns")
-
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, inner: Store, budget_bytes: int) -> None:
+        WrappingStore.__init__(self, inner)
+        Shared.__init__(self)
         self._free_bytes = budget_bytes
-        self._kept: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._objects: dict[tuple[str, int, int], bytes] = {}
+        self._keys: deque[tuple[int, pa.Array]] = deque()
         self.are_all = budget_bytes > 0
-        self.columns: Sequence[str] = ()
 
-    def keep(self, batch: pa.RecordBatch) -> None:
-        """Keeps its rows, if there is room."""
-        if not (self.columns and self.are_all):
-            return
-        rows = batch.select(list(dict.fromkeys(c.partition(".")[0] for c in self.columns)))
-        self._free_bytes -= rows.nbytes
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        if start != 0 or end is None or end > WHOLE_BYTES:
+            return self.inner.get(path, start, end)
+        data = self._objects.pop((path, start, end), None)
+        if data is None:
+            data = self.inner.get(path, start, end)
+            with self._lock:
+                if self._has_room(len(data)):
+                    self._objects[path, start, end] = data
+        return data
+
+    def keep_keys(self, batch: pa.RecordBatch) -> None:
+        """Keeps the keys of some rows, if there is room."""
+        keys = batch.column("key")
+        with self._lock:
+            if not self._has_room(keys.nbytes):
+                return
+            if keys.get_total_buffer_size() > 2 * keys.nbytes:
+                # Copied: a slice, of an object's rows those of one partition, holds all its batch.
+                keys = pa.concat_arrays([keys])
+            self._keys.append((batch.column("offset")[0].as_py(), keys))
+
+    def keys_at(self, first: int) -> pa.Array:
+        """Returns the keys of the batch that begins at an offset; they and those before go."""
+        while True:
+            at, keys = self._keys.popleft()
+            if at == first:
+                return keys
+
+    def _has_room(self, size_bytes: int) -> bool:
+        self._free_bytes -= size_bytes
         if self._free_bytes < 0:
             self.are_all = False
-            self._kept.clear()
-            return
-        if rows.get_total_buffer_size() > 2 * rows.nbytes:
-            # Copied: a slice, of an object's rows those of one partition, holds all its batch.
-            copied = [pa.concat_arrays([column]) for column in rows.columns]
-            rows = pa.RecordBatch.from_arrays(copied, schema=rows.schema)
-        self._kept.append((batch.column("offset")[0].as_py(), rows))
-
-    def take(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yields the batches that begin in ``[start, end)``, and lets them and those before go."""
-        while self._kept and self._kept[0][0] < end:
-            first, rows = self._kept.popleft()
-            if first >= start:
-                yield rows
+            self._objects.clear()
+            self._keys.clear()
+        return self.are_all
 
 
 MAP_BYTES = 128 << 20
@@ -260,11 +274,11 @@ def table_batches(
     with reading(store, plan.version):
         rows = sum(piece.rows for piece in (*plan.dirty, *plan.later))
         latest = LatestKeys.within(map_bytes, rows=rows)
-        kept = KeptRows(map_bytes - rows * ROW_BYTES)
+        kept = Kept(store, map_bytes - rows * ROW_BYTES)
         if plan.order is not None:
             batches = ordered_batches(store, plan, _at, needed, map_bytes=map_bytes)
         elif _map_all(store, plan, latest, needed, kept):
-            batches = _of_one_map(store, plan, latest, needed, kept)
+            batches = _of_one_map(store, plan, latest, needed, kept if kept.are_all else None)
         else:
             batches = _of_many_maps(store, plan, latest, needed)
         for batch in batches:
@@ -274,19 +288,14 @@ def table_batches(
 
 
 def _map_all(
-    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], kept: KeptRows
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], kept: Kept
 ) -> bool:
-    """Maps the keys of all that is dirty, and keeps rows for T3; False where it has no room."""
-    for is_whole, pieces in groupby(plan.dirty, _is_fetched_whole):
-        keep = _needed(plan, columns) if is_whole else {"key"}.intersection(columns)
-        kept.columns = in_order(keep)
-        if _map(store, plan, list(pieces), latest, kept) is not None:
-            return False
-    return _map(store, plan, plan.later, latest) is None
-
-
-def _is_fetched_whole(piece: ReadPiece) -> bool:
-    return piece.object.size_bytes <= WHOLE_BYTES
+    """Maps the keys of all that is dirty, and keeps what T3 reads; False where it has no room."""
+    keep = kept.keep_keys if "key" in columns else None
+    return (
+        _map(kept, plan, plan.dirty, latest, keep) is None
+        and _map(store, plan, plan.later, latest) is None
+    )
 
 
 def _map(
@@ -294,10 +303,10 @@ def _map(
     plan: TablePlan,
     pieces: Sequence[ReadPiece],
     latest: LatestKeys,
-    kept: KeptRows | None = None,
+    keep: Callable[[pa.RecordBatch], None] | None = None,
 ) -> int | None:
     """Maps keys until the map is full: the first offset without room, None: all have."""
-    for fingerprints, offsets in _fingerprinted(store, plan, pieces, kept):
+    for fingerprints, offsets in _fingerprinted(store, plan, pieces, keep):
         taken = latest.put(fingerprints, offsets)
         if taken < len(offsets):
             return int(offsets[taken])
@@ -305,19 +314,21 @@ def _map(
 
 
 def _fingerprinted(
-    store: Store, plan: TablePlan, pieces: Sequence[ReadPiece], kept: KeptRows | None = None
+    store: Store,
+    plan: TablePlan,
+    pieces: Sequence[ReadPiece],
+    keep: Callable[[pa.RecordBatch], None] | None = None,
 ) -> Iterator[tuple[Fingerprints, Offsets]]:
     """Yields the words of the keys there are in the pieces, and their offsets."""
-    columns = {"offset", "key", *(kept.columns if kept is not None else ())}
-    for batch in read_pieces(store, pieces, columns=in_order(columns), pruning=plan.by_key):
-        if kept is not None:
-            kept.keep(batch)
-        rows = present(batch.select(["offset", "key"]), "key")
+    for batch in read_pieces(store, pieces, columns=("offset", "key"), pruning=plan.by_key):
+        if keep is not None:
+            keep(batch)
+        rows = present(batch, "key")
         yield fingerprints_of(rows.column("key"), seed=plan.seed), to_numpy(rows.column("offset"))
 
 
 def _of_one_map(
-    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], kept: KeptRows
+    store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], kept: Kept | None
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of a plan whose dirty keys are all mapped."""
     yield from _unknown(store, plan, latest, columns)
@@ -362,12 +373,6 @@ def _unknown(
             yield from _rows_of(rows, np.flatnonzero(~known))
 
 
-def _needed(plan: TablePlan, columns: Sequence[str]) -> set[str]:
-    """Returns what is read to deliver these columns of records at some offsets."""
-    presence = () if plan.tombstones else (presence_column("value", plan.schema, columns),)
-    return {*columns, *presence, "offset"}
-
-
 def _at(
     store: Store,
     plan: TablePlan,
@@ -375,19 +380,17 @@ def _at(
     last: Offsets,
     columns: Sequence[str],
     *,
-    kept: KeptRows | None = None,
+    kept: Kept | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of the pieces at these offsets (T3); ``kept`` is not read again."""
-    kept = kept if kept is not None and kept.are_all else None
     ends = np.array([(piece.start, piece.end) for piece in pieces], np.int64).reshape(-1, 2)
     low, high = np.searchsorted(last, ends).T
     read = [piece for piece, some in zip(pieces, low < high, strict=True) if some]
-    for is_whole, run in groupby(read, _is_fetched_whole):
-        for batch in _batches_at(store, plan, list(run), columns, kept, is_whole=is_whole):
-            offsets = to_numpy(batch.column("offset"))
-            first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
-            for rows in _rows_of(batch, _places_of(offsets, last[first:end])):
-                yield rows if plan.tombstones else present(rows, "value")
+    for batch in _batches_at(store, plan, read, columns, kept):
+        offsets = to_numpy(batch.column("offset"))
+        first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
+        for rows in _rows_of(batch, _places_of(offsets, last[first:end])):
+            yield rows if plan.tombstones else present(rows, "value")
 
 
 def _batches_at(
@@ -395,24 +398,20 @@ def _batches_at(
     plan: TablePlan,
     pieces: Sequence[ReadPiece],
     columns: Sequence[str],
-    kept: KeptRows | None,
-    *,
-    is_whole: bool,
+    kept: Kept | None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields what is needed of the pieces' rows, kept or read."""
-    needed = _needed(plan, columns)
-    if kept is not None and is_whole:
-        for piece in pieces:
-            yield from kept.take(piece.start, piece.end)
-    elif kept is None or "key" not in needed:
-        yield from read_pieces(store, pieces, columns=in_order(needed), pruning=plan.wanted)
-    else:
-        others = in_order(needed - {"key"})
-        for batch in read_pieces(store, pieces, columns=others, pruning=plan.wanted):
-            first = batch.column("offset")[0].as_py()
-            (keys,) = kept.take(first, first + 1)
-            schema = batch.schema.append(keys.schema.field("key"))
-            yield pa.RecordBatch.from_arrays([*batch.columns, keys.column("key")], schema=schema)
+    presence = () if plan.tombstones else (presence_column("value", plan.schema, columns),)
+    needed = {*columns, *presence, "offset"}
+    has_keys = kept is not None and "key" in needed
+    asked = in_order(needed - {"key"} if has_keys else needed)
+    for batch in read_pieces(kept or store, pieces, columns=asked, pruning=plan.wanted):
+        if kept is None or not has_keys:
+            yield batch
+            continue
+        keys = kept.keys_at(batch.column("offset")[0].as_py())
+        schema = batch.schema.append(read_schema(plan.schema).field("key"))
+        yield pa.RecordBatch.from_arrays([*batch.columns, keys], schema=schema)
 
 
 def _places_of(offsets: Offsets, wanted: Offsets) -> Offsets:
@@ -617,7 +616,7 @@ class Table(Frame):
         threads read and decode the next ones.
         """
         pieces = (p for plan in self._plans for p in (*plan.clean, *plan.dirty))
-        is_large = not all(map(_is_fetched_whole, pieces))
+        is_large = any(piece.object.size_bytes > WHOLE_BYTES for piece in pieces)
         store = ConcurrentStore(self._indexes) if is_large else self._indexes
         return pa.Table.from_batches(self._batches(store, columns), self._schema_of(columns))
 

@@ -228,9 +228,9 @@ class Store(Protocol):
 
 def check_path(path: str) -> str:
     """Returns the path itself; raises if it is empty, absolute, or has an element as ``..``."""
-    if "\\" not in path and "\0" not in path:
-        parts = path.split("/")
-        if all(part not in ("", ".", "..") for part in parts) and ":" not in parts[0]:
+    if "\\" not in path and "\0" not in path and ":" not in path.partition("/")[0]:
+        inside = f"/{path}/"
+        if "//" not in inside and "/./" not in inside and "/../" not in inside:
             return path
     raise InvalidInputError(f"path {path!r} does not name an object under the root; use a/b/c")
 

@@ -115,7 +115,7 @@ def test_a_start_between_records(mirror):
     assert mirror.start_offsets()[0] == 9
     with mirror.transaction("mirror") as t:
         t.append(rows("a"), 0, offsets=[20])
-        with pytest.raises(InvalidInputError, match="has records from offset 20 on; say where"):
+        with pytest.raises(InvalidInputError, match="has records from offset 20 on; call cover"):
             t.cover({0: 30}, start={0: 21})
         t.cover({0: 30}, start={0: 20})
     assert (mirror.start_offsets()[0], mirror.end_offsets()[0]) == (20, 30)

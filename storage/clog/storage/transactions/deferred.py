@@ -1,12 +1,12 @@
 """A transaction from its holder's side: what the holder knows, and the one commit that makes all of
-it visible (S49); how any transaction is committed, aborted, or found to be one of both (COMMIT.md
-§9, T2 to T4).
+it visible (S49); how a transaction is committed or aborted, or its outcome found out (COMMIT.md §9,
+T2 to T4).
 
-With other logs (X1, X2, X4), anything may fail between X1 and X3, and nothing has happened: the
-holder tries again, or aborts, and whoever comes by after the timeout aborts as well. After X3 it is
-committed: a participant that cannot be reached then hears of it from whoever finishes it
-(`several`). A visible transaction (S51; Z1) gives its records offsets at once, and read_uncommitted
-sees them; the end decides.
+With other logs (X1, X2, X4), a failure between X1 and X3 means that nothing has happened: the
+holder tries again or aborts, and any other process may abort after the timeout. After X3 it is
+committed: a participant that cannot be reached learns it later from whichever process finishes the
+transaction (`several`). A visible transaction (S51; Z1) gives its records offsets immediately, for
+read_uncommitted; its end decides.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,7 +71,7 @@ from clog.storage.transactions.ids import (
 
 CROWDED = UNENDED_MAX // 2
 PARTICIPANTS_BYTES_MAX = 64 << 10
-"""Of their ids and URLs as JSON: the home repeats them in each commit until all have ended."""
+"""Of the ids and URLs as JSON, which the home repeats in each commit until all have ended."""
 _PASSING = (StoreUnavailableError, CommitConflictError, CommitStateUnknownError)
 
 _Nothing = TypeVar("_Nothing", bound=NothingToCommit)
@@ -82,12 +82,12 @@ class Source(Protocol):
 
     @property
     def handle(self) -> Handle:
-        """What transactions build on; not for users."""
+        """For transactions, not for users."""
         ...
 
 
 class State(Enum):
-    """Where a transaction stands, as far as its holder knows."""
+    """The state of a transaction as far as its holder knows."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -97,13 +97,13 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """What a transaction did.
+    """The result of a transaction.
 
     Attributes:
-        version: the version of the log that its commit made; where it had nothing to commit, the
-            newest.
-        offsets: by partition, the half-open range of offsets that its records got. Empty if they
-            are not known any more, because a repeated commit found the first one swept.
+        version: the version of the log that its commit made; the newest if there was nothing to
+            commit.
+        offsets: by partition, the half-open range of offsets of its records. Empty if they are no
+            longer known, because a repeated commit found the first one swept.
         logs: by URL, the version of each log that took part.
     """
 
@@ -117,15 +117,14 @@ class Holder:
     """An id that a handle holds.
 
     Attributes:
-        epoch: the one at which it does.
-        next_number: of the next transaction.
-        sequence, version: that of what was committed last under the id, -1 where it had none; and
-            the version that did.
-        positions: what was committed under the id, once that was asked for: nobody else changes it.
-        closable: transactions over several logs that all of these know the outcome of.
-        is_lost: the id was taken up again since, here or by a parent process, or must be.
-        is_unsure: it may have been taken up again here: nobody was told what became of that.
-        is_fenced: another holder took it up.
+        epoch: the epoch at which it holds the id.
+        next_number: the number of the next transaction.
+        sequence, version: the sequence committed last under the id, -1 if none, and its version.
+        positions: the committed positions, once they were read; no other process changes them.
+        closable: transactions whose outcome all of their logs know.
+        is_lost: the id was claimed again, here or by a parent process, or must be.
+        is_unsure: it may have been claimed again here; the outcome of that is unknown.
+        is_fenced: another holder claimed it.
     """
 
     transaction_id: str
@@ -141,7 +140,7 @@ class Holder:
 
     @property
     def held(self) -> Sequence[int]:
-        """The epochs at one of which the id is, unless another holder took it up."""
+        """The possible epochs of the id, unless another holder claimed it."""
         if self.is_unsure:
             return (self.epoch, self.epoch + 1)
         return (self.epoch + self.is_lost,)
@@ -149,7 +148,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """When a transaction began, by its holder's clocks: nobody else ends a deferred one."""
+    """When a transaction began, by its holder's clocks: only the holder ends a deferred one."""
 
     wall_ms: int
     monotonic_ms: int
@@ -157,19 +156,19 @@ class Began:
 
 
 def result_of(handle: Handle, version: int, add: Append | None) -> TransactionResult:
-    """Returns what a commit did that appended this."""
+    """Returns the result of a commit with this append."""
     return TransactionResult(
         version, offsets_of(add.chunks if add else ()), {handle.store.url: version}
     )
 
 
 def _own(handle: Handle, commit: Commit, objects: Iterable[DataObject]) -> Edit:
-    """Returns what a commit says of these objects; it may have taken along those of others."""
+    """Returns the part of a commit that is about these objects; it may include those of others."""
     return part_of(edit_of(handle.store, commit.record), {obj.ref.path for obj in objects})
 
 
 def found_result(handle: Handle, transaction_id: str, version: int) -> TransactionResult:
-    """Returns what the commit of this version did, which an earlier try has made; one GET."""
+    """Returns the result of an earlier try that made the commit of this version; one GET."""
     key = TRANSACTION, transaction_id
     offsets = found_offsets(handle.store, version, lambda entry: entry.key == key)
     return TransactionResult(version, offsets, {handle.store.url: version})
@@ -179,8 +178,8 @@ class Several:
     """The participants of one transaction.
 
     Attributes:
-        is_tried: the home may have heard of it.
-        ended: whether all participants have heard of the outcome.
+        is_tried: the home may know of it.
+        ended: whether all participants know the outcome.
     """
 
     def __init__(self, handle: Handle, ours: TransactionName, timeout_ms: int) -> None:
@@ -197,8 +196,8 @@ class Several:
         known = self._parts.get(handle.standing.log_id, part)
         if known.url != part.url:
             raise InvalidInputError(
-                f"{part.url} and {known.url} are one log, {handle.standing.log_id}, or copies of"
-                " one; give it one name in a transaction"
+                f"{part.url} and {known.url} are the same log, {handle.standing.log_id}, or copies"
+                " of one; use one URL for it in a transaction"
             )
         if handle.standing.log_id == self._handle.standing.log_id:
             raise InvalidInputError(
@@ -216,13 +215,13 @@ class Several:
 
     @property
     def parts(self) -> list[Part]:
-        """What is appended, by participant; those that only were mentioned take no part."""
+        """The appends by participant; logs without appends do not take part."""
         return [part for part in self._parts.values() if part.objects]
 
     def prepare(
         self, check_time: Callable[[], None], closable: set[TransactionName]
     ) -> AlreadyCommitted | None:
-        """Does X1 and X2, or what is left of them; tells if all is committed already."""
+        """Does X1 and X2, or the rest of them; returns whether all is committed already."""
         home = prepared_home(
             self._handle,
             self._ours,
@@ -244,14 +243,14 @@ class Several:
             )
             calls.append((part.handle.store, partial(_committed, part.handle, prepare)))
         failed = [done for done in together(calls) if isinstance(done, Exception)]
-        # One that is refused for good outweighs those that may be tried again.
+        # A final refusal outweighs errors that allow a retry.
         for error in sorted(failed, key=lambda e: isinstance(e, _PASSING)):
             raise error
         return None
 
     def finish(self, outcome: str) -> Mapping[str, int]:
-        """Does X4 where it can; returns the versions of the participants, by URL. X5, too, where
-        the home's list is long: of many ids each would stay in it until its next transaction.
+        """Does X4 where it can; returns the versions of the participants, by URL. If the home's
+        list is long, also does X5: otherwise every id would stay listed until its next transaction.
         """
 
         def end(part: Part) -> int:
@@ -261,11 +260,11 @@ class Several:
 
         parts = self.parts
         versions: dict[str, int] = {}
-        told = together([(part.handle.store, partial(end, part)) for part in parts])
-        for part, done in zip(parts, told, strict=True):
+        results = together([(part.handle.store, partial(end, part)) for part in parts])
+        for part, done in zip(parts, results, strict=True):
             if isinstance(done, int):
                 versions[part.url] = done
-            elif not isinstance(done, ClogError):  # It is decided; who comes by later finishes it.
+            elif not isinstance(done, ClogError):  # It is decided; another process finishes it.
                 raise done
         self.ended = len(versions) == len(parts)
         if self.ended and len(self._handle.tip.head.unended) > CROWDED:
@@ -275,7 +274,7 @@ class Several:
 
 
 def _committed(handle: Handle, prepare: Prepare[_Nothing]) -> Commit | _Nothing:
-    """Commits; what is in the way by the version that the handle knows may be gone by now."""
+    """Commits; tries again on a newer version, as the conflict may be gone there."""
     try:
         return handle.commit(prepare, operation=OPERATION)
     except CommitConflictError:
@@ -286,12 +285,12 @@ def _committed(handle: Handle, prepare: Prepare[_Nothing]) -> Commit | _Nothing:
 
 
 class Visible:
-    """What one transaction has in its log so far.
+    """The records of one visible transaction so far.
 
     Attributes:
         is_tried: the log may have records of it.
-        offsets: by partition, from its first record to behind its last one; records of others may
-            lie between.
+        offsets: by partition, from its first record to after its last one; records of others may
+            be in between.
     """
 
     def __init__(self, handle: Handle, ours: TransactionName, timeout_ms: int) -> None:
@@ -314,21 +313,21 @@ class Visible:
             commit = self._handle.commit(prepare, operation=OPERATION)
         except CommitStateUnknownError:
             raise
-        except ClogError:  # Nothing of this append is there.
+        except ClogError:  # The log has no record of this append.
             self.is_tried, self._in_doubt = was_tried, False
             raise
         self._in_doubt = False
-        assert isinstance(commit, Commit), "nothing can be committed before its end"
+        assert isinstance(commit, Commit), "it cannot be committed before its end"
         add = _own(self._handle, commit, objects).add
         for p, (base, end) in offsets_of(add.chunks if add else ()).items():
             self.offsets[p] = (self.offsets.get(p, (base, 0))[0], end)
 
     def check_certain(self) -> None:
-        """Raises if it is not known whether all records are there."""
+        """Raises if it is unknown whether the log has all records."""
         if self._in_doubt:
             raise InvalidInputError(
                 f"an append of transaction id {self._ours.id!r} to"
-                f" {self._handle.store.url} failed, and perhaps its records are there; abort the"
+                f" {self._handle.store.url} failed, but its records may be there; abort the"
                 " transaction, and begin another one"
             )
 
@@ -343,8 +342,8 @@ class OwnCut:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """A transaction as it is committed (T3). ``positions`` are all those that the id has from then
-    on; None: the transaction names none. ``is_undecided``: until this (X3, Z2).
+    """A transaction as it is committed (T3). ``positions``: all positions of the id from then on;
+    None: unchanged. ``is_undecided``: until this commit (X3, Z2).
     """
 
     handle: Handle
@@ -374,17 +373,17 @@ class CommitRequest:
         if stamp < floor:
             raise TransactionTimeoutError(
                 f"transaction id {ours.id!r} of {store.url} took too long: its objects began at"
-                f" version {stamp}, below the orphan floor {floor}, and may be swept by now;"
+                f" version {stamp}, below the orphan floor {floor}, and may have been swept;"
                 " nothing of it was committed; begin another one"
             )
         edit = self._request().prepare(tip, time_ms)
-        assert isinstance(edit, Edit), "it was asked just now"
+        assert isinstance(edit, Edit), "it is not committed yet"
         if self.cut is not None:
             edit = self._with_cut(edit, self.cut, tip.head, time_ms)
         return replace(edit, ends=(Ending(ours, COMMITTED),)) if self.is_undecided else edit
 
     def _with_cut(self, edit: Edit, cut: OwnCut, head: Head, time_ms: int) -> Edit:
-        """Returns the edit with a cut that nobody keeps, by the name of the id (FORMAT.md §20)."""
+        """Returns the edit with a cut without keeps, named like the id (FORMAT.md §20)."""
         stored = stored_logs(self.handle.store, cut.logs, new_id=self.handle.ids.new_id)
         new = {i: url for i, url in cut.members.items() if head.members.get(i) != url}
         gone = {i: None for i in head.members if i not in cut.members}
@@ -399,7 +398,7 @@ class CommitRequest:
         )
 
     def proposed(self) -> Proposed:
-        """Returns what a proposal says of it."""
+        """Returns the append as a proposal holds it."""
         return self._request().proposed()
 
     def _request(self) -> AppendRequest:
@@ -415,19 +414,18 @@ class CommitRequest:
 
 
 class Committing:
-    """One transaction, as far as its holder knows.
+    """One transaction as far as its holder knows.
 
     Attributes:
         objects: what it appends to the log in which it was begun.
-        puts: its objects that are on their way, in all logs.
-        positions: those that it names, by source and partition.
-        covered: up to where it covers partitions of that log (FORMAT.md §16).
-        given: by partition, from the first to behind the last of the offsets that came with
-            records.
-        cut: the one that its commit names.
-        several, visible: what it has in other logs, or in this one already.
-        tried: a commit of it was sent, whose outcome is not known.
-        content: a hash of what it appends, which the log keeps for who does it again.
+        puts: its objects on their way, in all logs.
+        positions: the positions that it sets, by source and partition.
+        covered: up to which offsets it covers partitions of that log (FORMAT.md §16).
+        given: by partition, from the first to after the last offset that came with records.
+        cut: the cut that its commit names.
+        several, visible: its records in other logs, or already in this one.
+        tried: a commit of it was sent, with an unknown outcome.
+        content: a hash of what it appends, which the log stores for a repetition.
     """
 
     def __init__(
@@ -451,7 +449,7 @@ class Committing:
         self.several = Several(handle, self.ours, began.timeout_ms)
         self.visible = Visible(handle, self.ours, began.timeout_ms) if visible else None
         self._all_positions: Positions | None = None
-        self._in_doubt = False  # Some try may have been decided.
+        self._in_doubt = False  # An earlier try may have been decided.
         self._found_no_room = False
         self._sequence = sequence
         if sequence == holder.sequence != NONE:
@@ -474,9 +472,9 @@ class Committing:
         self.state = State.COMMITTED
 
     def abort(self) -> None:
-        """Ends one of which nothing is, or may be, in a log."""
+        """Ends a transaction that certainly has nothing in a log."""
         self.state = State.ABORTED
-        if self._found_no_room:  # Whoever commits again needs the objects.
+        if self._found_no_room:  # Not before: a repeated commit needs the objects.
             discard(self._handle.store, self.objects)
 
     def append_visible(self, visible: Visible, objects: "Sequence[DataObject]") -> None:
@@ -493,18 +491,18 @@ class Committing:
         return self._handle.store.url
 
     def has_content(self) -> bool:
-        """Tells whether there is anything to commit."""
+        """Returns whether there is anything to commit."""
         objects = self.objects or self.several.parts
         is_more = self.covered is not None or self.cut is not None or self.is_undecided
         return bool(objects or self.positions or is_more)
 
     @property
     def is_undecided(self) -> bool:
-        """Tells whether some log may hold undecided records of it."""
+        """Whether some log may hold undecided records of it."""
         return self.several.is_tried or (self.visible is not None and self.visible.is_tried)
 
     def _nothing(self) -> TransactionResult:
-        """Ends a transaction without content: no commit, so that empty ones do not fill the log."""
+        """Ends a transaction without content and without a commit, to keep the log free of them."""
         tip = self._handle.refresh()
         self.find_commit(state_of(self._handle.writer_pages, tip.head, self.ours.id))
         self.check_time()
@@ -517,14 +515,14 @@ class Committing:
         if not self.tried:
             self._all_positions = self._merged()
         tried, self.tried = self.tried, True
-        was_in_doubt, self._in_doubt = self._in_doubt, True  # Until it is known, whatever ends it.
+        was_in_doubt, self._in_doubt = self._in_doubt, True  # Until the outcome is known.
         try:
             done = self._appended(tried=tried)
         except CommitStateUnknownError:
             raise
         except ClogError as e:
             self._in_doubt = was_in_doubt
-            # An earlier try may still be on its way, and would make what is told now a lie.
+            # An earlier try may still be on its way, and would contradict a final error.
             is_over = not isinstance(e, (StoreUnavailableError, CommitConflictError))
             must_end = is_over if self.is_undecided else tried
             if self._in_doubt and not must_end:
@@ -533,13 +531,13 @@ class Committing:
                 self.tried = self.is_undecided
                 self._check_fenced(e)
                 raise
-            assert self.result is not None, "what happened has a result"
+            assert self.result is not None, "a committed transaction has a result"
             return self.result
         self.holder.positions = self._all_positions or self.holder.positions
         self.holder.sequence, self.holder.version = self._sequence, done.version
         if isinstance(done, AlreadyCommitted):
             return self._found(done)
-        return self._told(result_of(self._handle, done.version, done.edit.add))
+        return self._completed(result_of(self._handle, done.version, done.edit.add))
 
     def _appended(self, *, tried: bool) -> Appended | AlreadyCommitted:
         """Does T3, in one log or, before it, X1 and X2 in several."""
@@ -566,8 +564,8 @@ class Committing:
             return commit
         return Appended(commit.version, _own(self._handle, commit, self.objects))
 
-    def _told(self, result: TransactionResult) -> TransactionResult:
-        """Returns the result, once the participants were told; X4."""
+    def _completed(self, result: TransactionResult) -> TransactionResult:
+        """Informs the participants (X4) and returns the complete result."""
         if self.visible is not None:
             result = replace(result, offsets=self.visible.offsets)
         others = self._finished(COMMITTED)
@@ -580,8 +578,8 @@ class Committing:
         return versions
 
     def make_certain(self) -> bool:
-        """Finds out what became of a commit that was tried, and tells whether it happened; if not,
-        it never will: the id is taken up, or the home has aborted it.
+        """Finds out whether a commit that was tried happened, and returns that. If not, it never
+        will: this claims the id, or aborts the transaction in its home.
         """
         try:
             if self.is_undecided:
@@ -592,13 +590,13 @@ class Committing:
         except (StoreUnavailableError, CommitConflictError) as e:
             raise self._still_unknown(e) from e
         if isinstance(done, AlreadyCommitted):
-            # Where its offsets cannot be read now, it stays as tried as it was.
+            # If its offsets cannot be read now, the outcome stays unknown.
             self.result, self.state = self._found(done), State.COMMITTED
             return True
         if isinstance(done, NotCommitted) and not done.by_us:
             self.fence()
         else:
-            self.holder.is_lost = not self.is_undecided  # First: an interrupt may come between.
+            self.holder.is_lost = not self.is_undecided  # First, as an interrupt may follow.
             self.holder.is_unsure = False
             self.state = State.ABORTED
         self.tried = self._in_doubt = False
@@ -606,7 +604,7 @@ class Committing:
         return False
 
     def _end_unknown(self) -> AlreadyCommitted | NotCommitted:
-        """Makes certain what became of an unknown commit (H-T13); one commit if nothing did."""
+        """Settles the outcome of an unknown commit (H-T13); one commit if it did not happen."""
         handle, ours, holder = self._handle, self.ours, self.holder
         was_unsure = holder.is_unsure
 
@@ -619,7 +617,7 @@ class Committing:
                 return NotCommitted()
             if done is not None:
                 return AlreadyCommitted(done.version)
-            holder.is_unsure = True  # Wherever this is interrupted: the epoch may be its own.
+            holder.is_unsure = True  # If this is interrupted, the epoch may be the new one.
             return raised(handle, tip, ours.id)
 
         try:
@@ -634,26 +632,26 @@ class Committing:
         return NotCommitted(by_us=True)
 
     def _check_fenced(self, e: ClogError) -> None:
-        """Raises that it is fenced, where that turned out after another error."""
+        """Raises that it is fenced, if that turned out after another error."""
         if self.state is State.FENCED and not isinstance(e, TransactionFencedError):
             raise self.fenced() from e
 
     def fenced(self) -> TransactionFencedError:
-        """Makes the error of a transaction whose id was taken up."""
+        """Returns the error of a transaction whose id was claimed again."""
         return TransactionFencedError(
-            f"transaction id {self.ours.id!r} of {self._url} was taken up again, and"
-            " nothing of this transaction was committed; go on with the newer one"
+            f"transaction id {self.ours.id!r} of {self._url} was taken over, and nothing of this"
+            " transaction was committed; continue with the newer one"
         )
 
     def _still_unknown(self, e: ClogError) -> CommitStateUnknownError:
         return CommitStateUnknownError(
             f"whether transaction {self.ours.number} of id {self.ours.id!r} was"
-            f" committed to {self._url} is still not known: {e}; commit or abort it again"
+            f" committed to {self._url} is still unknown: {e}; commit or abort it again"
         )
 
     def _found(self, done: AlreadyCommitted) -> TransactionResult:
         try:
-            return self._told(found_result(self._handle, self.ours.id, done.version))
+            return self._completed(found_result(self._handle, self.ours.id, done.version))
         except StoreUnavailableError as e:
             raise CommitStateUnknownError(
                 f"transaction {self.ours.number} of id {self.ours.id!r} is in version"
@@ -662,18 +660,18 @@ class Committing:
             ) from e
 
     def fence(self) -> None:
-        """Notes that another holder took the id up, or that it was taken up here."""
+        """Notes that the id was claimed, by another holder or here."""
         self.state = State.FENCED
         self.holder.is_fenced = not (self.holder.is_lost or self.holder.is_unsure)
 
     def before(self) -> Positions:
-        """Returns what was committed under the id before."""
+        """Returns the positions committed under the id before."""
         if self.holder.positions is None:
             self.holder.positions = committed_positions(self._handle, self.ours.id)
         return self.holder.positions
 
     def _merged(self) -> Positions | None:
-        """Returns all positions that the id is to have; None where it keeps those it has."""
+        """Returns all positions of the id from now on; None if they do not change."""
         if not self.positions:
             return None
         merged = {log_id: dict(mine) for log_id, mine in self.before().items()}
@@ -682,8 +680,8 @@ class Committing:
         return merged
 
     def check_time(self) -> None:
-        """Raises if it began longer ago than its timeout: the monotonic clock stands still while a
-        machine sleeps, the wall clock may be set back.
+        """Raises if it began longer ago than its timeout. Both clocks count: the monotonic one
+        stops while a machine sleeps, and the wall clock may be set back.
         """
         clock, began = self._handle.clock, self.began
         elapsed_ms = max(clock.now_ms() - began.wall_ms, clock.monotonic_ms() - began.monotonic_ms)
@@ -695,7 +693,7 @@ class Committing:
             )
 
     def find_commit(self, state: TransactionState | None) -> None:
-        """Raises if the id was taken up; of a transaction that was not tried, none is found."""
+        """Raises if the id was claimed; a transaction that was not tried has no commit."""
         try:
             find_commit(state, self.ours, url=self._url, tried=False)
         except TransactionFencedError:

@@ -162,7 +162,7 @@ def test_a_commit_in_doubt_stays_so(logs, reopened):
     assert seen(reopened())[0] == ["a"]
     clock.advance(30_000)  # So that it is asked first whether the log still stands.
     stores[0].plan = Faults(Fault(FaultKind.FAIL_BEFORE, "get", times=99))
-    with pytest.raises(CommitStateUnknownError, match="still not known"):
+    with pytest.raises(CommitStateUnknownError, match="still unknown"):
         t.commit()
     stores[0].plan = Faults()
     t.commit()
@@ -420,7 +420,7 @@ def test_one_log_under_two_names(logs, stores, clock):
     for found in stores[1].list(""):
         copy.put(found.path, stores[1].get(found.path))
     t.append(rows("b"), log=logs[1])
-    with pytest.raises(InvalidInputError, match="are one log"):
+    with pytest.raises(InvalidInputError, match="are the same log"):
         t.append(rows("x"), log=Log.open(copy, clock=clock, ids=SeededIds(6)))
     t.append(rows("c"), log=Log.open(stores[1], clock=clock, ids=SeededIds(7)))
     t.commit()

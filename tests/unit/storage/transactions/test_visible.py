@@ -156,7 +156,7 @@ def test_an_append_in_doubt(make_log, open_log, values_of, store, clock):
         t.append(rows("b"))
     faulty.plan = Faults()
     for do in (t.commit, lambda: t.append(rows("c"))):
-        with pytest.raises(InvalidInputError, match="perhaps its records are there"):
+        with pytest.raises(InvalidInputError, match="its records may be there"):
             do()
     t.abort()
     assert both(open_log(), values_of) == ([], [])

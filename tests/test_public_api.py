@@ -28,6 +28,8 @@ from clog.storage import (
     StateStore,
     StateTable,
     Table,
+    TransactionInfo,
+    snapshot,
 )
 
 PACKAGES = ("clog.storage", "clog.cleaner", "clog.connector", "clog.bridge", "clog.jobs")
@@ -452,3 +454,20 @@ def test_a_log_is_shown_without_secrets():
     assert log.url == "memory://clog-public-api/shown"
     assert repr(log) == "Log('memory://clog-public-api/shown', version=0)"
     assert "hush" not in repr(log.handle.store)
+
+
+def test_times_are_shown_as_people_read_them(tmp_path):
+    """Beside the milliseconds: a moment in UTC, a length in words; a value without times is as any
+    dataclass shows it."""
+    clock = ManualClock(now_ms=1_700_000_000_000)
+    log = Log.create(tmp_path / "log", partitions=1, clock=clock)
+    log.append([{"key": "k", "value": "v"}])
+    cut = snapshot(log.url, name="cut", keep_ms=60_000, clock=clock)
+    log.reader("r", hold_ms=60_000).commit({0: 0})
+    was = "1700000000000 (2023-11-14 22:13:20Z)"
+    assert all(f"time_ms={was}" in repr(commit) for commit in log.history())
+    assert f"largest_timestamp={was}" in repr(log.segments(0)[0])
+    assert f"time_ms={was}, until_ms=1700000060000 (2023-11-14 22:14:20Z))" in repr(cut)
+    assert "lag_ms=0, expires_ms=" in repr(log.readers()[0])
+    assert "hold_ms=60000 (1 min)" in repr(log.readers()[0])
+    assert "(" not in repr(TransactionInfo("t", 0, 1, "open")).removeprefix("TransactionInfo(")

@@ -22,6 +22,7 @@ from enum import StrEnum
 import numpy as np
 
 from clog.storage.config.log_config import LogConfig
+from clog.storage.config.units import time_beside
 from clog.storage.env import dataclass
 from clog.storage.format.chunks import Chunk, Segment
 from clog.storage.format.documents import NONE
@@ -396,7 +397,8 @@ class PassStats:
     def __repr__(self) -> str:
         """Returns the counts that are not 0."""
         counts = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return f"PassStats({', '.join(f'{name}={n}' for name, n in counts if n)})"
+        shown = (f"{name}={n}{time_beside(name, n)}" for name, n in counts if n)
+        return f"PassStats({', '.join(shown)})"
 
 
 _OF_RECORDS = (

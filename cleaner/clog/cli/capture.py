@@ -25,13 +25,13 @@ from clog.cli.options import (
 from clog.cli.output import (
     count,
     counted,
-    duration,
     each_minute,
     print_note,
     progress,
     say,
     size,
 )
+from clog.storage.config.units import duration
 from clog.storage.env import from_extra
 
 if TYPE_CHECKING:

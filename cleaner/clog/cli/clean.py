@@ -14,7 +14,6 @@ from clog.cli.options import PARTITION, URL, Code, Given, command, flag, integer
 from clog.cli.output import (
     count,
     counted,
-    duration,
     print_error,
     print_json,
     say,
@@ -23,6 +22,7 @@ from clog.cli.output import (
     table,
     tracking,
 )
+from clog.storage.config.units import duration
 
 if TYPE_CHECKING:
     from rich.console import Group

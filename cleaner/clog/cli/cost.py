@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from clog.cli.options import URL, Given, command, integer, option, quoted
-from clog.cli.output import count, counted, duration, print_table, say, size, table
+from clog.cli.output import count, counted, print_table, say, size, table
+from clog.storage.config.units import duration
 
 if TYPE_CHECKING:
     from clog.storage import Log

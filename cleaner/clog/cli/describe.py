@@ -29,14 +29,13 @@ from clog.cli.output import (
     count,
     counted,
     dated,
-    duration,
-    moment,
     print_table,
     say,
     size,
     stdout,
     table,
 )
+from clog.storage.config.units import duration, moment
 from clog.storage.view_formats import FORMAT_NAMES, FORMATS
 
 if TYPE_CHECKING:

@@ -32,7 +32,6 @@ from clog.cli.options import (
 from clog.cli.output import (
     count,
     counted,
-    duration,
     print_error,
     print_note,
     print_table,
@@ -40,6 +39,7 @@ from clog.cli.output import (
     size,
     table,
 )
+from clog.storage.config.units import duration
 from clog.storage.view_formats import FORMAT_NAMES, FORMATS
 
 if TYPE_CHECKING:

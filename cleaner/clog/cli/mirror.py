@@ -27,12 +27,12 @@ from clog.cli.output import (
     count,
     counted,
     counting,
-    duration,
     each_minute,
     print_note,
     progress,
     say,
 )
+from clog.storage.config.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 import click
 
-from clog.cli.output import duration, print_error, print_json, print_note, say
+from clog.cli.output import print_error, print_json, print_note, say
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -395,9 +395,10 @@ def ending_after(timeout_ms: int | None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if came:
-            print_error(
-                f"the command took longer than --timeout {duration(timeout_ms)}, and was ended"
-            )
+            from clog.storage.config.units import duration
+
+            took = duration(timeout_ms)
+            print_error(f"the command took longer than --timeout {took}, and was ended")
 
 
 def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:

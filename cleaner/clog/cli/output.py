@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from functools import cache
 from logging import Formatter, LogRecord
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -330,34 +329,14 @@ def size(size_bytes: int) -> str:
     return f"{size_bytes} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def duration(ms: int) -> str:
-    """Returns a length of time in its two largest units.
-
-    >>> duration(900), duration(61_000), duration(90_000_000)
-    ('900 ms', '1 min 1 s', '1 d 1 h')
-    """
-    if ms < 1000:
-        return f"{ms} ms"
-    parts: list[tuple[int, str]] = []
-    rest = ms // 1000
-    for unit, seconds in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        amount, rest = divmod(rest, seconds)
-        if amount or parts:
-            parts.append((amount, unit))
-        if len(parts) == 2:
-            break
-    return " ".join(f"{amount} {unit}" for amount, unit in parts if amount)
-
-
-_MOMENTS = ("created_ms", "committed_ms", "started_ms", "since_ms", "until_ms", "delete_horizon_ms")
-
-
 def dated(document: Any) -> Any:
     """Returns a JSON document that has each moment beside its milliseconds as people read it.
 
-    >>> dated({"created_ms": 0, "lag_ms": 1})
-    {'created_ms': 0, 'created': '1970-01-01 00:00:00Z', 'lag_ms': 1}
+    >>> dated({"created_ms": 1000, "lag_ms": 1})
+    {'created_ms': 1000, 'created': '1970-01-01 00:00:01Z', 'lag_ms': 1}
     """
+    from clog.storage.config.units import MOMENTS, moment
+
     if isinstance(document, list):
         return [dated(each) for each in document]
     if not isinstance(document, dict):
@@ -365,18 +344,6 @@ def dated(document: Any) -> Any:
     made: dict[str, Any] = {}
     for name, value in document.items():
         made[name] = dated(value)
-        if name in _MOMENTS and value is not None:
+        if name in MOMENTS and value:
             made[name.removesuffix("_ms")] = moment(value)
     return made
-
-
-def moment(time_ms: int) -> str:
-    """Returns epoch milliseconds as UTC; beyond the years that a calendar has, the number.
-
-    >>> moment(0)
-    '1970-01-01 00:00:00Z'
-    """
-    try:
-        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"

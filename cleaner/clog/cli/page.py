@@ -49,7 +49,7 @@ from clog.cli.cost import PRICES, bill
 from clog.cli.describe import copied
 from clog.cli.lines import keys_given, of_bytes, timestamps_of
 from clog.cli.options import integer, typed_schema
-from clog.cli.output import duration
+from clog.storage.config.units import duration
 from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,

@@ -30,7 +30,6 @@ from clog.cli.options import (
 from clog.cli.output import (
     count,
     counted,
-    moment,
     print_json_line,
     print_note,
     progress,
@@ -39,6 +38,7 @@ from clog.cli.output import (
     stderr,
     stdout,
 )
+from clog.storage.config.units import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -29,6 +29,7 @@ from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import edits_back_to
 from clog.storage.commit.versions import reading
+from clog.storage.config.units import with_times
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
     AlreadyExistsError,
@@ -100,6 +101,8 @@ class Cut:
     time_ms: int
     until_ms: int | None
     ids: Mapping[str, tuple[str, str]] = field(repr=False)
+
+    __repr__ = with_times
 
     def changed(self, storage_options: Mapping[str, object] | None = None) -> list[str]:
         """Returns the URLs of the logs in which `delete_records` or retention has raised a log

@@ -16,6 +16,7 @@ from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import AppendRequest
 from clog.storage.config.log_config import LogConfig
+from clog.storage.config.units import with_times
 from clog.storage.diagnostics.erasures import pending_reason
 from clog.storage.env import dataclass
 from clog.storage.errors import (
@@ -91,6 +92,8 @@ class Erasure:
     version: int
     requested_ms: int
     completed_ms: int | None = None
+
+    __repr__ = with_times
 
 
 def erase(handle: Handle, keys: Sequence[Any], *, notify: bool) -> ErasureRequest:

@@ -38,7 +38,7 @@ import pyarrow as pa
 
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
-from clog.storage.config.units import LONG_MAX
+from clog.storage.config.units import LONG_MAX, with_times
 from clog.storage.env import Shared, dataclass
 from clog.storage.errors import (
     ClogError,
@@ -338,6 +338,8 @@ class Reader:
     hold_ms: int = 0
     held_until_ms: int = 0
     damage: str | None = None
+
+    __repr__ = with_times
 
 
 def list_readers(handle: Handle, config: LogConfig, *, now_ms: int) -> list[Reader]:

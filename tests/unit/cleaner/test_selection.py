@@ -224,3 +224,4 @@ def test_deleted_records_raise_the_first_dirty_offset(make_log, put, bounds_of, 
 def test_a_pass_is_shown_without_its_zeros():
     """Of 22 counts those that are not 0 are what a reader of a round looks for."""
     assert repr(PassStats(maps=1, records_read=5)) == "PassStats(maps=1, records_read=5)"
+    assert repr(PassStats(clean_ms=61_000)) == "PassStats(clean_ms=61000 (1 min 1 s))"

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from clog.cli.options import Given
-from clog.cli.output import moment
 from clog.storage import Log, ManualClock, administration
+from clog.storage.config.units import moment
 from clog.storage.format.log_info import NO_FEATURES
 from clog_testing.undecided import append_undecided
 

@@ -7,7 +7,9 @@ with the settings of processes.
 """
 
 import re
+from dataclasses import fields
 from datetime import UTC, datetime
+from typing import Any
 
 from clog.storage.env import dataclass
 
@@ -25,6 +27,23 @@ _DURATIONS = 'a time such as "500ms", "10s", "15m", "12h" or "1d"'
 SIZES = 'a number of bytes such as "1048576", "512k", "64m" or "1g"'
 _MOMENTS = 'milliseconds since 1970, or ISO 8601 such as "2026-01-31T12:00:00Z"'
 _UNLIMITED = "unlimited"
+MOMENTS = frozenset(
+    [
+        "committed_ms",
+        "completed_ms",
+        "created_ms",
+        "delete_horizon_ms",
+        "expires_ms",
+        "held_until_ms",
+        "largest_timestamp",
+        "requested_ms",
+        "since_ms",
+        "started_ms",
+        "time_ms",
+        "until_ms",
+    ]
+)
+"""Fields of what is shown to people that are times in ms since 1970; others in ms are lengths."""
 
 _UNITS_MS = {
     **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
@@ -184,6 +203,56 @@ def config_text(name: str, value: str) -> str:
         if number and number % factor == 0:
             return f"{number // factor}{unit}"
     return f"{number}ms" if _is_time(name) and number else value
+
+
+def duration(ms: int) -> str:
+    """Returns a length of time in its two largest units.
+
+    >>> duration(900), duration(61_000), duration(90_000_000)
+    ('900 ms', '1 min 1 s', '1 d 1 h')
+    """
+    if ms < 1000:
+        return f"{ms} ms"
+    parts: list[tuple[int, str]] = []
+    rest = ms // 1000
+    for unit, seconds in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        amount, rest = divmod(rest, seconds)
+        if amount or parts:
+            parts.append((amount, unit))
+        if len(parts) == 2:
+            break
+    return " ".join(f"{amount} {unit}" for amount, unit in parts if amount)
+
+
+def moment(time_ms: int) -> str:
+    """Returns epoch milliseconds as UTC; beyond the years that a calendar has, the number.
+
+    >>> moment(0)
+    '1970-01-01 00:00:00Z'
+    """
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+
+
+def time_beside(name: str, value: Any) -> str:
+    """Returns what stands beside the value of a field that is a time in ms; else nothing.
+
+    >>> time_beside("until_ms", 1000), time_beside("lag_ms", 61_000), time_beside("lag_ms", 7)
+    (' (1970-01-01 00:00:01Z)', ' (1 min 1 s)', '')
+    """
+    if value and name in MOMENTS:
+        return f" ({moment(value)})"
+    is_long = value and name.endswith("_ms") and value >= 1000
+    return f" ({duration(value)})" if is_long else ""
+
+
+def with_times(value: Any) -> str:
+    """Returns a value's repr that has each time beside its milliseconds as people read it, too."""
+    held = ((f.name, getattr(value, f.name)) for f in fields(value) if f.repr)
+    shown = (f"{name}={one!r}{time_beside(name, one)}" for name, one in held)
+    return f"{type(value).__qualname__}({', '.join(shown)})"
 
 
 def must(name: str) -> str:

@@ -14,6 +14,7 @@ from typing import TypedDict, cast
 from clog.storage.commit.handle import Handle
 from clog.storage.commit.tip import first_open_version
 from clog.storage.config.log_config import LogConfig
+from clog.storage.config.units import with_times
 from clog.storage.diagnostics.erasures import pending_reason
 from clog.storage.env import dataclass
 from clog.storage.format.chunks import Chunk, Segment
@@ -58,6 +59,8 @@ class SegmentInfo:
     clean: bool
     delete_horizon_ms: int | None
     dead_rows: int
+
+    __repr__ = with_times
 
 
 class PartitionDescription(TypedDict):
@@ -454,6 +457,8 @@ class CommitInfo:
     object_bytes: int
     writers: tuple[str, ...]
     first_dirty: dict[int, int]
+
+    __repr__ = with_times
 
 
 def history(handle: Handle, tip: Commit, start: int) -> Iterator[CommitInfo]:

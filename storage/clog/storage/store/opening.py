@@ -147,6 +147,11 @@ def store_at(
     """Returns the store at a URL, as `open_store` does; a store is where it is."""
     if isinstance(url, str | PathLike):
         return open_store(fspath(url), storage_options, single_writer=single_writer)
+    if not hasattr(url, "list_temporary"):
+        raise InvalidInputError(
+            f"{type(url).__name__} is no URL; give a path such as /logs/orders, s3://b/orders, or"
+            " the url of a log"
+        )
     return url
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from clog.storage.append import offsets_of
 from clog.storage.commit.committer import NothingToCommit, is_comparable, store_now_ms
 from clog.storage.commit.handle import Handle
+from clog.storage.config.units import with_times
 from clog.storage.env import dataclass
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError
 from clog.storage.format import documents
@@ -67,6 +68,8 @@ class TransactionInfo:
     started_ms: int = 0
     timeout_ms: int = 0
     home: str | None = None
+
+    __repr__ = with_times
 
 
 @dataclass(frozen=True, slots=True)

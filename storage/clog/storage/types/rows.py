@@ -180,8 +180,8 @@ def schema_of_rows(columns: "pa.Schema", key: Sequence[str]) -> "pa.Schema":
         raise InvalidInputError(f"a column stands twice: {there}; key: {', '.join(key)}")
     if not names or not others:
         raise InvalidInputError(
-            f"a table needs columns for its key and others beside them; the key is"
-            f" {', '.join(key) or 'none'} of {there}"
+            f"a table needs columns for its key and others beside them; its columns are {there},"
+            f" its key {', '.join(key) or 'none'}"
         )
     if unknown := [f.name for f in columns if pa.types.is_null(f.type)]:
         raise InvalidInputError(

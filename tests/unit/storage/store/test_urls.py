@@ -171,3 +171,11 @@ def test_a_folder_whose_name_is_not_text_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(odd)
     with pytest.raises(InvalidInputError, match=r"not UTF-8; rename the folder"):
         Log.create("log")
+
+
+@pytest.mark.parametrize("call", [Log.open, Log.create, StateTable, snapshots])
+def test_what_is_no_url_is_refused(call, tmp_path):
+    """A log in place of its URL, for one; the words say what to give."""
+    log = Log.create(tmp_path / "log")
+    with pytest.raises(InvalidInputError, match=r"Log is no URL; give a path .* url of a log"):
+        call(log, *([tmp_path / "t.db"] if call is StateTable else []))

@@ -268,7 +268,7 @@ def test_every_method_has_an_example(name):
 def test_json_is_json():
     """The policies for S3 can be pasted; `tests/contract/test_s3_permissions.py` tries them."""
     policies = [text for language, text in blocks("docs/permissions.md") if language == "json"]
-    assert len(policies) == 5
+    assert len(policies) == 7
     assert all(json.loads(policy)["Statement"] for policy in policies)
 
 

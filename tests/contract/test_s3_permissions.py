@@ -92,6 +92,23 @@ def append(url, options, _):
     log.delete_records({0: 1})
 
 
+def follow(url, options, _):
+    reader = Log.open(url, storage_options=options).reader("billing", interval_ms=0)
+    assert sum(batch.num_rows for batch in reader.follow(poll_ms=None)) == 6
+    (found,) = Log.open(url, storage_options=options).readers()
+    assert (found.name, found.position) == ("billing", {0: 6})
+
+
+def publish(url, options, _):
+    log = Log.open(url, storage_options=options)
+    assert log.publish("delta").published
+    for n in range(3):
+        log.publish("iceberg")
+        log.append([{"key": "a", "value": str(n)}])
+    left = {found.path for found in open_store(url, options).list("metadata/")}
+    assert not left & {"metadata/v1.metadata.json", "v1.metadata.json"}, "the expired one goes"
+
+
 def clean(url, options, _):
     log = Log.open(url, storage_options=options)
     for _ in range(2):
@@ -106,7 +123,7 @@ def sweep(url, options, _):
     assert len(swept.objects) == 1
 
 
-ROLES = {"read": read, "append": append, "clean": clean, "sweep": sweep}
+ROLES = {f.__name__: f for f in (read, follow, append, clean, sweep, publish)}
 
 
 @pytest.fixture
@@ -144,7 +161,9 @@ def test_the_policy_is_enough(role, enforced, orphan, s3_url, s3_bucket, tmp_pat
     [
         ("read", "s3:GetObject"),
         *(("append", action) for action in ("s3:GetObject", "s3:PutObject")),
+        ("follow", "s3:GetObject"),
         *(("clean", f"s3:{action}Object") for action in ("Get", "Put", "Delete")),
+        *(("publish", f"s3:{action}Object") for action in ("Get", "Put", "Delete")),
         ("sweep", "s3:DeleteObject"),
         ("sweep", "s3:ListBucket"),
     ],
@@ -154,3 +173,13 @@ def test_each_action_is_needed(role, without, enforced, orphan, s3_url, s3_bucke
     options = enforced(policy_of(role, s3_bucket, without))
     with pytest.raises(ClogError, match=r"denied|refused|credentials"):
         ROLES[role](s3_url, options, tmp_path)
+
+
+def test_who_may_only_read_has_no_position(enforced, log, s3_url, s3_bucket, caplog):
+    """docs/permissions.md: a named reader with the role *read* reads, and is warned."""
+    options = enforced(policy_of("read", s3_bucket))
+    mine = Log.open(s3_url, storage_options=options)
+    found = mine.reader("billing", interval_ms=0).follow(poll_ms=None)
+    assert sum(batch.num_rows for batch in found) == 6
+    assert "the position of reader billing was not recorded" in caplog.text
+    assert mine.readers() == []

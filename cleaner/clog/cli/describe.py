@@ -148,7 +148,7 @@ def segments(url: str = URL, *, partition: int | None = PARTITION, given: Given)
             _print([_readable(row) for row in rows], title=f"partition {p}")
 
     rows = [{"partition": p} | row for p, rows in found.items() for row in rows]
-    given.tell({"url": log.url, "segments": rows}, draw)
+    given.tell(dated({"url": log.url, "segments": rows}), draw)
 
 
 def _partitions(log: "Log", partition: int | None) -> Sequence[int]:
@@ -581,7 +581,7 @@ def readers(
         print_table(table(_COLUMNS, rows, right=_COLUMNS[1:]))
 
     shown = [asdict(reader) | {"position": dict(reader.position)} for reader in found]
-    given.tell({"url": log.url, "readers": shown, "forgotten": forget or []}, draw)
+    given.tell(dated({"url": log.url, "readers": shown, "forgotten": forget or []}), draw)
 
 
 def _forget(log: "Log", names: list[str]) -> None:
@@ -753,4 +753,5 @@ def snapshot(
 
     names = ("name", "time_ms", "until_ms", "logs")
     shown = [{name: getattr(one, name) for name in names} for one in found]
-    given.tell({"url": home.store.url, "cuts": shown, "views": views, "dropped": drop}, draw)
+    document = {"url": home.store.url, "cuts": dated(shown), "views": views, "dropped": drop}
+    given.tell(document, draw)

@@ -344,6 +344,6 @@ def dated(document: Any) -> Any:
     made: dict[str, Any] = {}
     for name, value in document.items():
         made[name] = dated(value)
-        if name in MOMENTS and value:
+        if name in MOMENTS and name.endswith("_ms") and value:
             made[name.removesuffix("_ms")] = moment(value)
     return made

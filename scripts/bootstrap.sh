@@ -21,7 +21,7 @@ _say() {
 
 if [ ! -x "$_venv/bin/python" ]; then
   _python=""
-  for _candidate in python3.13 python3.12 python3.11 python3 python; do
+  for _candidate in python3.14 python3.13 python3.12 python3.11 python3 python; do
     if "$_candidate" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       _python="$_candidate"
       break

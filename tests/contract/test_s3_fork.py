@@ -27,7 +27,8 @@ def test_a_forked_child_says_nothing(s3_bucket, proxied_options):
     """It connects anew, and leaves alone what it inherited: its parent goes on using it."""
     words = [f"s3://{s3_bucket}/log", json.dumps(proxied_options)]
     done = subprocess.run(
-        [sys.executable, "-c", FORK, *words],
+        # Python 3.12 and newer warn of any fork beside threads.
+        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", FORK, *words],
         capture_output=True,
         text=True,
         timeout=60,

@@ -123,6 +123,7 @@ def parse_jsonl(lines: Sequence[bytes], *, first: int, schema: "pa.Schema | None
             _add(rows, parsed_json(line, *kinds), schema)
         except (ValueError, TypeError, RecursionError) as e:
             why = "it is not JSON" if isinstance(e, json.JSONDecodeError) else str(e)
+            why = "it is nested too deeply" if isinstance(e, RecursionError) else why
             raise InvalidInputError(f"record {number} of the input cannot be read: {why}") from None
     return rows
 

@@ -129,7 +129,7 @@ def test_text_has_more_columns_when_asked():
         (b'{"key": "k", "value": null, "timestamp": 9223372036854776}', "is above 92233720368547"),
         (b'{"key": "k", "value": null, "timestamp": -%d}' % 10**16, "is before 1970"),
         (b'{"key": "k", "value": "", "headers": [{"key": "\\ud800", "value": ""}]}', "surrogates"),
-        (b'{"key": ' + b"[" * 100_000, "recursion"),
+        (b'{"key": ' + b"[" * 100_000, "nested too deeply"),
         (b"\xff", "can't decode"),
     ],
 )

@@ -539,7 +539,9 @@ def new_log(
         )
     if like is not None:
         if key is None or schema is not None:
-            raise InvalidInputError("like= needs key=, the columns of the key, and no schema=")
+            raise InvalidInputError(
+                "like= goes with key=, the name of the key's column, or names, and without schema="
+            )
         schema = schema_like(like)
     elif isinstance(schema, Mapping) and any(isinstance(t, _WORDS) for t in schema.values()):
         schema = fields_from_words(schema)
@@ -563,7 +565,8 @@ def new_log(
 
 def _exists(root: Store) -> AlreadyExistsError:
     return AlreadyExistsError(
-        f"a log already exists at {root.url}; open it with Log.open, or use another URL"
+        f"a log already exists at {root.url}; open it with Log.open, create it with exist_ok=True,"
+        " which opens it then, or use another URL"
     )
 
 

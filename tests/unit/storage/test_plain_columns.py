@@ -92,7 +92,7 @@ def test_rows_that_do_not_fit(trips, rows, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"like": TRIPS}, "like= needs key="),
+        ({"like": TRIPS}, "like= goes with key="),
         ({"key": "id"}, "key= needs schema= or like="),
         ({"key": "nr", "like": TRIPS}, "there is no column 'nr'; there are id, city, place"),
         ({"key": ["id", "ID"], "like": TRIPS}, "a column stands twice"),
@@ -237,3 +237,25 @@ def test_instants_are_kept_in_utc(store):
     log = Log.create(store, key="id", like=pandas.DataFrame({"id": [1], "at": times}))
     log.append(pandas.DataFrame({"id": [1], "at": times}))
     assert log.table()["at"].to_pylist() == [times[0].tz_convert("UTC")]
+
+
+def test_an_index_with_a_name_is_a_column(store):
+    """As Parquet has it; one without a name, which only numbers rows, is left out."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"city": ["Riga", "Oslo"]}, index=pandas.Index([1, 2], name="id"))
+    log = Log.create(store, key="id", like=frame)
+    log.append(frame)
+    log.append(pandas.DataFrame({"id": [2], "city": ["Bonn"]}, index=[7]))
+    log.append(frame.reset_index().set_index("id", drop=False).assign(city="Rome").head(1))
+    assert log.table().get(1) == {"city": "Rome"}
+    assert log.table().get(2) == {"city": "Bonn"}
+
+
+def test_a_frame_for_a_log_without_columns_is_told_how_to_make_one(store):
+    with pytest.raises(InvalidInputError, match="created with key= and like= has columns"):
+        Log.create(store).append(TRIPS)
+
+
+def test_a_time_that_is_no_number_is_told_what_to_give(trips):
+    with pytest.raises(InvalidInputError, match="give ms since 1970"):
+        trips.table(at_time_ms="2026-01-31")

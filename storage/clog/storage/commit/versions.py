@@ -240,7 +240,8 @@ def version_asked(store: Store, tip: Commit, at: int | None, at_time_ms: int | N
         )
     for name, number in (("at", at), ("at_time_ms", at_time_ms)):
         if number is not None and type(number) is not int:
-            raise InvalidInputError(f"{name}={number!r} is not an integer")
+            how = "; give ms since 1970: int(when.timestamp() * 1000)" if name != "at" else ""
+            raise InvalidInputError(f"{name}={number!r} is not an integer{how}")
     if at_time_ms is not None:
         return version_at_time(store, at_time_ms, tip)
     return tip.version if at is None else at

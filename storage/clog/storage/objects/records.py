@@ -63,11 +63,13 @@ from clog.storage.types.columns import (
 from clog.storage.types.conform import conform, from_python
 from clog.storage.types.rows import TableColumns, are_records, problem_of_names
 
+_OF_ITS_OWN = "; a log that was created with key= and like= has columns of its own"
+
 
 def frame_to_table(data: Any) -> pa.Table | None:
     """Returns a frame, or a stream of Arrow data, as a table; None for anything else.
 
-    The index of a pandas frame is left out.
+    The index of a pandas frame is columns where it has names, and left out where it has none.
     """
     if isinstance(data, _frame_class("pandas")):
         return _from_pandas(data)
@@ -81,8 +83,8 @@ def frame_to_table(data: Any) -> pa.Table | None:
         return pa.table(data)
     except (pa.ArrowInvalid, TypeError) as e:
         raise InvalidInputError(
-            f"cannot append a {type(data).__name__}: it is not a table; give a frame with columns"
-            " key and value"
+            f"cannot append a {type(data).__name__}: it is not a table; give a frame, an Arrow"
+            " table or a list of dicts"
         ) from e
 
 
@@ -115,7 +117,7 @@ def rows_of_pandas(data: object) -> list[dict[str, Any]] | None:
     """Returns the rows of a pandas frame, None for what is missing; None for anything else."""
     if not isinstance(data, _frame_class("pandas")):
         return None
-    frame: Any = data
+    frame = _with_index(data)
     rows: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return rows
 
@@ -125,9 +127,15 @@ def _frame_class(package: str, name: str = "DataFrame") -> Any:
     return getattr(sys.modules.get(package), name, ())
 
 
+def _with_index(frame: Any) -> Any:
+    """Returns a pandas frame with its index as columns, where that has names, as Parquet has it."""
+    named = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    return frame.reset_index(named) if named else frame
+
+
 def _from_pandas(frame: Any) -> pa.Table:
     try:
-        return pa.Table.from_pandas(frame, preserve_index=False)
+        return pa.Table.from_pandas(_with_index(frame), preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError) as e:
         # Arrow's first words may show a value; its last name the column.
         last = str(e.args[-1]) if e.args else ""
@@ -191,7 +199,9 @@ def to_records(
     table = _to_table(data, schema, rows)
     unknown = [name for name in table.schema.names if name not in COLUMNS]
     if unknown:
-        raise InvalidInputError(f"unknown columns {unknown}; records have {', '.join(COLUMNS)}")
+        raise InvalidInputError(
+            f"unknown columns {unknown}; records have {', '.join(COLUMNS)}{_OF_ITS_OWN}"
+        )
     missing = [name for name in ("key", "value") if name not in table.schema.names]
     if missing:
         raise InvalidInputError(f"columns {missing} are missing; records need key and value")
@@ -281,7 +291,7 @@ def _from_dicts(
         if unknown or "key" not in row or "value" not in row:
             raise InvalidInputError(
                 f"record {i} has the fields {list(row)}; required: key, value; allowed:"
-                f" {', '.join(COLUMNS)}"
+                f" {', '.join(COLUMNS)}{_OF_ITS_OWN}"
             )
     headers = [_pairs(row.get("headers"), i) for i, row in enumerate(records)]
     times = [_micros(row.get("timestamp"), i) for i, row in enumerate(records)]

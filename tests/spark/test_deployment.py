@@ -214,8 +214,9 @@ def test_the_examples_for_users_of_kafka_run(spark, tmp_path):
 
 def test_the_examples_for_users_of_delta_run(spark, tmp_path):
     """Likewise."""
-    table, once = spark_blocks("docs/coming-from-delta.md")
+    table, typed, once = spark_blocks("docs/coming-from-delta.md")
     run_block(table, spark, tmp_path, "prices")
+    run_block(typed, spark, tmp_path, "stock-log")
     run_block(once, spark, tmp_path, "once")
 
 

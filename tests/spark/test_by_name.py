@@ -1,16 +1,20 @@
 """Logs by name in Spark SQL, by the catalog of `connector/jvm`."""
 
 import json
+import re
 import runpy
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from clog.storage import Log
 
+PROGRAMS = Path(pyspark.__file__).parent / "bin"
 CATALOG = Path(__file__).parents[2] / "connector" / "jvm"
 pytestmark = [
     pytest.mark.nightly,
@@ -140,3 +144,53 @@ def test_it_may_stand_for_the_sessions_catalog(ask, url):
     assert joined == [[7]]
     assert [table for _, table, _ in shown] == ["files", "logs"]
     assert isinstance(old, str)
+
+
+@pytest.fixture
+def server(jar, tmp_path):
+    """The URL of a thrift server whose catalog is clog's, as docs/spark-sql.md starts it."""
+    found = "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"
+    command = [PROGRAMS / "spark-submit", "--class", found, "--driver-class-path", jar]
+    for conf in ("sql.catalog.spark_catalog=clog.ClogCatalog", "ui.enabled=false"):
+        command += ["--conf", f"spark.{conf}"]
+    for name, value in (("bind.host", "127.0.0.1"), ("port", 0)):
+        command += ["--hiveconf", f"hive.server2.thrift.{name}={value}"]
+    process = subprocess.Popen(
+        [*map(str, command), "spark-internal"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    lines = iter(process.stderr)
+    port = next(filter(None, (re.search(r"CLIService on port (\d+)", line) for line in lines)))[1]
+    assert any("HiveThriftServer2 started" in line for line in lines)
+    threading.Thread(target=process.stderr.read, daemon=True).start()
+    yield f"jdbc:hive2://127.0.0.1:{port}"
+    process.kill()
+    process.wait()
+
+
+def test_clients_of_the_thrift_server_have_names(server, tmp_path):
+    """A log is made, inserted into, shown among the tables, and read by two names and by a view."""
+    statements = tmp_path / "statements.sql"
+    statements.write_text(
+        f"""CREATE TABLE trips (id STRING, minutes INT) USING clog
+              OPTIONS (keyColumns 'id') LOCATION '{tmp_path}/trips';
+        INSERT INTO trips VALUES ('t1', 31), ('t2', 12);
+        CREATE VIEW longer AS SELECT id FROM default.trips WHERE minutes > 30;
+        !tables
+        SELECT * FROM longer;
+        """
+    )
+    beeline = [PROGRAMS / "beeline", "--outputformat=csv2", "-u", server]
+    done = subprocess.run(
+        [*map(str, beeline), "-f", str(statements)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert re.search(r",default,trips,TABLE,", done.stdout)
+    assert re.search(r"id\nt1\n", done.stdout)
+    assert len(Log.open(tmp_path / "trips").table()) == 2

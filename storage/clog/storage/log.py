@@ -778,8 +778,8 @@ class Log:
         return administration.upgrade(self._handle, features)
 
     def give_offsets(self) -> int:
-        """Makes a log that takes offsets from its source assign them itself for good, like other
-        logs, and returns the version that did. From then on anyone may append to it, and appends
+        """Makes a log that takes offsets from its source assign them itself, permanently, as other
+        logs do, and returns the version that did. From then on anyone may append to it, and appends
         with offsets are refused.
 
         >>> mirror = Log.create("memory://help-of-give-offsets", 1, features=["given-offsets"])

@@ -1,11 +1,10 @@
-"""Errors of the operating system and of fsspec's clients, as ours.
+"""Turns errors of the operating system and of fsspec's clients into ours.
 
-Messages say what happened to what, why in short, and the remedy; never the data, never a secret:
-the values of storage options are struck out of the causes that clients and servers send, and an
-error that has one is not shown as the cause of ours. s3fs hides
-botocore's ``ClientError``, which knows the status and the code, in ``__cause__``; what it raises
-itself says less, and the same for different things. adlfs does so with some of Azure's errors;
-gcsfs raises errors of its own.
+Messages say what happened to what, briefly why, and the remedy; never data or secrets. The values
+of storage options are removed from the causes that clients and servers send, and an error that
+contains one is not chained as the cause of ours. s3fs hides botocore's ``ClientError``, which has
+the status and the code, in ``__cause__``, and raises less specific errors itself. adlfs does the
+same with some of Azure's errors; gcsfs has its own.
 """
 
 import errno
@@ -31,7 +30,7 @@ from clog.storage.store.contract import (
 from clog.storage.store.kinds import FAILURES
 
 CAUSE_CHARS_MAX = 200
-"""Causes longer than this are cut: some servers answer with a page."""
+"""Longer causes are cut: some servers answer with a page."""
 
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
@@ -46,18 +45,18 @@ _OF_STATUS: dict[int | None, Failure] = {
     416: "past the end",
     501: "no create",
 }
-"""409 is the reply to one of two creates under way at once: the object may be there or not."""
+"""409 is the reply to one of two concurrent creates: the object may exist or not."""
 _SECRET_OPTION = re.compile(r"key|secret|token|pass|cred|sas|connection|auth", re.IGNORECASE)
 _SECRET_PART = re.compile(r"(?:AccountKey|SharedAccessSignature|sig)=([^;&]+)")
-"""What an Azure connection string has of them, and a signature."""
+"""The secrets in an Azure connection string, and a signature."""
 _SECRET_OF_URL = re.compile(r"://[^/?#@\s]*:([^/?#@\s]+)@|[?&][^=&\s]+=([^&#\s]+)")
 _SECRET_CHARS_MIN = 4
 _UNKNOWN_KEYWORD = re.compile(r"unexpected keyword argument '([^']+)'")
 
 
 def failure_of(cause: BaseException) -> Failure | None:
-    """Returns what an error says, by its code, class, first word, HTTP status or errno, wherever
-    they hide; some classes (smb) do not raise the builtin error that goes with the errno.
+    """Returns what an error means, by its code, class, first word, HTTP status or errno, wherever
+    these are; some classes (smb) do not raise the builtin error for an errno.
     """
     if isinstance(cause, OnlyRequestError) and cause.__cause__ is not None:
         cause = cause.__cause__
@@ -85,10 +84,9 @@ def failed(
     *,
     certain: bool = False,
 ) -> Exception:
-    """Makes our error of one of a client that was given these options; of the local disk, where
-    there are none. ``certain``: nothing was written.
-
-    An unknown error of a client may come after the request was sent, so it is unavailability.
+    """Returns our error for one of a client with these options, or, without options, of the local
+    disk. ``certain``: nothing was written. An unknown error of a client counts as unavailability,
+    since the request may have been sent.
     """
     if isinstance(cause, OnlyRequestError) and isinstance(cause.__cause__, Exception):
         cause, certain = cause.__cause__, True
@@ -98,7 +96,7 @@ def failed(
     failure = _OF_ERRNO.get(number) if options is None else failure_of(cause)
     if operation == "get" and failure == "absent":
         return not_found(path, url)
-    told = f"{operation} of {path!r} in {url}"
+    what = f"{operation} of {path!r} in {url}"
     reason = short(cause, secrets_in(options or {}))
     if options is not None:
         if error := _of_client(operation, path, url, cause, reason):
@@ -106,28 +104,27 @@ def failed(
         denied = failure in ("denied", "no credentials")
         remedy = "check the credentials and their permissions"
         if operation == "get":
-            # S3 answers 403 for an absent object to those who may not list.
+            # S3 answers 403 for an absent object if the client may not list.
             remedy = "check the credentials, and that they may list the bucket besides reading it"
     else:
         if failure == "full" and certain:
             return StoreFullError(
-                f"{told} failed: {reason}; nothing was written; make"
-                ' some MB of room on its disk, then "clog clean" and "clog sweep" delete what is no'
-                " longer needed"
+                f"{what} failed: {reason}; nothing was written; free some MB on its disk, then"
+                ' "clog clean" and "clog sweep" delete what is no longer needed'
             )
         denied = failure == "denied" or number == errno.ENOTDIR
         remedy = "check the owner and mode of the folder"
         if number == errno.ENOTDIR:
             remedy = "a file is in the way; correct the URL"
     if denied:
-        return StoreRefusedError(f"{told} was refused: {reason}; {remedy}", certain=certain)
-    return StoreUnavailableError(f"{told} failed: {reason}; retry later")
+        return StoreRefusedError(f"{what} was refused: {reason}; {remedy}", certain=certain)
+    return StoreUnavailableError(f"{what} failed: {reason}; retry later")
 
 
 def _of_client(
     operation: str, path: str, url: str, cause: Exception, reason: str
 ) -> Exception | None:
-    """Returns the error of what only a client can say, if it is that."""
+    """Returns our error for those that only clients raise, or None."""
     failure = failure_of(cause)
     if isinstance(cause, TypeError) and (option := _UNKNOWN_KEYWORD.search(str(cause))):
         outer, dot, inner = option[1].partition(".")
@@ -164,7 +161,7 @@ def _http_status(cause: BaseException) -> tuple[int | None, str | None]:
 
 
 def short(cause: BaseException, secrets: Iterable[str] = ()) -> str:
-    """Returns the class and the words of an error, without ``secrets``."""
+    """Returns the class and the message of an error, without ``secrets``."""
     if isinstance(cause, OSError) and cause.strerror:
         text = cause.strerror  # str(cause) would name the absolute file
     else:
@@ -176,8 +173,8 @@ def short(cause: BaseException, secrets: Iterable[str] = ()) -> str:
 
 
 def without_secrets(cause: Exception, options: Mapping[str, object]) -> Exception | None:
-    """Returns an error of a client as the cause of ours; None where its words, or those of what led
-    to it, have a secret of the options: logs and notebooks print them all.
+    """Returns a client's error as the cause of ours, or None if its message, or one in its chain,
+    contains a secret of the options: logs and notebooks print them all.
     """
     secrets = secrets_in(options)
     seen: list[BaseException] = []
@@ -193,8 +190,8 @@ def without_secrets(cause: Exception, options: Mapping[str, object]) -> Exceptio
 
 
 def secrets_in(options: Mapping[str, object]) -> list[str]:
-    """Returns the values of storage options, nested ones too, that no message may show; of URLs
-    among them, as an endpoint or the log's own, the password and the values of the query.
+    """Returns the values of storage options, nested ones too, that no message may show; for URLs
+    among them, such as an endpoint or the log's own, the password and the query's values.
     """
     found: list[str] = []
     for name, value in options.items():
@@ -211,7 +208,7 @@ def secrets_in(options: Mapping[str, object]) -> list[str]:
 
 
 def without_secret_ones(options: Mapping[str, object]) -> dict[str, object]:
-    """Returns the storage options, nested ones too, whose names are not those of secrets."""
+    """Returns the storage options, nested ones too, whose names do not suggest a secret."""
     return {
         name: without_secret_ones(value) if isinstance(value, Mapping) else value
         for name, value in options.items()

@@ -1,15 +1,15 @@
 """Opening roots by URL, and finding logs below a folder.
 
-*URLs* say which filesystem and where on it. One is a path (``/logs/orders``, ``logs/orders``,
-``~/orders``) or ``scheme://…``; ``s3a://``, as Hadoop writes it, is ``s3://``.
+A *URL* names a filesystem and a place on it: a path (``/logs/orders``, ``logs/orders``,
+``~/orders``) or ``scheme://…``. Hadoop's ``s3a://`` means ``s3://``.
 
-Logs are found by what every log has: the folder ``_clog``. A folder below that one that cannot be
-listed hides what is in it and nothing else. A store that does not answer ends the search. Folders
-that are left when their files are gone are deleted: object stores have none, file systems do.
+Every log has the folder ``_clog``, by which it is found. A subfolder that cannot be listed hides
+only its own content; a store that does not answer ends the search. Folders that remain after their
+files are deleted, as on file systems but not in object stores, are removed.
 
-A log may name another one by its URL, in which there is no secret. Credentials are never stored: a
-root elsewhere is opened with what the environment gives. A stranger's log may name any host, so
-options go to no other host, or account, than they were given for.
+A log may name another one by a URL without secrets. Credentials are never stored: a root elsewhere
+is opened with those of the environment. As a stranger's log may name any host, options are passed
+only to the host, or account, for which they were given.
 """
 
 import os
@@ -30,22 +30,22 @@ from clog.storage.view_formats import FORMATS
 
 LOCAL, MEMORY = "file", "memory"
 DEPTH_MAX = 8
-"""Folders deeper than this are not looked into."""
+"""Folders deeper than this are not searched."""
 LOG_FOLDER = "_clog"
-"""What every log has, and no other folder."""
+"""The folder that every log has, and nothing else."""
 RECOVERED_FOLDER = "lost+found"
-"""What repairs of a disk leave on it; only the system may look into it."""
+"""Left on a disk by its repair; only the system may read it."""
 
 _OF_VIEWS = {view.folder for view in FORMATS.values()}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?:::|://)|(file|local):(?=/)")
 _LIKE_A_SCHEME = re.compile(r"[\s'\"<]*([A-Za-z][A-Za-z0-9+.-]+)\s*:")
 _LINK = re.compile(r"::(?![^][/]*])(?=[A-Za-z][A-Za-z0-9+.-]*:|/|[^@]*$)")
-"""Between two URLs of a chain, and not within a password, nor an address in brackets."""
+"""Separates the URLs of a chain, but not within a password or an address in brackets."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogsBelow:
-    """URLs of logs at and below a folder, sorted; folders that are ``unlisted``, and why."""
+    """URLs of the logs at and below a folder, sorted, and ``unlisted`` folders with the reason."""
 
     urls: list[str]
     unlisted: Mapping[str, Exception]
@@ -53,8 +53,8 @@ class LogsBelow:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How other roots are opened from one of this protocol and host; None: without options.
-    ``single_writer``: as of `open_store`.
+    """Opens other roots, with these options if they are of the same protocol and host; None: always
+    without. ``single_writer``: as of `open_store`.
     """
 
     protocol: str | None = None
@@ -70,7 +70,7 @@ class Reach:
         *,
         single_writer: bool = False,
     ) -> Self:
-        """Returns how others are opened from what was opened with these options."""
+        """Returns how to open other roots from one that was opened with these options."""
         if not isinstance(url, str | PathLike):
             if storage_options is None:
                 return cls()
@@ -97,15 +97,15 @@ def open_store(
 
     Args:
         url: a path, or a URL of any filesystem that fsspec knows.
-        storage_options: what fsspec's class takes: credentials, endpoints. Never shown. Of a
+        storage_options: the options of fsspec's class: credentials, endpoints. Never shown. For a
             local folder: ``fsync``, whether writes are on disk when they return (True).
-        single_writer: the caller promises that one process at a time writes; lifts the refusal
-            of filesystems without an exclusive create.
-        probe: whether the endpoint is asked once for its exclusive create before the first one.
+        single_writer: the caller promises that one process at a time writes, so filesystems
+            without an exclusive create are accepted.
+        probe: whether to test the endpoint's exclusive create once, before the first one.
 
     Raises:
-        InvalidInputError: a URL without a place, or with credentials where none belong; options
-            that are no mapping, an ``fsync`` that is no boolean.
+        InvalidInputError: the URL names no place, or has credentials where none belong; the options
+            are not a mapping, or ``fsync`` is not a boolean.
     """
     location = parse(url)
     options = _given(storage_options)
@@ -128,7 +128,7 @@ def open_store(
 
 
 def _given(storage_options: object) -> dict[str, object]:
-    """Returns storage options as they were given, where they are a mapping of names."""
+    """Returns the given storage options, checked to be a mapping of names."""
     options = {} if storage_options is None else storage_options
     if isinstance(options, Mapping) and all(isinstance(name, str) for name in options):
         return dict(options)
@@ -144,7 +144,7 @@ def store_at(
     *,
     single_writer: bool = False,
 ) -> Store:
-    """Returns the store at a URL, as `open_store` does; a store is where it is."""
+    """Returns the store at a URL, as `open_store` does, or the given store."""
     if isinstance(url, str | PathLike):
         return open_store(fspath(url), storage_options, single_writer=single_writer)
     if not hasattr(url, "list_temporary"):
@@ -156,9 +156,8 @@ def store_at(
 
 
 def parse(url: str) -> Location:
-    """Takes a URL apart; raises `InvalidInputError` if it is empty, has no bucket, has a NUL
-    character, which no file system takes, is not UTF-8, nor the URL that it was meant to be, or
-    carries credentials where none belong.
+    """Parses a URL. Raises `InvalidInputError` if it is empty, has no bucket, contains a NUL
+    character, is not UTF-8, is malformed, or carries credentials where none belong.
     """
     if "\0" in url:
         raise InvalidInputError(f"URL {redact(url)!r} has a NUL character; leave it out")
@@ -175,7 +174,7 @@ def parse(url: str) -> Location:
             raise InvalidInputError(
                 "the URL is empty; use a path such as /logs/orders or s3://b/orders"
             )
-        # Absolute from here on: a store travels to workers that run in other folders.
+        # Absolute, because stores travel to workers that run in other folders.
         root = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
         _check_text(root)
         return Location(LOCAL, root, root, root if match is None else f"file://{root}")
@@ -194,7 +193,7 @@ def parse(url: str) -> Location:
 
 
 def _as_text(url: str) -> str:
-    """Returns a URL as it can be printed; another one where a folder's name is not UTF-8."""
+    """Returns a printable URL; it differs from the given one if that is not UTF-8."""
     return url.encode(errors="backslashreplace").decode()
 
 
@@ -208,7 +207,7 @@ def _not_text(shown: str) -> InvalidInputError:
 
 
 def redact(url: str) -> str:
-    """Returns a URL without what may be secret: passwords, tokens and the values of queries.
+    """Returns a URL without possible secrets: passwords, tokens and the values of queries.
 
     >>> redact("sftp://me:secret@host/log"), redact("https://host/log?sig=abc")
     ('sftp://***@host/log', 'https://host/log?***')
@@ -222,14 +221,14 @@ def _redact_one(url: str, *, is_alone: bool) -> str:
     if not separator:
         if meant := _meant(url):
             return f"{meant}:***"
-        return url if is_alone else _without_query(url)  # Alone it is a path.
+        return url if is_alone else _without_query(url)  # A URL of its own is a path.
     slashes, authority, rest = _taken_apart(rest)
     user, at, host = authority.rpartition("@")
     names_no_user = kind_of(scheme.lower()).authority not in ("container", "user@host")
     if at and (":" in user or names_no_user):
         authority = f"***@{host}"
     elif not at and (_has_no_port(authority) or (rest[:1] == "#" and "@" in rest)):
-        # A password that was cut off, or that is all.
+        # A password that was cut off, or nothing but a password.
         _, is_cut, host = rest.rpartition("@")
         authority, rest = "***", f"@{host}" if is_cut else rest
     return f"{scheme}://{slashes}{authority}{_without_query(rest)}"
@@ -241,21 +240,21 @@ def _without_query(rest: str) -> str:
 
 
 def _taken_apart(rest: str) -> tuple[str, str, str]:
-    """Returns what comes after ``://``: slashes too many, who is meant, and what follows."""
+    """Splits what follows ``://`` into superfluous slashes, the authority, and the rest."""
     stripped = rest.lstrip("/")
     authority = re.split("[/?#]", stripped, maxsplit=1)[0]
     return rest[: -len(stripped) or None], authority, stripped[len(authority) :]
 
 
 def _has_no_port(authority: str) -> bool:
-    """Tells whether what comes after a colon is not a port; Amazon's resource names have many."""
+    """Returns whether what follows a colon is not a port; Amazon's resource names have many."""
     _, colon, port = authority.rpartition(":")
     is_other = port.isdecimal() or not port or port.endswith("]") or authority.startswith("arn:")
     return bool(colon) and not is_other
 
 
 def _check_authority(url: str) -> None:
-    """Raises if one URL of a chain has credentials where none belong, or cuts a password off."""
+    """Raises if a URL of a chain has credentials where none belong, or a password cut off."""
     scheme, separator, rest = url.partition("://")
     _, authority, _ = _taken_apart(rest)
     user, at, _ = authority.rpartition("@")
@@ -273,7 +272,7 @@ def _check_authority(url: str) -> None:
 
 
 def _meant(url: str) -> str | None:
-    """Returns the scheme of what is not a URL, but begins like one; None for a path."""
+    """Returns the scheme of a malformed URL; None for a path."""
     if (match := _LIKE_A_SCHEME.match(url)) is None or _SCHEME.match(url):
         return None
     from fsspec.registry import known_implementations
@@ -283,7 +282,7 @@ def _meant(url: str) -> str | None:
 
 
 def _host(place: Location) -> str:
-    """Returns whom requests go to, as far as the URL says it: a host, or an account's."""
+    """Returns the host, or account's host, that the URL names; empty if it names none."""
     form, authority = kind_of(place.protocol).authority, place.root.partition("/")[0]
     is_local = place.protocol in (LOCAL, MEMORY)
     if is_local or form == "bucket" or (form == "container" and "@" not in authority):
@@ -295,11 +294,11 @@ def _host(place: Location) -> str:
 def _connected(
     operation: str, url: str, storage_options: Mapping[str, object] | None
 ) -> Iterator[tuple[Location, dict[str, object], Any, str]]:
-    """Yields the place, its options, filesystem and root there; errors in the block become ours."""
+    """Yields the place, its options, filesystem and root; errors in the block become ours."""
     from clog.storage.store.remote import connect
 
     location = parse(url)
-    # Whether local writes reach the disk is not for fsspec's class, nor for a search.
+    # The option fsync is ours: fsspec's class does not know it, and a search does not need it.
     options = {k: v for k, v in _given(storage_options).items() if k != "fsync"}
     try:
         fs, root = connect(location, options)
@@ -316,7 +315,7 @@ def _has_folders(url: str) -> bool:
 
 
 def folder_exists(url: str, storage_options: Mapping[str, object] | None = None) -> bool:
-    """Tells whether there is a folder at a URL; True on stores that have none."""
+    """Returns whether there is a folder at a URL; True on stores without folders."""
     if not _has_folders(url):
         return True
     with _connected("look at", url, storage_options) as (_, _, fs, root):
@@ -324,7 +323,7 @@ def folder_exists(url: str, storage_options: Mapping[str, object] | None = None)
 
 
 def remove_empty_folders(url: str, storage_options: Mapping[str, object] | None = None) -> None:
-    """Removes the folder at a URL and those below it, as far as no file is in them."""
+    """Removes the folder at a URL and those below it that contain no file."""
     if _has_folders(url):
         with _connected("remove", url, storage_options) as (_, _, fs, root):
             if fs.isdir(root):
@@ -332,7 +331,7 @@ def remove_empty_folders(url: str, storage_options: Mapping[str, object] | None 
 
 
 def _remove(fs: Any, folder: str) -> bool:
-    """Returns whether the folder is gone: it held nothing but folders that held nothing."""
+    """Removes a folder if it contains no file at any depth; returns whether it did."""
     found = fs.ls(folder, detail=True)
     left = [e for e in found if not _is_folder(e) or not _remove(fs, e["name"])]
     if left:
@@ -340,18 +339,18 @@ def _remove(fs: Any, folder: str) -> bool:
     try:
         fs.rmdir(folder)
     except OSError:
-        return False  # Somebody wrote into it, or removed it, meanwhile.
+        return False  # Another process wrote into it or removed it.
     return True
 
 
 def _is_folder(entry: Mapping[str, Any]) -> bool:
-    """Tells whether it is a folder of its own, not a link to one elsewhere."""
+    """Returns whether it is a real folder, not a link to one elsewhere."""
     return entry["type"] == "directory" and not entry.get("islink")
 
 
 def find_logs(url: str, storage_options: Mapping[str, object] | None = None) -> LogsBelow:
-    """Looks for the logs at and below a folder, by one listing for each folder that does not belong
-    to a log; raises if it is not the folders below, but this one that is not listed.
+    """Finds the logs at and below a folder, with one listing for each folder that does not belong
+    to a log. Raises if this folder itself, and not only one below it, cannot be listed.
     """
     with _connected("list", url, storage_options) as (location, options, fs, root):
         search = _Search(fs, options, is_local=location.protocol == LOCAL, unlisted={})
@@ -387,7 +386,7 @@ class _Search:
                     yield from self.below(f"{folder}/{name}", f"{url}/{name}", depth - 1)
 
     def _is_of_one_folder(self, error: Exception) -> bool:
-        """Tells whether it says nothing about other folders: a server that is away does."""
+        """Returns whether the error concerns only this folder, unlike a server that is down."""
         is_denied = failure_of(error) in ("denied", "no credentials")
         return is_denied or (self.is_local and isinstance(error, OSError))
 
@@ -397,7 +396,7 @@ def _folders(fs: Any, folder: str) -> list[str]:
         found = fs.ls(folder or "/", detail=True)
     except FileNotFoundError as e:
         if failure_of(e) != "absent":
-            raise  # It is the bucket that is not there.
+            raise  # The bucket does not exist.
         return []
     return [
         entry["name"].rstrip("/").rpartition("/")[2]

@@ -109,7 +109,7 @@ def test_a_disk_that_nothing_can_make_room_on(disk):
     log.append([{"key": "k", "value": "1"}])
     fill(disk)
     for act in (lambda: log.delete_records({0: 1}), Cleaner(log).run_once):
-        with pytest.raises(StoreFullError, match=r"some MB of room on its disk, then .clog clean"):
+        with pytest.raises(StoreFullError, match=r"free some MB on its disk, then .clog clean"):
             act()
     (disk / "others").unlink()
     assert log.delete_records({0: 1}) == {0: 1}

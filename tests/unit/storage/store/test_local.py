@@ -51,7 +51,9 @@ def test_a_failing_disk_is_unavailable_and_leaves_nothing(store, monkeypatch, ca
     for write in (store.put, store.create):
         if (call, write) in (("replace", store.create), ("link", store.put)):
             continue
-        with pytest.raises(StoreUnavailableError, match=r"retry later|MB of room on its") as raised:
+        with pytest.raises(
+            StoreUnavailableError, match=r"retry later|free some MB on its"
+        ) as raised:
             write("folder/object", b"1")
         assert not isinstance(raised.value, StoreRefusedError)
     monkeypatch.undo()

@@ -3,6 +3,7 @@
 import pytest
 
 from clog.storage import Log, snapshots
+from clog.storage.config.units import moment
 
 
 @pytest.fixture
@@ -28,7 +29,9 @@ def test_a_cut_is_named_listed_and_dropped(cli, url, logs):
         {
             "name": "month-end",
             "time_ms": cut.time_ms,
+            "time": moment(cut.time_ms),
             "until_ms": cut.until_ms,
+            "until": moment(cut.until_ms),
             "logs": {home.url: cut.logs[home.url], other.url: cut.logs[other.url]},
         }
     ]

@@ -180,9 +180,7 @@ def held_in(holds: Holds, partition: int, *, now_ms: int) -> HeldTombstones:
 
 
 def overdue_ms(manifest: Manifest, b: CleanableBounds, config: LogConfig, *, now_ms: int) -> int:
-    """Returns how long the oldest dirty sealed segment is past ``max.compaction.lag.ms``; 0 when it
-    is not, or when there is nothing that may be cleaned.
-    """
+    """Returns how long the oldest dirty segment is past ``max.compaction.lag.ms``; else 0."""
     if not b.cleanable_bytes:
         return 0
     dirty = [s for s in manifest.segments[b.partition][:-1] if s.next > b.first_dirty and s.chunks]

@@ -42,9 +42,7 @@ _came: list[int] = []
 
 
 def signalled() -> int:
-    """Returns the exit code of a command that a signal ended: 130 for Ctrl-C, 143 for SIGTERM, 1
-    where it took too long.
-    """
+    """Returns the exit code of a command that a signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
     number = _came[-1] if _came else signal.SIGINT
     return 1 if number == signal.SIGALRM else _SIGNALLED_BASE + number
 

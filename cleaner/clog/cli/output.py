@@ -117,9 +117,7 @@ def table(
     folds: Collection[str] = (),
     title: str | None = None,
 ) -> "Table":
-    """Returns a table without lines. Columns of ``right`` end where numbers do, those of ``folds``
-    may take several lines.
-    """
+    """Returns a table without lines; columns of ``right`` end where numbers do, ``folds`` wrap."""
     from rich.table import Table
 
     header = any(names)
@@ -165,9 +163,7 @@ def _write_json(stream: IO[str], value: Any, **form: Any) -> None:
 
 
 def print_error(message: str, kind: str | None = None) -> None:
-    """Prints the error in one line on standard error, and the next step where there is one to
-    name; as `ERRORS_AS` says.
-    """
+    """Prints the error in one line, and the next step where there is one, as `ERRORS_AS` says."""
     form = ERRORS_AS.get()
     if form == "log":
         logging.getLogger("clog.cli").error(message)

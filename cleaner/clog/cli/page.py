@@ -297,9 +297,7 @@ class ShownLogs:
         patience_s: float = PATIENCE_S,
         masks: Sequence[str] = (),
     ) -> None:
-        """Shows these logs, and those below prefixes; ``masks``: paths of columns that are not
-        shown, as ``value.user.email``, ``key``, ``headers``.
-        """
+        """Shows these logs, and those below prefixes; ``masks`` are paths that are not shown."""
         self._masks = [tuple(mask.split(".")) for mask in masks]
         self._options = storage_options
         self._prefixes = prefixes

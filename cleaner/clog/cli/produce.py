@@ -182,11 +182,7 @@ def batches(
     linger_ms: int,
     clock: "Clock",
 ) -> Iterator[list[bytes]]:
-    """Yields lines in batches: full ones at once, others ``linger_ms`` after their first line.
-    Empty lines are left out.
-
-    ``batch_size`` 0 gathers everything.
-    """
+    """Yields lines in batches: full ones at once, others ``linger_ms`` after their first line."""
     pending: list[bytes] = []
     pending_bytes, due_ms = 0, 0
     waits = batch_size == 0
@@ -325,11 +321,7 @@ class LineReader:
             self._fd = None
 
     def read(self, timeout_ms: int | None) -> list[bytes] | None:
-        """Returns lines without line feeds that were read at once; None at the end, empty when
-        nothing came in time.
-
-        ``timeout_ms`` None waits for ever. A last line needs no line feed.
-        """
+        """Returns the lines that were read; None at the end, empty if none came in time."""
         if self._ended:
             return None
         if self._fd is None:

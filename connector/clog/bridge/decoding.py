@@ -167,14 +167,8 @@ def typed(
     field_of: Callable[[str], pa.Field],
     config: LogConfig,
 ) -> Typed:
-    """Returns records of bytes as those of a typed log.
-
-    Args:
-        records: their keys, values and timestamps, and headers, where some have any.
-        decoders: of ``key`` and ``value``.
-        field_of: tells the log's field; asked again once a column was decoded, as the log may have
-            evolved for it.
-        config: of the log.
+    """Returns records of bytes as those of a typed log with this config.
+    ``field_of`` is asked again once a column was decoded, as the log may have evolved for it.
     """
     if "headers" not in records.column_names:
         records = records.append_column("headers", of_headers([None] * records.num_rows))
@@ -472,11 +466,7 @@ class Decoder:
         return read
 
     def schema(self, first: Callable[[], Mapping[str, bytes | None]]) -> pa.Schema:
-        """Returns the schema of a log that is created for the topic.
-
-        Args:
-            first: returns the key and the value of a record of the topic, as far as there is one.
-        """
+        """Returns the schema of a log to be made; ``first`` reads one record of the topic."""
         given = self._decoding.schema
         if given is not None:
             return given if isinstance(given, pa.Schema) else pa.schema(dict(given))

@@ -179,12 +179,7 @@ class Cluster:
         return self._id
 
     def matching(self, address: Address) -> list[str]:
-        """Returns the topics that an address means, in the order of their names; of a pattern,
-        without Kafka's own.
-
-        Raises:
-            NotFoundError: a pattern that no topic matches.
-        """
+        """Returns the topics that an address means; raises NotFoundError if there are none."""
         if not address.is_pattern:
             return [address.topic]
         _ = self.id  # Who does not answer at all is told there.

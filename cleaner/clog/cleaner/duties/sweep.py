@@ -472,9 +472,7 @@ class ProposalSweep:
         return combined is not None and combined != self._left_none
 
     def run(self, work: Work) -> Swept:
-        """Deletes those that are answered, or whose stamp is forgotten, or that are an hour old; a
-        LIST, and a DELETE for each.
-        """
+        """Deletes proposals that are answered, forgotten or an hour old; a LIST, a DELETE each."""
         store, combined = work.store, work.handle.tip.head.combined
         if combined is None:
             return Swept((), 0)

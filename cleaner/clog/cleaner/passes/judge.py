@@ -476,11 +476,12 @@ class Judge:
     """Decides on records.
 
     Args:
-        offset_map: the last of the pass. mapped: the range that it covers. found: what the maps
-        before it found, in ranges before its own. hasher: makes the hashes of all. log_start: below
-        it all is dead (S37). first_dirty: below it every tombstone has its horizon: a pass sets
-        those of what it covers, and
-            ``first_dirty`` is where the last complete one ended.
+        offset_map: the last of the pass.
+        mapped: the range that it covers.
+        found: what the maps before it found, in ranges before its own.
+        hasher: makes the hashes of all.
+        log_start: below it all is dead (S37).
+        first_dirty: where the last complete pass ended: below it every tombstone has its horizon.
         now_ms: the pass's start.
         index_filter: knows of chunks below ``first_dirty`` that hold none of the map's keys.
         schema: the log's.

@@ -339,9 +339,7 @@ class _GroupCleaner:
 
 
 def ending(edit: Edit, plan: PassPlan, covered: int, horizons: Iterable[ChunkHorizon]) -> Edit:
-    """Returns the edit with what ends a pass (P6): the first dirty offset, the horizons of chunks
-    that are left as they are, and what becomes of markers (S24).
-    """
+    """Returns the edit with what ends a pass (P6): first dirty offset, horizons, markers (S24)."""
     p, manifest = plan.partition, plan.manifest
     markers = [m for m in manifest.markers if m.partition == p and m.offset < covered]
     return replace(

@@ -265,12 +265,7 @@ class Server:
         return os.environ.get("MYSQL_PWD", "")
 
     def query(self, *statements: str) -> list[list[tuple[str | None, ...]]]:
-        """Returns the rows of each statement, as texts.
-
-        Raises:
-            SourceUnavailableError: the server does not answer.
-            SourceError: it refuses.
-        """
+        """Returns the rows of each statement as texts; raises SourceError if the server refuses."""
         import jpype
 
         given = {"user": self._user, "password": self._password, "sslMode": self._ssl.upper()}
@@ -352,13 +347,7 @@ class Server:
         *,
         only: Mapping[str, str],
     ) -> None:
-        """Has the engine begin: at an offset, with its history, or from nothing: it loads then.
-
-        Args:
-            offset: of a run before; None: there was none.
-            history: as it was then.
-            only: settings of Debezium that choose tables and columns.
-        """
+        """Starts the engine at an offset, with its history, or from nothing: then it loads."""
         import jpype
 
         selects = {} if offset is not None else self._selects()
@@ -481,12 +470,7 @@ class Server:
 
     @contextmanager
     def held(self) -> "Iterator[Held]":
-        """Yields the tables as they are now, however they change.
-
-        Raises:
-            SourceUnavailableError: the server does not answer.
-            SourceError: it refuses.
-        """
+        """Yields the tables as they are now, however they change."""
         import jpype
 
         given = jpype.JClass("io.debezium.config.Configuration").from_(

@@ -687,11 +687,7 @@ class _Run:
         )
 
     def _check_stamp(self, ask: Queries) -> None:
-        """Raises if the catalogue is not what it was when it was read.
-
-        Raises:
-            ChangedError: rows may have changed without a message.
-        """
+        """Raises ChangedError if the catalogue changed: rows may have changed without a message."""
         if catalogue.stamp(ask, self._published.names, self.tables) != self._stamp:
             raise ChangedError("its catalogue changed")
 

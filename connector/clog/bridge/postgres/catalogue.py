@@ -347,13 +347,9 @@ def read(
     known: Collection[int] = (),
     publication: str | None = None,
 ) -> list[SourceTable]:
-    """Returns the tables that are meant, by their names; of somebody's ``publication`` those that
-    it has. Four queries, or six. Where some are ``known``, by their oids, new ones that cannot be
-    followed are left out, with a warning for each that was not ``told`` yet.
-
-    Raises:
-        InvalidInputError: one cannot be followed; or a mask names what is not there.
-        NotFoundError: none is meant.
+    """Returns the tables that are meant, by their names. Four queries, or six.
+    Of somebody's ``publication``, those that it has. Where some are ``known``, by their oids, new
+    ones that cannot be followed are left out, with a warning the first time (``told``).
     """
     rows = _meant(ask, choice, publication)
     if not rows:
@@ -438,11 +434,7 @@ def _table(
 
 
 def _check_leaves(table: SourceTable, leaves: Sequence[Any]) -> None:
-    """Raises if a partition's changes do not come, or name their rows otherwise than its table's.
-
-    Raises:
-        InvalidInputError: so it is.
-    """
+    """Raises if a partition's changes do not arrive, or name rows by another key."""
     what, key = table.what, table.key
     for *_, name, is_logged, identity, its_key in leaves:
         if not is_logged:
@@ -588,12 +580,7 @@ def stamp(ask: Queries, names: Sequence[str], tables: Collection[int]) -> str:
 def published(
     ask: Queries, source: Source, name: str, tables: Sequence[SourceTable]
 ) -> tuple[Publications, list[SourceTable]]:
-    """Returns what somebody else's publication publishes of these tables, with its filters.
-
-    Raises:
-        NotFoundError: there is no such publication.
-        InvalidInputError: it leaves something out that a capture needs.
-    """
+    """Returns what somebody else's publication publishes of these tables, with its filters."""
     tables = numbered(ask, [name], tables)  # Before its filters: these are not older, then.
     found = ask.rows(f"{_OPTIONS} where pubname = %s", [name])
     if not found:

@@ -243,12 +243,8 @@ class TableLog:
         return columns
 
     def begin(self, shown: Mapping[str, CutLog], *, is_taken_over: bool = False) -> None:
-        """Takes the id up (L1), and finds out what the log has; ``is_taken_over``: whatever it has
-        of another table goes with the next load; ``shown``: what the newest cut has of each log.
-
-        Raises:
-            SourceReplacedError: the log has another table, or another database's.
-            InvalidInputError: the log has records of its own, or another record than the last wins.
+        """Claims the id (L1), and reads what the log has; ``shown``: what the newest cut has.
+        ``is_taken_over``: what the log has of another table is removed by the next load.
         """
         cut = shown.get(self.log.id)
         has = self.handle.has_committed
@@ -518,12 +514,7 @@ class Home:
         self._source = identity.name
 
     def read(self) -> None:
-        """Reads what was captured.
-
-        Raises:
-            SourceReplacedError: it captures another database.
-            InvalidInputError: it is no home of a capture.
-        """
+        """Reads what was captured; raises if that is another database, or nothing."""
         head = self.log.handle.refresh().head
         if ID not in head.cuts and any(head.partitions.end):
             raise InvalidInputError(

@@ -102,11 +102,7 @@ class Decoder:
         self._state = _State({}, None)
 
     def decode(self, messages: Sequence[bytes]) -> Decoded:
-        """Returns what messages say; a call may begin and end within a transaction.
-
-        Raises:
-            SourceError: they are none of pgoutput's, or hold what a column has no room for.
-        """
+        """Returns what messages say; a call may begin and end within a transaction."""
         buffer = _Buffer(messages)
         transactions, of_message = self._transactions(buffer)
         relations = dict(self._state.relations)

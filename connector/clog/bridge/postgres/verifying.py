@@ -325,15 +325,8 @@ def verified(
     changed: Collection[bytes],
     as_compared: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
 ) -> VerifiedTable:
-    """Compares a table with its log at a cut (V5).
-
-    Args:
-        what: the table.
-        shown: its log, and the cut.
-        columns_and_key: of the table.
-        source: reads the table.
-        changed: keys that are left out, as `keys_of` makes them.
-        as_compared: makes one of texts that are equal; of both sides.
+    """Compares a table with its log at a cut (V5), except for keys that ``changed``.
+    ``as_compared`` gives texts that are equal the same form, on both sides.
     """
     log, cut = shown
     table = log.table(at=cut)
@@ -404,16 +397,7 @@ def _changed(
 def compared(
     columns: pa.Schema, key: list[str], source: Rows, log: Rows, changed: Collection[bytes]
 ) -> tuple[int, int, int, tuple[RowDifference, ...]]:
-    """Returns the numbers of rows of both sides, how many ranges differ, and the first rows that
-    do.
-
-    Args:
-        columns: those that are compared; each side may have more.
-        key: those of the key.
-        source: reads one side.
-        log: reads the other.
-        changed: keys that are left out, as `keys_of` makes them.
-    """
+    """Returns each side's number of rows, how many ranges differ, and the first rows that do."""
     without = np.sort(_words([pa.array(sorted(changed), pa.binary())], len(changed)))
     sides = (_Side(columns, key, without), _Side(columns, key, without))
     for side, rows in zip(sides, (source, log), strict=True):

@@ -388,9 +388,7 @@ class Losses:
     fails: bool
 
     def start(self, partition: int, start: int, low: int, high: int) -> int:
-        """Returns ``start`` where it lies in ``[low, high]``, log start and end; else the log
-        start.
-        """
+        """Returns ``start`` where it lies in ``[low, high]``; else the log start."""
         if low <= start <= high:
             return start
         if start < low:

@@ -91,9 +91,7 @@ def check_repeated(
     *,
     fail: bool,
 ) -> None:
-    """Raises if a batch that the log has already, as its append's ``first`` result says, has other
-    rows now, and ``fail``; else warns.
-    """
+    """Raises if a batch that the log has already has other rows now, and ``fail``; else warns."""
     entry = log.handle.find_writer(writer.kind, writer.writer_id)
     number = f"{'txnVersion' if writer.kind == 'txn' else 'batch'} {writer.sequence}"
     what = f"{number} of {writer.writer_id!r} is in {log.url} already"

@@ -507,22 +507,13 @@ def write_bitmap(store: Store, rows: Rows, path: Callable[[], str]) -> Bitmap:
 def write_dead_rows(
     store: Store, dead: Rows, *, since_ms: int, stamp: int, new_id: Callable[[], str]
 ) -> DeadRows:
-    """Stores the dead rows of a chunk, one element for each of its rows; a PUT where they are not
-    inline.
-
-    ``stamp``: a version that was read before (FORMAT.md §6).
-    """
+    """Stores the dead rows of a chunk, an element per row; a PUT where they are not inline (§6)."""
     written = write_bitmap(store, dead, lambda: dead_path(stamp, new_id()))
     return DeadRows(written.rows, written.bitmap, since_ms)
 
 
 def read_bitmap(store: Store, bitmap: Bitmap, chunk_rows: int) -> Rows:
-    """Returns which of the chunk's rows have their bit; one GET where the bitmap is not inline.
-
-    Raises:
-        FileNotFoundError: the bitmap's file is gone.
-        CorruptionError: its bytes are not those that the manifest describes.
-    """
+    """Returns which of the chunk's rows have their bit; one GET where it is not inline."""
     if isinstance(bitmap.bitmap, bytes):
         return _unpacked(bitmap.bitmap, bitmap.rows, chunk_rows, f"a bitmap of {store.url}")
     file = bitmap.bitmap

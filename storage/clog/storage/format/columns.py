@@ -357,9 +357,7 @@ def with_rest(
     version: int,
     new_id: Callable[[], str],
 ) -> PartitionColumns:
-    """Returns the columns ``after`` as the head of ``version`` + 1 is to hold them, where
-    ``before`` are those of ``version``; a PUT where a new document is due (COMMIT.md, K3).
-    """
+    """Returns the columns as the next head holds them; a PUT where a document is due (K3)."""
     if len(after) <= INLINE_PARTITIONS_MAX:
         return after
     if after.ref is not None and len(after.rows) * MANY < len(after):

@@ -249,9 +249,7 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
 
 
 def with_columns(store: Store, head: Head, *known: tuple[int, PartitionColumns]) -> Head:
-    """Returns the head with all its columns (`columns.resolved`); one GET where they are not known.
-    FileNotFoundError: no readable version needs them any more.
-    """
+    """Returns the head with all its columns; one GET if they are unknown (`columns.resolved`)."""
     columns = resolved(store, head.partitions, head.log.partitions, *known)
     return head if columns is head.partitions else replace(head, partitions=columns)
 

@@ -338,9 +338,7 @@ def find_unended(unended: Sequence[Unended], name: TransactionName) -> Unended |
 
 
 def ended(unended: tuple[Unended, ...], ending: Ending) -> tuple[Unended, ...]:
-    """Returns the list after an end. The home keeps the outcome while there are participants; the
-    end of what was decided takes it out.
-    """
+    """Returns the list after an end; the home keeps the outcome while there are participants."""
     entry = find_unended(unended, ending.name)
     if entry is None:
         return unended
@@ -434,9 +432,7 @@ def kept_positions(
 
 
 def read_positions(store: Store, positions: Positions | PositionsAt) -> Positions:
-    """Returns the positions of an entry; one GET where they are a document. FileNotFoundError:
-    newer versions need it no more, and it was swept.
-    """
+    """Returns the positions of an entry; one GET if they are a document, which may be swept."""
     if not isinstance(positions, PositionsAt):
         return positions
     body = documents.get(store, "page", positions.path, positions.size_bytes)

@@ -147,11 +147,7 @@ class WriterPages(Shared):
         self._kept_bytes = 0
 
     def find(self, root: PageRef, seed: int, kind: str, writer_id: str) -> WriterEntry | None:
-        """Returns the entry of a writer; a GET for each level that is not kept.
-
-        Raises:
-            FileNotFoundError: a page that newer versions need no more is gone.
-        """
+        """Returns the entry of a writer; a GET for each level that is not in memory."""
         child, hashed = (FIRST, root), writer_hash(seed, kind, writer_id)
         while child[1].level:
             children = self.children(child)
@@ -174,10 +170,7 @@ class WriterPages(Shared):
         seed: int,
         new_id: Callable[[], str],
     ) -> PageRef:
-        """Writes the entries into the tree; returns its new root.
-
-        Costs a PUT for each page on the way to one of them, and a GET where it is not kept.
-        """
+        """Writes entries into the tree and returns its root; a PUT per page, and some GETs."""
         rows = ((writer_hash(seed, *entry.key), WRITER.write(entry)) for entry in entries)
         tree = _Growing(self, seed, new_id)
         pages = tree.added((FIRST, root), sorted(rows, key=_hash_of))

@@ -272,17 +272,8 @@ def _end_of(data: bytes, at: int, kind: pa.DataType) -> tuple[int, int]:
 def hash_keys(
     keys: pa.Array, *, seed: int, width_bits: int = 128, algorithm: str = "xxh3_128"
 ) -> NDArray[np.uint64]:
-    """Returns the hash of each key: an ``(n, 2)`` array, high half first.
-
-    Args:
-        keys: of any type that keys have, without nulls.
-        seed: in ``[0, 2**64)``; the same seed gives the same hashes on every machine.
-        width_bits: how many of the low bits are kept, 1 to 128. Less than 128 is for tests that
-            show what the width is for.
-        algorithm: one of `ALGORITHMS`.
-
-    Raises:
-        InvalidInputError: an algorithm that is none.
+    """Returns the hash of each key: an ``(n, 2)`` array, high half first, equal on every machine.
+    ``width_bits``: how many low bits are kept; fewer than 128 are for tests of the width.
     """
     assert keys.null_count == 0, "null keys are not hashed; filter them"
     assert 0 < width_bits <= 8 * _DIGEST_BYTES
@@ -336,12 +327,7 @@ _HASHES: dict[str, Callable[[pa.Array, int, NDArray[np.uint64]], None]] = {
 
 
 def fingerprints_of(keys: pa.Array, *, seed: int) -> Fingerprints:
-    """Returns the words of each key: an ``(n, 2)`` array, ``first'`` and ``last'``.
-
-    Args:
-        keys: of any type that keys have, without nulls.
-        seed: in ``[0, 2**64)``.
-    """
+    """Returns the words of each key: an ``(n, 2)`` array, ``first'`` and ``last'``."""
     words = np.empty((len(keys), 2), np.uint64)
     if not len(keys):
         return words
@@ -399,17 +385,7 @@ def _secrets(seed: int) -> tuple[np.uint64, np.uint64, Fingerprints, Fingerprint
 def partitions_for(
     keys: pa.Array, *, partitions: int, algorithm: str, start: int = 0
 ) -> NDArray[np.int32]:
-    """Returns the partition of each record, from its key.
-
-    Args:
-        keys: of any type that keys have; a null goes round robin.
-        partitions: how many there are.
-        algorithm: one of `PARTITIONERS`.
-        start: the first null key goes to ``start % partitions``, the next to the one after it.
-
-    Raises:
-        InvalidInputError: an algorithm that is none.
-    """
+    """Returns the partition of each record by its key; nulls go round robin from ``start`` on."""
     if algorithm not in _PARTITION_HASHES:
         raise InvalidInputError(
             f'unknown partitioner "{algorithm}"; use {" or ".join(PARTITIONERS)}'

@@ -145,9 +145,7 @@ class DataObject:
 
 @contextmanager
 def given_back(store: Store, objects: Sequence[DataObject]) -> Iterator[None]:
-    """Deletes objects that nobody will commit any more if the block ends as the disk is full: no
-    sweep would for a day, and what makes room begins with a commit (COMMIT.md §5).
-    """
+    """Deletes objects if the block ends because the disk is full: no sweep would for a day."""
     try:
         yield
     except StoreFullError:

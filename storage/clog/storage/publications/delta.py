@@ -379,9 +379,7 @@ def z85(data: bytes) -> str:
 def describe(
     hidden: Sequence[HiddenRows], *, folder: str, file_id: str
 ) -> tuple[list[Descriptor], bytes]:
-    """Returns the descriptor of each vector, and the bytes of the file that some of them name, in
-    this folder of the table; empty where none does.
-    """
+    """Returns the descriptor of each vector, and the bytes of the file that some of them name."""
     made: list[Descriptor] = []
     file = bytearray(_FILE_VERSION)
     for rows in hidden:

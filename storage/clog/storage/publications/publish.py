@@ -201,14 +201,10 @@ class View(Protocol[_S, _V]):
         """Returns the next version as one without files, which needs no type of the log's."""
 
     def create(self, version: _V, lowest_view: int, /) -> _S | None:
-        """Creates a version (U3), which still has what it needs of those from the lowest that a pin
-        is for; None where another came first. Raises if the log was deleted.
-        """
+        """Creates a version (U3); None where another came first. Raises if the log was deleted."""
 
     def tidy(self, seen: _S, lowest_view: int) -> _S:
-        """Does what is due after a version, and deletes those that have expired, before the lowest
-        that a pin is for; returns what is there then.
-        """
+        """Deletes versions that expired and that no pin is for; returns what is left."""
 
     def unnamed(self, seen: _S, files: Mapping[str, int]) -> set[str]:
         """Returns which files in the log's folder no version that is left names."""

@@ -331,14 +331,8 @@ class ViewMask:
 
 
 def view_masks(store: Store, manifest: Manifest, starts: Sequence[int]) -> Iterator[ViewMask]:
-    """Yields what the table hides of each object that the manifest refers to, each once, in no
-    order, those of which it shows nothing as well.
-
-    Args:
-        store: the log's folder.
-        manifest: of the version.
-        starts: the newest log start offsets, by partition: what lies below is hidden at any
-            version.
+    """Yields what the table hides of each object, once per object, also where that is all.
+    ``starts`` are the newest log start offsets: what lies below is hidden at any version.
     """
     objects = {chunk.object.path: chunk.object for _, chunk in manifest.chunks()}
     plans = [plan_table(manifest, p, start) for p, start in enumerate(starts)]

@@ -74,9 +74,7 @@ def pieces_of_keys(
 def latest_of_keys(
     indexes: KeyIndexCache, runs: Sequence[Run], keys: Sequence[bytes]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the latest record of each of the keys (their canonical bytes) in pieces of one
-    partition, tombstones included, as batches of `read_schema`, newest records first.
-    """
+    """Yields the latest record of each key in pieces of one partition, newest first."""
     wanted = of_bytes(list(set(keys)))
     hashes = index_hashes(wanted, seed=indexes.seed)
     left = np.ones(len(wanted), np.bool_)
@@ -124,9 +122,7 @@ def _ends(offsets: pa.Array) -> list[int]:
 def records_of_keys(
     store: Store, manifest: Manifest, ranges: Mapping[int, tuple[int, int]], keys: Sequence[Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of these keys in ranges of offsets, partition by partition, as batches of
-    `read_schema`. Objects whose key index has none of the keys are not read.
-    """
+    """Yields records of keys in ranges of offsets; reads no object whose index has none of them."""
     log = manifest.head.log
     asked = asked_keys(keys, log.schema)
     wanted = of_bytes(asked)

@@ -319,9 +319,7 @@ def ordering_of(manifest: Manifest, partition: int) -> Ordering | None:
 def missed_deletes(
     removed: Sequence[tuple[int, int, int]], starts: Mapping[int, int], since_version: int
 ) -> dict[int, int]:
-    """Returns, by partition, the highest offset of a tombstone that was removed after
-    ``since_version`` at or above ``starts``; ``removed`` is `Manifest.tombstones_removed`.
-    """
+    """Returns the highest offset of a tombstone removed since a version, at or above ``starts``."""
     missed: dict[int, int] = {}
     for p, version, offset in removed:
         if version > since_version and p in starts and offset >= starts[p]:
@@ -359,9 +357,7 @@ def read_pieces(
 def open_run(
     store: Store, run: Sequence[ReadPiece], columns: Sequence[str], pruning: Pruning | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Makes all requests for neighbouring pieces of an object, all of which have rows: for their
-    offsets none, where it is dense. Returns what yields their records as `read_pieces` does.
-    """
+    """Fetches neighbouring pieces of an object; returns an iterator of their records."""
     ref, wanted = run[0].object, stored_columns(run, columns)
     dead, schema = dead_rows_of(store, run), run[0].schema
     ranges = [(piece.first_row, piece.rows) for piece in run]
@@ -627,9 +623,7 @@ class KeyIndexCache(WrappingStore, Shared):
             pass
 
     def parts(self, piece: ReadPiece, hashes: IndexHashes) -> Iterator[ReadPiece]:
-        """Yields the parts of a piece that may hold a key with one of the hashes, in their order;
-        they hold others too.
-        """
+        """Yields the parts of a piece that may hold a key with one of the hashes."""
         yield from _parts(piece, self.of(piece.object, schema=piece.schema).rows_of(hashes))
 
     def runs(self, pieces: Sequence[ReadPiece]) -> list[Run]:

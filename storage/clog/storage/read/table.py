@@ -262,12 +262,8 @@ MAP_BYTES = 128 << 20
 def table_batches(
     store: Store, plan: TablePlan, *, columns: Sequence[str] = COLUMNS, map_bytes: int = MAP_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the view of one partition, as batches of these columns (`read_schema`).
-
-    Raises:
-        VersionExpiredError: an object of this version was deleted: the plan is older than
-            ``file.delete.delay.ms``.
-        CorruptionError: an object is damaged, or gone though the log needs it.
+    """Yields the view of one partition, as batches of these columns.
+    Raises VersionExpiredError if the plan is so old that an object was deleted.
     """
     schema, where = read_schema(plan.schema, tuple(columns)), plan.where
     needed = columns if where is None else where.with_paths(columns)
@@ -531,9 +527,7 @@ class Table(Frame):
         return dict(self._ends)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns how another process makes it: of the log, opened there, at the same version or
-        cut.
-        """
+        """Returns how another process makes it: from the log, at the same version or cut."""
         if self._origin is None:
             raise InvalidInputError(
                 f"changes of {self._indexes.url} cannot be pickled; pass what to_arrow() returns"
@@ -759,9 +753,7 @@ class Tables:
 def small_view_batches(
     store: Store, plans: Sequence[TablePlan], *, columns: Sequence[str] = COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the views of plans of different partitions, in their order, as batches of these
-    columns (`read_schema`). Memory holds all their rows, superseded ones too.
-    """
+    """Yields the views of plans of different partitions; memory holds all their rows."""
     assert not any(plan.later for plan in plans), "a slice needs the keys of what follows it"
     typed = plans[0].schema
     orders = (plan.order.column for plan in plans[:1] if plan.order is not None)

@@ -351,9 +351,7 @@ def ahead(
 
 
 def delete_all(store: Store, paths: Iterable[str]) -> Iterator[str]:
-    """Deletes files, and yields each that is gone, in their order; where a request takes long, many
-    at once: who deletes alone what many write would never come to its end.
-    """
+    """Deletes files, and yields each that is gone; many at a time where a request takes long."""
 
     def delete(path: str) -> str:
         store.delete(path)
@@ -386,13 +384,7 @@ class Puts:
         self._under_way: list[_Put] = []
 
     def put(self, store: Store, path: str, data: bytes | memoryview) -> None:
-        """Begins to put an object, once there is room for it; where requests are short it is there
-        when this returns.
-
-        Raises:
-            StoreUnavailableError: it was not put; or one begun earlier was not, and this one is not
-                begun.
-        """
+        """Begins to put an object once there is room; raises if an earlier one was not put."""
         held = sum(one.size_bytes for one in self._under_way)
         if len(self._under_way) >= TOGETHER_MAX or held + len(data) > BYTES_MAX:
             self.settle()
@@ -404,12 +396,7 @@ class Puts:
             self._under_way.append(_Put(call, wait, len(data)))
 
     def settle(self) -> None:
-        """Waits until all are there.
-
-        Raises:
-            StoreUnavailableError: one is not. None is under way any more; the next call puts those
-                that are not there again.
-        """
+        """Waits until all are there; raises if one is not, and the next call puts that again."""
         failed: list[Exception] = []
         for one in list(self._under_way):
             try:

@@ -323,9 +323,7 @@ def _projected(around: Any, name: str, inner: dict[str, Any] | None, above: str)
 
 @lru_cache(maxsize=256)
 def leaves_of(stored: pa.Field, wanted: pa.DataType) -> tuple[str, ...]:
-    """Returns the columns of an object, by path, to be read of a stored field for what is wanted of
-    it; a path stands for all leaves below. Of a map the keys are read in any case.
-    """
+    """Returns the columns to read of a stored field, by path; of a map always the keys."""
     if pa.types.is_list(stored.type) and pa.types.is_list(wanted):
         return _leaves_inside(stored, "list", "element", wanted.value_type)
     if pa.types.is_map(stored.type) and pa.types.is_map(wanted):

@@ -162,13 +162,7 @@ def are_records(names: Iterable[str]) -> bool:
 
 
 def schema_of_rows(columns: "pa.Schema", key: Sequence[str]) -> "pa.Schema":
-    """Returns the schema of a log made for rows of these columns: its key is the column, or a
-    struct of the columns, that ``key`` names, NOT NULL; its value a struct of the others, which may
-    be null.
-
-    Raises:
-        InvalidInputError: a key column that is none of them, or none beside those of the key.
-    """
+    """Returns the schema of a log of rows: key columns NOT NULL, the others in a struct."""
     import pyarrow as pa
 
     own = {f.name.lower(): f for f in columns}

@@ -27,8 +27,8 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from psycopg2.extras import LogicalReplicationConnection
 
-from clog.bridge.postgres.loading import load
 from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
+from clog.bridge.postgres.source import load
 from clog.bridge.postgres.tables import Column
 from clog.bridge.postgres.types import TablePlan, plan_of, session_options
 from clog.storage import Log

@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clog.bridge import Decoding, configs, feed, mirror, mirroring
-from clog.bridge.records import Gathered
+from clog.bridge import Decoding, mirror, mirroring
 from clog.bridge.target import Target
-from clog.bridge.topic import Topic
+from clog.bridge.topic import OPTIONS, Gathered, Topic
 from clog.storage import Log
 from clog.storage.errors import (
     InvalidInputError,
@@ -681,12 +680,12 @@ def naive(monkeypatch):
     checksums; a topic is its name, a position its offset; what the topic has set is taken over.
     """
     careless = {"auto.offset.reset": "earliest", "check.crcs": False}
-    monkeypatch.setattr(feed, "OPTIONS", {**feed.OPTIONS, **careless})
-    monkeypatch.setattr(feed, "_epoch", lambda _: None)
+    monkeypatch.setattr("clog.bridge.topic.OPTIONS", {**OPTIONS, **careless})
+    monkeypatch.setattr("clog.bridge.topic._epoch", lambda _: None)
     monkeypatch.setattr(Topic, "source", property(lambda self: f"kafka:{self.topic}"))
     monkeypatch.setattr(Target, "_commit", commit_densely)
     monkeypatch.setattr(Target, "_check_last", lambda *_: None)
-    monkeypatch.setattr(configs, "_ANOTHER", {})
+    monkeypatch.setattr(mirroring, "_ANOTHER", {})
     monkeypatch.setattr(mirroring, "Gathered", Forgetting)
 
 

@@ -54,13 +54,13 @@ from tests.unit.bridge.test_registry import (
 
 from clog.bridge.decoding import OF_LETTERS, Decoder, Decoding, letters_of
 from clog.bridge.mysql.capturing import reader_of
-from clog.bridge.postgres.loading import _Rows
 from clog.bridge.postgres.pgoutput import Decoder as StreamDecoder
+from clog.bridge.postgres.source import _Rows
 from clog.bridge.postgres.tables import Column
 from clog.bridge.postgres.types import Type, plan_from
-from clog.bridge.records import columns_of
 from clog.bridge.replaying import played
 from clog.bridge.target import ID
+from clog.bridge.topic import columns_of
 from clog.storage import ClogError, Log
 from clog_testing.crash import discard, memory_store
 

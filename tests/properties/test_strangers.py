@@ -11,7 +11,7 @@ from tests.unit.bridge.test_decoding import log, records
 from tests.unit.bridge.test_registry import ROW, Registered, serialized
 
 from clog.bridge.decoding import Decoder, Decoding
-from clog.bridge.postgres.loading import _Rows
+from clog.bridge.postgres.source import _Rows
 from clog.storage import InvalidInputError, SourceError
 
 __all__ = ["log"]

@@ -1,6 +1,7 @@
 """`clog capture`: a database of PostgreSQL or MySQL, captured into logs, one a table."""
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -147,8 +148,7 @@ def capture(  # noqa: PLR0913 - one for each option
         "masks": masks,
         "partitions": partitions or 1,
         "config": configs(config),
-        "storage_options": given.storage,
-        "single_writer": given.single_writer,
+        **given.reach,
     }
     is_mysql = source.startswith("mysql:")
     if is_mysql and (events or publication or slot_max_mib or set(names) - {"all"}):
@@ -167,7 +167,7 @@ def capture(  # noqa: PLR0913 - one for each option
         )
     with until_stopped() as should_stop, _told(given, listen, once=once) as on_progress:
         done = run(source, url, **both, on_progress=on_progress, should_stop=should_stop)
-    given.tell(_as_json(done), lambda: _say(done))
+    given.tell(asdict(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
 
 
@@ -175,8 +175,8 @@ def _check(source: str, masks: dict[str, str]) -> None:
     """Refuses an address that is none, and masks."""
     from clog.bridge.mysql.engine import Server
     from clog.bridge.postgres.catalogue import Choice
-    from clog.bridge.postgres.masking import hash_key
     from clog.bridge.postgres.source import Source
+    from clog.bridge.postgres.tables import hash_key
     from clog.storage.env import SystemIds
 
     with usage_errors():
@@ -269,8 +269,6 @@ def _verify(
     source: str, url: str, tables: "Sequence[str]", exclude: "Sequence[str]", given: Given
 ) -> Code | None:
     """Compares tables with their source."""
-    from dataclasses import asdict
-
     from clog.bridge import verify_capture, verify_capture_mysql
 
     with progress(hidden=given.json) as bars:
@@ -280,8 +278,7 @@ def _verify(
             url,
             tables=tables,
             exclude=exclude,
-            storage_options=given.storage,
-            single_writer=given.single_writer,
+            **given.reach,
             on_progress=lambda name: bars.update(bar, description=f"comparing {name}"),
         )
     lines = []
@@ -338,7 +335,7 @@ def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]
                     )
             is_loading = any(table.is_loading for table in done.tables.values())
             if bars.disable and (is_loading or not once) and not (once and given.json):
-                tell(lambda: _as_json(done), lambda: _pace(done))
+                tell(lambda: asdict(done), lambda: _pace(done))
 
         yield on_progress
 
@@ -383,9 +380,3 @@ def _say(done: "Captured") -> None:
 def _notes(name: str, table: "CapturedTable") -> "Iterator[str]":
     for column, why in {**table.left, **table.notes}.items():
         yield f"{name}.{column}: {why}"
-
-
-def _as_json(done: "Captured") -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(done)

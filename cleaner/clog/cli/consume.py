@@ -36,6 +36,7 @@ from clog.cli.options import (
     option,
     parse_time_ms,
     quoted,
+    record_count,
     typed_schema,
     usage_errors,
 )
@@ -450,7 +451,7 @@ def export(
         else _records(log, partition, start)
     )
     schema = log.handle.tip.head.log.schema
-    total = None if table else sum(d["records"] for d in log.describe()["partition_details"])
+    total = None if table else record_count(log)
     records = 0
     if at is None:
         tell_left_out(log)

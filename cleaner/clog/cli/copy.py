@@ -19,6 +19,7 @@ from clog.cli.options import (
     configs,
     option,
     partition_count,
+    record_count,
     schema_file,
     storage_options,
 )
@@ -95,7 +96,7 @@ def copy(
 
 def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
     """Copies all records and returns their number; says what to do where that is interrupted."""
-    done, total = 0, _records(source)
+    done, total = 0, record_count(source)
     try:
         with counting("copying", total) as more:
             for records in _gathered(_counting(source)):
@@ -118,10 +119,6 @@ def _counting(source: "Log") -> "Iterator[pa.RecordBatch]":
     for batch in batches:
         of_partition = late.get(batch.column("partition")[0].as_py()) if batch.num_rows else None
         yield without_keys(batch, of_partition)
-
-
-def _records(log: "Log") -> int:
-    return sum(d["records"] for d in log.describe()["partition_details"])
 
 
 def _gathered(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.Table]":
@@ -209,7 +206,7 @@ def convert(
         )
     letters = None if dead_letters is None else _made(given, dead_letters, 1, _LETTERS_KEPT)
     tell_left_out(source)
-    with counting("converting", _records(source)) as more:
+    with counting("converting", record_count(source)) as more:
         done = run(source, made, **decoders, dead_letters=letters, id=id, more=more)
     told = f"converted {counted(done.records, 'record')} of {source.url} into {made.url}"
     if letters is not None:

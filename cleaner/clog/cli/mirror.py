@@ -1,6 +1,7 @@
 """`clog mirror`: topics of Kafka, mirrored into logs with the same offsets."""
 
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -215,10 +216,10 @@ def _followed(given: Given, source: str, url: str, **settings: Any) -> Code | No
     ends = settings["once"] or settings["end"]
     with until_stopped() as should_stop, _shown(given, once=ends) as on_progress:
         done = run(
-            *(source, url),
+            source,
+            url,
             **settings,
-            storage_options=given.storage,
-            single_writer=given.single_writer,
+            **given.reach,
             on_progress=on_progress,
             should_stop=should_stop,
         )
@@ -273,16 +274,14 @@ def _decoding(
 
 def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> Code | None:
     """Plays dead letters again."""
-    from dataclasses import asdict
-
     from clog.bridge import replay as run
 
     with counting("playing", None) as more:
         done = run(
-            *(source, url),
+            source,
+            url,
             decode=decoding,
-            storage_options=given.storage,
-            single_writer=given.single_writer,
+            **given.reach,
             on_progress=more,
         )
     told = f"appended {counted(done.records, 'record')} of {source} to {done.url}"
@@ -294,8 +293,6 @@ def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> Code |
 
 def _verify(given: Given, source: str, url: str, **settings: Any) -> Code | None:
     """Compares a log with its topic."""
-    from dataclasses import asdict
-
     from clog.bridge import verify as run
 
     with counting("comparing", None) as more:
@@ -316,8 +313,6 @@ def _verify(given: Given, source: str, url: str, **settings: Any) -> Code | None
 
 def _send(given: Given, url: str, target: str, **settings: Any) -> Code | None:
     """Sends a log to a topic."""
-    from dataclasses import asdict
-
     from clog.bridge import send
 
     with until_stopped() as should_stop, progress(hidden=given.json) as bars:
@@ -397,6 +392,4 @@ def _notes(topic: "MirroredTopic") -> "Iterator[str]":
 
 
 def _as_json(done: "Mirrored") -> dict[str, Any]:
-    from dataclasses import asdict
-
     return {"topics": [{**asdict(topic), "lag": topic.lag} for topic in done.topics.values()]}

@@ -294,6 +294,11 @@ class Given(NamedTuple):
         """The storage options."""
         return storage_options(self.options)
 
+    @property
+    def reach(self) -> dict[str, Any]:
+        """How functions of `clog.bridge` open logs."""
+        return {"storage_options": self.storage, "single_writer": self.single_writer}
+
     def open(self, url: str, *, to_read: bool = False) -> "Log":
         """Opens a log, and says where that takes long; ``to_read`` drops what writers say."""
         from clog.storage import Log
@@ -472,6 +477,11 @@ def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None
     """Raises if neither logs nor folders of logs are named."""
     if not (urls or prefixes):
         raise click.BadParameter("give the URL of a log, or --discover PREFIX")
+
+
+def record_count(log: "Log") -> int:
+    """Returns how many records a log has."""
+    return sum(of_one["records"] for of_one in log.describe()["partition_details"])
 
 
 def typed_schema(log: "Log") -> "pa.Schema | None":

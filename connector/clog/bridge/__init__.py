@@ -15,8 +15,7 @@ from clog.storage.env import loading
 if TYPE_CHECKING:
     from clog.bridge.decoding import Decoding
     from clog.bridge.mirroring import Mirrored, MirroredTopic, mirror
-    from clog.bridge.mysql.capturing import capture_mysql
-    from clog.bridge.mysql.verifying import verify_capture_mysql
+    from clog.bridge.mysql.capturing import capture_mysql, verify_capture_mysql
     from clog.bridge.postgres.capturing import Captured, CapturedTable, capture
     from clog.bridge.postgres.verifying import (
         RowDifference,
@@ -58,8 +57,7 @@ __getattr__, __dir__ = loading(
     {
         "decoding": ("Decoding",),
         "mirroring": ("Mirrored", "MirroredTopic", "mirror"),
-        "mysql.capturing": ("capture_mysql",),
-        "mysql.verifying": ("verify_capture_mysql",),
+        "mysql.capturing": ("capture_mysql", "verify_capture_mysql"),
         "postgres.capturing": ("Captured", "CapturedTable", "capture"),
         "postgres.verifying": (
             "RowDifference",

@@ -29,16 +29,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clog.bridge.records import Columns
-from clog.bridge.registry import AVRO, PROTOBUF, Registry, framed
+from clog.bridge.topic import Columns
 from clog.bridge.values import (
+    AVRO,
     HEADER_BYTES,
+    PROTOBUF,
     Column,
     Decode,
     Fix,
+    Registry,
     UndecodableError,
     Written,
     connect_column,
+    framed,
     json_document,
     json_values,
     plain_keys,

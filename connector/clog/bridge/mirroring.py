@@ -12,6 +12,10 @@ stops it.
 Where several topics are mirrored, each has a log of its own, with transactions of its own: there is
 no moment at which all show the same time. Their cut is the list of versions, `Mirrored.logs`. A
 topic that stops for a reason of its own does not stop the others; it is told in the end.
+
+A log that is made has the configs of its topic (`taken_over`), but for the type of timestamps: with
+``LogAppendTime`` each record would have the time of its own commit, in place of that which it has
+in the topic.
 """
 
 import logging
@@ -21,20 +25,37 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
-from clog.bridge.configs import taken_over, users_own
 from clog.bridge.decoding import LETTERS_CONFIG, Decoder, Decoding, check_letters
-from clog.bridge.feed import At, Feed, Place, Taken
-from clog.bridge.records import Gathered
-from clog.bridge.target import ID, Batch, LogSettings, Target, first_record, opened
-from clog.bridge.topic import WAIT_MS, Address, Cluster, Extent, Topic, address_of
+from clog.bridge.target import ID, Batch, LogSettings, Target, first_record
+from clog.bridge.topic import (
+    WAIT_MS,
+    Address,
+    At,
+    Cluster,
+    Extent,
+    Feed,
+    Gathered,
+    Place,
+    Setting,
+    Taken,
+    Topic,
+    address_of,
+)
 from clog.storage import Log
+from clog.storage.config.log_config import (
+    DEFINITIONS,
+    POINTLESS,
+    LogConfig,
+    check_known,
+    parse_overrides,
+)
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
     ClogError,
     InvalidInputError,
-    NotFoundError,
     SourceDamagedError,
     SourcePurgedError,
     SourceUnavailableError,
@@ -52,6 +73,31 @@ _ONCE_INTERVAL_MS: Final = 10_000
 """A run that ends by itself commits larger batches: nobody waits for its first records."""
 _RATE_OVER_MS: Final = 30_000
 _WAITING_MAX: Final = 2
+
+STAY: Final = (
+    "cleanup.policy",
+    "delete.retention.ms",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "retention.bytes",
+    "retention.ms",
+)
+"""Taken over from the broker's defaults, too."""
+DEFAULTS: Final = MappingProxyType({"partitioner": "murmur2"})
+"""Of a log that is made: after a cut-over, Kafka's keys go on to the partitions they are in."""
+_ANOTHER: Final = MappingProxyType(
+    {
+        "message.timestamp.type": "records keep the times that they have in the topic",
+        "compression.type": "the log's own default stays",
+        "remote.storage.enable": "all of a log is on its filesystem",
+    }
+)
+"""Why a value is not taken over, of configs whose name means something here."""
+_CODECS: Final = MappingProxyType(
+    {"uncompressed": "none", "lz4": "lz4", "snappy": "snappy", "zstd": "zstd"}
+)
 
 _log = logging.getLogger(__name__)
 
@@ -226,7 +272,7 @@ def _forced_end(address: Address, url: str, settings: LogSettings, *, end: bool)
         raise InvalidInputError("force is for the end of a mirror: give end=True")
     if address.is_pattern:
         raise InvalidInputError("force ends one mirror at a time: name its topic")
-    log = opened(url, settings)
+    log = settings.opened(url)
     with log.transaction(ID) as t:  # Who mirrors it at this moment is fenced.
         t.abort()
     log.give_offsets()
@@ -268,34 +314,24 @@ def _target(cluster: Cluster, address: Address, url: str, settings: LogSettings)
     topic = cluster.topic(address.topic)
     decoding = settings.decoding
     decoder = None if decoding is None else Decoder(decoding, topic.topic)
-    try:
-        log = opened(url, settings)
-    except NotFoundError:
-        pass
-    else:
-        letters = _letters(topic, settings)
-        return Target(log, topic, address, settings, decoder=decoder, letters=letters)
-    wanted = settings.partitions or topic.partitions
-    if wanted < topic.partitions:
-        raise InvalidInputError(
-            f"{address} has {topic.partitions} partitions; {wanted} cannot mirror them"
-        )
-    taken = taken_over(cluster.configs(topic.topic), settings.config)
-    schema = None
-    if decoder is not None:
-        schema = decoder.schema(partial(first_record, cluster, topic, settings.clock))
-    log = Log.create(
-        *(url, wanted, taken.config, settings.storage_options, settings.clock),
-        schema=schema,
-        exist_ok=True,  # Another mirror may have made it meanwhile: this one takes it up (I2).
-        features=[GIVEN_OFFSETS],
-        ids=settings.ids,
-        single_writer=settings.single_writer,
-    )
+    left: dict[str, str] = {}
+
+    def creation() -> dict[str, Any]:
+        wanted = settings.partitions or topic.partitions
+        if wanted < topic.partitions:
+            raise InvalidInputError(
+                f"{address} has {topic.partitions} partitions; {wanted} cannot mirror them"
+            )
+        config, others = taken_over(cluster.configs(topic.topic), settings.config)
+        left.update(others)
+        first = partial(first_record, cluster, topic, settings.clock)
+        schema = None if decoder is None else decoder.schema(first)
+        features = [GIVEN_OFFSETS]
+        return {"partitions": wanted, "config": config, "schema": schema, "features": features}
+
+    log = settings.made(url, creation)
     letters = _letters(topic, settings)
-    return Target(
-        *(log, topic, address, settings), left=taken.left, decoder=decoder, letters=letters
-    )
+    return Target(log, topic, address, settings, left=left, decoder=decoder, letters=letters)
 
 
 def _letters(topic: Topic, settings: LogSettings) -> Log | None:
@@ -304,16 +340,10 @@ def _letters(topic: Topic, settings: LogSettings) -> Log | None:
         return None
     if settings.decoding is None:
         raise InvalidInputError("dead letters are records that do not decode: say how (decode=…)")
-    try:
-        log = opened(settings.dead_letters, settings)
-    except NotFoundError:
-        log = Log.create(
-            *(settings.dead_letters, topic.partitions, LETTERS_CONFIG),
-            *(settings.storage_options, settings.clock),
-            exist_ok=True,
-            ids=settings.ids,
-            single_writer=settings.single_writer,
-        )
+    log = settings.made(
+        settings.dead_letters,
+        lambda: {"partitions": topic.partitions, "config": LETTERS_CONFIG},
+    )
     check_letters(log)
     return log
 
@@ -648,3 +678,53 @@ class _Run:
         done = Mirrored(topics, 1000 * (records - records_then) / took_ms)
         moved = offsets - offsets_then
         return replace(done, eta_ms=done.lag * took_ms // moved if moved else None)
+
+
+def taken_over(
+    settings: Mapping[str, Setting], own: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the configs of the log for a topic with these, and why others have no counterpart.
+
+    What somebody set for the topic is taken over, and of what the broker has for all topics that
+    which decides how long records stay: a topic is ``cleanup.policy=delete`` unless it says
+    otherwise, and a log ``compact``. ``own`` are the user's, and win.
+    """
+    config: dict[str, str] = {}
+    left: dict[str, str] = {}
+    for name, setting in sorted(settings.items()):
+        if name in own or not (setting.is_own or name in STAY):
+            continue
+        try:
+            found = _counterpart(name, setting.value)
+        except InvalidInputError as e:
+            left[name] = str(e)
+        else:
+            if found != LogConfig().as_dict()[name]:
+                config[name] = found
+    return {**DEFAULTS, **config, **parse_overrides(own)}, left
+
+
+def _counterpart(name: str, value: str) -> str:
+    """Returns a config of a topic as a log has it, or raises why there is none."""
+    if name == "compression.type" and value in _CODECS:
+        return _CODECS[value]
+    if why := _ANOTHER.get(name):
+        raise InvalidInputError(why)
+    if why := POINTLESS.get(name):
+        raise InvalidInputError(f"it means nothing here: {why}")
+    if name not in DEFINITIONS:
+        raise InvalidInputError("clog has nothing like it")
+    return parse_overrides({name: value})[name]
+
+
+def users_own(given: Mapping[str, object]) -> dict[str, str]:
+    """Returns the user's configs of the log; raises where one would spoil the mirror."""
+    for name in given:
+        check_known(name)
+    own = parse_overrides(given)
+    if LogConfig.from_overrides(own).log_append_time:
+        raise InvalidInputError(
+            "message.timestamp.type=LogAppendTime would give each record the time of its commit in"
+            " place of its own; leave it out"
+        )
+    return own

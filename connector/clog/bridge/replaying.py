@@ -31,8 +31,9 @@ from clog.bridge.decoding import (
     letters_of,
     place_of,
 )
-from clog.bridge.records import Columns
-from clog.bridge.target import ID, LogSettings, opened
+from clog.bridge.reach import Reach
+from clog.bridge.target import ID
+from clog.bridge.topic import Columns
 from clog.storage import Log
 from clog.storage.append import check_takes_offsets
 from clog.storage.config.log_config import LogConfig
@@ -94,15 +95,14 @@ def replay(
     >>> replay("orders-dead", "orders", decode="json").records  # doctest: +SKIP
     1
     """
-    settings = LogSettings(
-        config={},
+    reach = Reach(
         storage_options=storage_options,
         single_writer=single_writer,
         clock=clock or SystemClock(),
         ids=ids or SystemIds(),
     )
     decoding = Decoding(values=decode) if isinstance(decode, str) else decode
-    return played(opened(dead_letters, settings), opened(url, settings), decoding, on_progress)
+    return played(reach.opened(dead_letters), reach.opened(url), decoding, on_progress)
 
 
 def played(

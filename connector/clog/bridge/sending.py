@@ -30,9 +30,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from clog.bridge.feed import OPTIONS, At, Feed
-from clog.bridge.records import TIMESTAMP_HEADER
-from clog.bridge.topic import WAIT_MS, Address, Cluster, Topic, address_of
+from clog.bridge.topic import (
+    OPTIONS,
+    TIMESTAMP_HEADER,
+    WAIT_MS,
+    Address,
+    At,
+    Cluster,
+    Feed,
+    Topic,
+    address_of,
+)
 from clog.storage import Log
 from clog.storage.env import Clock, SystemClock, dataclass
 from clog.storage.errors import (

@@ -15,7 +15,7 @@ I2. The id is taken up, and the positions are read. Where there are none, a firs
     log, which the next run takes.
 I3. In each partition, the record before the position is compared with the source's, where both
     still have it: clusters that were restored from a copy have the same ids.
-I4. Batches are read (`feed`) from the positions, with their leader epochs.
+I4. Batches are read (`Feed`) from the positions, with their leader epochs.
 I5. Before each commit the topic's id and number of partitions are asked for: what was fetched
     before came from that topic then. Another id, or no topic, is a stop, and nothing of the batch
     is committed.
@@ -40,15 +40,12 @@ from clog.bridge.decoding import (
     Typed,
     letters_of,
 )
-from clog.bridge.feed import At, Feed
-from clog.bridge.records import Columns, columns_of
-from clog.bridge.topic import Address, Cluster, Topic
+from clog.bridge.reach import Reach, committed
+from clog.bridge.topic import Address, At, Cluster, Columns, Feed, Topic, columns_of
 from clog.storage import Log, Transaction
 from clog.storage.config.log_config import NO_DEFAULTS, LogConfig
-from clog.storage.env import Clock, Ids, dataclass
+from clog.storage.env import Clock, dataclass
 from clog.storage.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
     InvalidInputError,
     NotFoundError,
     SourceDamagedError,
@@ -64,12 +61,10 @@ from clog.storage.format.documents import NONE
 
 ID: Final = "clog-mirror"
 """Of the transactions of every mirror."""
-_COMMITS: Final = 5
-"""So often one commit is tried where others were faster, or its reply was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(Reach):
     """How logs are opened and made.
 
     Attributes:
@@ -83,15 +78,11 @@ class LogSettings:
     """
 
     partitions: int | None = None
-    config: Mapping[str, str]
-    storage_options: Mapping[str, object] | None = field(default=None, repr=False)
-    single_writer: bool = False
+    config: Mapping[str, str] = field(default_factory=dict)
     follow_start: bool = False
     skip_purged: bool = False
     decoding: Decoding | None = None
     dead_letters: str | None = None
-    clock: Clock
-    ids: Ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +92,6 @@ class Batch:
     records: Columns | None
     before: Mapping[int, At]
     positions: Mapping[int, At]
-
-
-def opened(url: str, settings: LogSettings) -> Log:
-    """Opens a log."""
-    return Log.open(
-        *(url, settings.storage_options, settings.clock),
-        ids=settings.ids,
-        single_writer=settings.single_writer,
-    )
 
 
 class Target:
@@ -402,7 +384,7 @@ class Target:
             for p, at in batch.positions.items()
         }
         t.positions(self.topic.source, marks)
-        _committed(t)
+        committed(t)
         self._starts |= starts
 
     def _append(self, t: Transaction, records: Columns, found: Typed) -> None:
@@ -424,17 +406,6 @@ class Target:
 _END: Final = (
     "clog mirror --end --force (end=True, force=True) makes it a log that others append to"
 )
-
-
-def _committed(t: Transaction) -> None:
-    """Commits; again where that is safe (I6)."""
-    for left in reversed(range(_COMMITS)):
-        try:
-            t.commit()
-            return
-        except (CommitConflictError, CommitStateUnknownError):
-            if not left:
-                raise
 
 
 def _last_records(

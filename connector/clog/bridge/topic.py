@@ -9,19 +9,40 @@ Of each partition three offsets are asked for: the *log start*, below which noth
 lie records of transactions that have not ended.
 
 `Cluster` asks Kafka's own client; each question is one round trip, more where leaders differ.
+
+`Feed` reads records. Positions are those of librdkafka, after each batch that it gave: the next
+offset, and the leader epoch of the batch before it. That is not the last record's: behind it may
+lie markers of transactions, and what was aborted, in another epoch. Who began again there with the
+last record's epoch would be told of a truncation that never was. ``auto.offset.reset`` is
+``error``, always: every other value goes on somewhere else, silently.
+
+Messages become columns (`Gathered`). Keys, values, headers and times stay what they are, with two
+exceptions, which are counted: a time that a log cannot hold (Kafka has -1 for none, and takes any
+other) becomes the nearest one that it can, and the header `TIMESTAMP_HEADER` says in ms what it
+was; a record without a key that a log cannot take, since it is compacted, is left out, as Kafka's
+own cleaner would do with it at its first pass.
 """
 
 import base64
 import binascii
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from io import BytesIO
+from itertools import repeat
+from operator import is_not, itemgetter
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
 
 from clog.storage.env import dataclass, from_extra
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, SourceUnavailableError
+from clog.storage.numpy_arrays import bits, of_lengths, to_arrow
+from clog.storage.objects.records import of_headers
 from clog.storage.store.opening import redact
 
 if TYPE_CHECKING:
@@ -41,7 +62,37 @@ _QUIET: Final = {"log_level": 2}
 """librdkafka prints less than that on standard error; what matters comes as an error, too."""
 _GLOB: Final = frozenset("*?[")
 
+MESSAGES: Final = 600
+"""At once, of small ones; of large ones so many as have about `TAKEN_BYTES`. Python looks for
+garbage whenever there are 700 more objects than before: of 5,000 messages, that takes a third of
+the time."""
+TAKEN_BYTES: Final = 16 << 20
+WAIT_S: Final = 0.2
+"""For messages; an interrupt is heard after it."""
+_GROUP: Final = "clog-mirror"
+_TRIES: Final = 3
+"""So often a broker may fail to read at one offset."""
+OPTIONS: Final[Mapping[str, object]] = {
+    "auto.offset.reset": "error",
+    "check.crcs": True,
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "max.poll.interval.ms": 86_400_000,  # nobody waits for the partitions: there is no group
+}
+"""What a mirror rests on; nobody may set them otherwise."""
+
 _log = logging.getLogger(__name__)
+
+Place = tuple[str, int]
+"""A topic and a partition of it."""
+TIMESTAMP_HEADER: Final = b"clog.mirror.timestamp"
+_TIMESTAMP: Final = pa.timestamp("us", "UTC")
+_MS_MAX: Final = (2**63 - 1) // 1000
+_RECORD_BYTES: Final = 48
+"""What a record takes beside key, value and headers, about: offset, time, places."""
+_Ints = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,3 +435,278 @@ def _as_printed(topic_id: str) -> str:
             " again from the first one; Kafka 2.8 and newer do"
         )
     return plain
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The next offset to read of a partition, and the leader epoch of what lies before it."""
+
+    offset: int
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What came.
+
+    Attributes:
+        messages: by topic, in the order of their offsets in each partition.
+        ended: partitions that were read to the end there was, and where that is.
+        lost: partitions whose next offset is not in the source any more, or never was.
+        gone: partitions that the brokers do not have any more.
+        damaged: partitions of which a broker cannot read the next offset, and what it says.
+        troubles: what else was said.
+    """
+
+    messages: Mapping[str, list[Any]]
+    ended: Mapping[Place, int]
+    lost: frozenset[Place]
+    gone: frozenset[Place]
+    damaged: Mapping[Place, str]
+    troubles: tuple[str, ...]
+
+
+class Feed:
+    """Reads partitions from where it is told; of one thread."""
+
+    def __init__(self, cluster: Cluster, *, group: str = _GROUP) -> None:
+        import confluent_kafka
+
+        self._kafka = confluent_kafka
+        self._consumer = cluster.consumer({"group.id": group, **OPTIONS})
+        self._failures: Counter[tuple[Place, str]] = Counter()
+        self._count = MESSAGES
+        self._topics: set[str] = set()
+
+    def close(self) -> None:
+        """Ends it; what was read and not taken is dropped."""
+        self._consumer.close()
+
+    def add(self, places: Mapping[Place, At]) -> None:
+        """Reads these partitions, too."""
+        self._topics |= {topic for topic, _ in places}
+        if places:
+            self._consumer.incremental_assign([self._place(p, at) for p, at in places.items()])
+
+    def remove(self, places: Iterable[Place]) -> None:
+        """Reads these partitions no longer."""
+        made = [self._kafka.TopicPartition(*place) for place in places]
+        if made:
+            self._consumer.incremental_unassign(made)
+
+    def take(self, wait_s: float = WAIT_S) -> Taken:
+        """Returns what came, once it is enough, or has been waited for."""
+        came = self._consumer.consume(self._count, wait_s)
+        events, messages = [], came
+        if came and any(map(is_not, map(type(came[0]).error, came), repeat(None))):
+            events = [m for m in came if m.error() is not None]
+            messages = [m for m in came if m.error() is None]
+        if messages:
+            size_bytes = sum(map(len, messages))
+            self._count = max(1, min(MESSAGES, TAKEN_BYTES * len(messages) // (size_bytes + 1)))
+        return self._sorted(self._by_topic(messages), events)
+
+    def positions(self, places: Iterable[Place]) -> dict[Place, At]:
+        """Returns where partitions stand of which something was taken. No request."""
+        asked = [self._kafka.TopicPartition(*place) for place in places]
+        return {
+            (tp.topic, tp.partition): At(tp.offset, _epoch(tp.leader_epoch))
+            for tp in self._consumer.position(asked)
+            if tp.offset >= 0
+        }
+
+    def _by_topic(self, messages: list[Any]) -> dict[str, list[Any]]:
+        """Returns messages by topic; most often all are of one."""
+        topics = self._topics if len(self._topics) == 1 else {m.topic() for m in messages}
+        if len(topics) == 1:
+            return {next(iter(topics)): messages} if messages else {}
+        return {topic: [m for m in messages if m.topic() == topic] for topic in sorted(topics)}
+
+    def _place(self, place: Place, at: At) -> Any:
+        epoch = -1 if at.epoch is None else at.epoch
+        return self._kafka.TopicPartition(*place, at.offset, leader_epoch=epoch)
+
+    def _sorted(self, messages: dict[str, list[Any]], events: list[Any]) -> Taken:
+        kinds = self._kafka.KafkaError
+        ended: dict[Place, int] = {}
+        lost, gone = set(), set()
+        damaged: dict[Place, str] = {}
+        troubles = []
+        gone_codes = (
+            *(kinds.UNKNOWN_TOPIC_OR_PART, kinds.UNKNOWN_TOPIC_ID),
+            *(kinds._UNKNOWN_TOPIC, kinds._UNKNOWN_PARTITION),  # noqa: SLF001 - public there
+        )
+        unreadable = (kinds.INVALID_MSG, kinds._BAD_MSG, kinds._BAD_COMPRESSION)  # noqa: SLF001
+        for event in events:
+            error, place = event.error(), (event.topic(), event.partition())
+            code = error.code()
+            if code == kinds._PARTITION_EOF:  # noqa: SLF001
+                ended[place] = event.offset()
+            elif code == kinds._AUTO_OFFSET_RESET:  # noqa: SLF001
+                lost.add(place)
+            elif code in gone_codes:
+                gone.add(place)
+            elif code in unreadable:
+                (at,) = self._consumer.position([self._kafka.TopicPartition(*place)])
+                self._failures[place, str(at.offset)] += 1
+                if self._failures[place, str(at.offset)] >= _TRIES:
+                    damaged[place] = error.str()
+            else:
+                troubles.append(error.str())
+        return Taken(messages, ended, frozenset(lost), frozenset(gone), damaged, tuple(troubles))
+
+
+def _epoch(epoch: int | None) -> int | None:
+    return None if epoch is None or epoch < 0 else epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Records of one topic, in the order of their offsets in each partition.
+
+    Attributes:
+        rows: as `Log.append` takes them.
+        partitions: of each row.
+        offsets: of each row.
+        size_bytes: of keys, values and headers, about.
+        clamped: how many times were moved.
+        keyless: how many records were left out for want of a key.
+    """
+
+    rows: pa.Table
+    partitions: np.ndarray[Any, Any]
+    offsets: np.ndarray[Any, Any]
+    size_bytes: int
+    clamped: int
+    keyless: int
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Returns what `MirroredTopic` counts of them, by its names there."""
+        return Counter(
+            records=self.rows.num_rows,
+            size_bytes=self.size_bytes,
+            clamped=self.clamped,
+            keyless=self.keyless,
+        )
+
+
+class Gathered:
+    """Messages of one topic until they are committed, as columns; of one thread.
+
+    Their bytes go to memory that `again` uses once more: to clear fresh pages for it takes the
+    system several times as long as to copy them there. ``needs_key`` leaves out those without one.
+    """
+
+    def __init__(self, *, needs_key: bool) -> None:
+        self._keys, self._values = _Octets(), _Octets()
+        self._clear(needs_key=needs_key)
+
+    def _clear(self, *, needs_key: bool) -> None:
+        self._needs_key = needs_key
+        self._numbers: list[tuple[_Ints, _Ints, _Ints]] = []
+        self._headers: list[pa.Array | int] = []
+        self._headers_bytes = self._clamped = self._keyless = 0
+
+    def again(self, *, needs_key: bool) -> bool:
+        """Forgets all; tells whether it may be used again: not while its columns are in use."""
+        self._clear(needs_key=needs_key)
+        return self._keys.again() and self._values.again()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of keys, values and headers, about."""
+        size_bytes = self._keys.size_bytes + self._values.size_bytes + self._headers_bytes
+        return size_bytes + _RECORD_BYTES * self._keys.rows
+
+    def add(self, messages: Sequence[Any]) -> None:
+        """Takes messages of Kafka's client."""
+        kind: Any = type(messages[0])  # Its methods, unbound: a step of C for each message.
+        keys = list(map(kind.key, messages))
+        if self._needs_key and None in keys:
+            self._keyless += keys.count(None)
+            messages = [m for m, key in zip(messages, keys, strict=True) if key is not None]
+            keys = [key for key in keys if key is not None]
+        count = len(messages)
+        self._keys.add(keys)
+        self._values.add(list(map(kind.value, messages)))
+        times_ms = np.fromiter(map(itemgetter(1), map(kind.timestamp, messages)), np.int64, count)
+        held_ms = np.minimum(np.maximum(times_ms, 0), _MS_MAX)
+        headers: list[Any] = list(map(kind.headers, messages))
+        moved = np.flatnonzero(held_ms != times_ms)
+        if moved.size or any(headers):
+            named = [[(name.encode(), value) for name, value in some or ()] for some in headers]
+            for i in moved.tolist():
+                named[i].append((TIMESTAMP_HEADER, str(times_ms[i]).encode()))
+            column = of_headers([some or None for some in named])
+            self._headers.append(column)
+            self._headers_bytes += column.nbytes
+            self._clamped += int(moved.size)
+        else:
+            self._headers.append(count)
+        partitions = np.fromiter(map(kind.partition, messages), np.int32, count)
+        offsets = np.fromiter(map(kind.offset, messages), np.int64, count)
+        self._numbers.append((partitions, offsets, held_ms))
+
+    def columns(self) -> Columns:
+        """Returns what was taken."""
+        partitions, offsets, times_ms = map(np.concatenate, zip(*self._numbers, strict=True))
+        columns = {
+            "key": self._keys.column(),
+            "value": self._values.column(),
+            "timestamp": to_arrow(1000 * times_ms, _TIMESTAMP),
+        }
+        if kinds := [part.type for part in self._headers if isinstance(part, pa.Array)]:
+            parts = (p if isinstance(p, pa.Array) else pa.nulls(p, kinds[0]) for p in self._headers)
+            columns["headers"] = pa.concat_arrays(list(parts))
+        rows, size_bytes = pa.table(columns), self.size_bytes
+        return Columns(rows, partitions, offsets, size_bytes, self._clamped, self._keyless)
+
+
+class _Octets:
+    """Keys or values, one after the other."""
+
+    def __init__(self) -> None:
+        self._data = BytesIO()
+        self._lengths: list[_Ints] = []
+        self._absent: list[_Ints] = []
+        self.rows = self.size_bytes = 0
+
+    def again(self) -> bool:
+        """Forgets them, but for the memory; tells whether nobody else uses that any more."""
+        self._lengths, self._absent = [], []
+        self.rows = self.size_bytes = 0
+        try:
+            self._data.seek(0)
+            self._data.write(b"")
+        except BufferError:
+            return False
+        return True
+
+    def add(self, values: list[Any]) -> None:
+        try:
+            lengths = np.fromiter(map(len, values), np.int64, len(values))
+        except TypeError:  # None has no length.
+            self._absent.append(self.rows + np.flatnonzero([value is None for value in values]))
+            values = [value or b"" for value in values]
+            lengths = np.fromiter(map(len, values), np.int64, len(values))
+        self._data.writelines(values)
+        self._lengths.append(lengths)
+        self.rows += len(values)
+        self.size_bytes = self._data.tell()
+
+    def column(self) -> pa.Array:
+        valid = None
+        if self._absent:
+            there = np.ones(self.rows, np.bool_)
+            there[np.concatenate(self._absent)] = False
+            valid = bits(there)
+        data = pa.py_buffer(self._data.getbuffer())
+        return of_lengths(np.concatenate(self._lengths), data, valid)
+
+
+def columns_of(messages: Sequence[Any], *, needs_key: bool) -> Columns:
+    """Returns messages as columns; ``needs_key`` leaves out those without a key."""
+    gathered = Gathered(needs_key=needs_key)
+    gathered.add(messages)
+    return gathered.columns()

@@ -26,12 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clog.bridge.decoding import Decoder, Decoding, letter_offsets
-from clog.bridge.feed import At, Feed
-from clog.bridge.records import Columns, Gathered
-from clog.bridge.target import LogSettings, Target, opened
-from clog.bridge.topic import WAIT_MS, Cluster, address_of
+from clog.bridge.target import LogSettings, Target
+from clog.bridge.topic import WAIT_MS, At, Cluster, Columns, Feed, Gathered, address_of
 from clog.storage import Log
-from clog.storage.env import SystemClock, SystemIds, dataclass
+from clog.storage.env import SystemClock, dataclass
 from clog.storage.errors import InvalidInputError
 from clog.storage.keys.hashing import key_bytes
 from clog.storage.numpy_arrays import to_arrow, to_numpy
@@ -120,14 +118,12 @@ def verify(
     address = address_of(source)
     if address.is_pattern:
         raise InvalidInputError(f"{address} may be several topics; compare one at a time")
-    settings = LogSettings(
-        config={}, storage_options=storage_options, clock=SystemClock(), ids=SystemIds()
-    )
+    settings = LogSettings(storage_options=storage_options)
     cluster = Cluster(address.brokers, kafka_options or {}, wait_ms)
     decoding = Decoding(values=decode) if isinstance(decode, str) else decode
     decoder = None if decoding is None else Decoder(decoding, address.topic, evolves=False)
-    letters = None if dead_letters is None else opened(dead_letters, settings)
-    log, topic = opened(url, settings), cluster.topic(address.topic)
+    letters = None if dead_letters is None else settings.opened(dead_letters)
+    log, topic = settings.opened(url), cluster.topic(address.topic)
     target = Target(log, topic, address, settings, decoder=decoder, letters=letters)
     target.know()
     ends = {p: at.offset for p, at in target.positions.items()}

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from clog.bridge.postgres.catalogue import SourceTable
-from clog.bridge.postgres.filling import Filler
-from clog.bridge.postgres.logs import ID, Home, LogSettings, TableLog, all_of
+from clog.bridge.postgres.logs import ID, Filler, Home, LogSettings, TableLog, all_of
 from clog.bridge.postgres.source import Identity
 from clog.bridge.postgres.tables import Changes, Column
 from clog.bridge.postgres.types import Type, plan_from
@@ -45,10 +44,9 @@ class Settings(LogSettings):
     def opened(self, url):
         return self._reaching(Log.open(Folder(self.store, url), clock=self.clock))
 
-    def made(self, url, **creation):
-        creation = {"partitions": 1, **creation}
+    def made(self, url, creation):
         root = Folder(self.store, url)
-        return self._reaching(Log.create(root, clock=self.clock, exist_ok=True, **creation))
+        return self._reaching(Log.create(root, clock=self.clock, exist_ok=True, **creation()))
 
     def _reaching(self, log):
         log.handle.reach = lambda url: Folder(self.store, url.partition("/log/")[2])
@@ -323,7 +321,7 @@ def test_a_value_that_is_nowhere_is_never_null(disk):
 
 def test_what_a_group_has_is_found_again_on_disk(monkeypatch):
     """H-C3 in a transaction larger than memory: the newest rows, whether kept or written out."""
-    monkeypatch.setattr("clog.bridge.postgres.filling.KEPT_BYTES", 200)
+    monkeypatch.setattr("clog.bridge.postgres.logs.KEPT_BYTES", 200)
     filler = Filler("t", ["v"], lambda _: (pa.array([], pa.binary()), batch([])))
 
     def batch(values):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clog.bridge.configs import taken_over, users_own
+from clog.bridge.mirroring import taken_over, users_own
 from clog.bridge.topic import Setting
 from clog.storage.config.log_config import POINTLESS, LogConfig
 from clog.storage.errors import InvalidInputError
@@ -18,24 +18,24 @@ def brokers(**settings):
 
 def test_a_topic_is_delete_unless_it_says_otherwise():
     """The broker's default is taken over, as a log's own is compact."""
-    assert taken_over(brokers(cleanup_policy="delete"), {}).config["cleanup.policy"] == "delete"
-    assert "cleanup.policy" not in taken_over(own(cleanup_policy="compact"), {}).config
+    assert taken_over(brokers(cleanup_policy="delete"), {})[0]["cleanup.policy"] == "delete"
+    assert "cleanup.policy" not in taken_over(own(cleanup_policy="compact"), {})[0]
 
 
 def test_what_a_broker_has_for_its_files_stays_with_it():
     """Where nobody set it for the topic."""
-    taken = taken_over(
+    config, left = taken_over(
         brokers(segment_bytes="1048576", file_delete_delay_ms="60000", retention_ms="5"), {}
     )
-    assert dict(taken.config) == {"partitioner": "murmur2", "retention.ms": "5"}
-    assert not taken.left
+    assert config == {"partitioner": "murmur2", "retention.ms": "5"}
+    assert not left
 
 
 def test_what_the_user_gives_wins():
     """Over the topic's, and over the default partitioner."""
     given = {"retention.ms": "1d", "partitioner": "xxh3"}
-    taken = taken_over(own(retention_ms="5"), given)
-    assert dict(taken.config) == {"retention.ms": "86400000", "partitioner": "xxh3"}
+    config, _ = taken_over(own(retention_ms="5"), given)
+    assert config == {"retention.ms": "86400000", "partitioner": "xxh3"}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_the_user_gives_wins():
 )
 def test_codecs_by_their_names_here(codec, log):
     """Kafka calls none otherwise."""
-    assert taken_over(own(compression_type=codec), {}).config["compression.type"] == log
+    assert taken_over(own(compression_type=codec), {})[0]["compression.type"] == log
 
 
 def test_what_has_no_counterpart_is_listed_with_the_reason():
@@ -55,7 +55,7 @@ def test_what_has_no_counterpart_is_listed_with_the_reason():
         remote_storage_enable="true",
         future_config="1",
     )
-    left = taken_over(topic, {}).left
+    left = taken_over(topic, {})[1]
     assert set(left) == set(topic)
     assert POINTLESS["min.insync.replicas"] in left["min.insync.replicas"]
 
@@ -65,7 +65,7 @@ def test_what_is_taken_makes_a_log():
     topic = own(
         max_compaction_lag_ms=str(2**63 - 1), retention_ms="-1", segment_bytes="14", segment_ms="1"
     )
-    config = LogConfig.from_overrides(taken_over(topic, {}).config)
+    config = LogConfig.from_overrides(taken_over(topic, {})[0])
     assert (config.retention_ms, config.segment_bytes) == (-1, 14)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from clog.bridge import decoding
 from clog.bridge.decoding import Decoder, Decoding, typed
-from clog.bridge.records import Columns
+from clog.bridge.topic import Columns
 from clog.bridge.values import json_values, plain_keys
 from clog.storage import InvalidInputError, Log, SourceUndecodableError
 from clog.storage.config.log_config import LogConfig

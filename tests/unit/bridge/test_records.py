@@ -2,7 +2,7 @@
 
 import pytest
 
-from clog.bridge.records import TIMESTAMP_HEADER, Gathered, columns_of
+from clog.bridge.topic import TIMESTAMP_HEADER, Gathered, columns_of
 
 
 class Message:

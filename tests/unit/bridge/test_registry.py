@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.bridge.test_decoding import log, records
 
-from clog.bridge import registry as module
+from clog.bridge import values as module
 from clog.bridge.decoding import Decoder, Decoding
 from clog.storage import InvalidInputError, SourceUnavailableError, SourceUndecodableError
 

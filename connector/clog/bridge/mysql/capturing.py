@@ -16,10 +16,24 @@ what differs is how the source is read (`engine`).
 A table's log is made with the table, and gets other columns with the first row that has them: its
 schema says which. The position of a transaction is where it begins: it is known before the
 transaction's rows, of which large ones are written before its end.
+
+The logs are compared with their source (`verify_capture_mysql`) as those of PostgreSQL
+(`postgres.verifying`, V5); what differs is how what changes meanwhile is known:
+
+E1. A cut of the logs is named, for as long as this takes; the home has, of the cut's commit, where
+    the binary log goes on behind it.
+E2. A moment of the source is held, and then looked where the binary log ends.
+E3. The engine reads the binary log from E1 to E2. The keys that it tells are left out, and tables
+    that were emptied or altered; all others must be equal.
+
+The engine's own code makes values of the rows that are held, so they are what a load would take. Of
+JSON the binary log and the rows have different texts: equal are those that mean the same.
 """
 
+import dataclasses
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,7 +47,9 @@ from clog.bridge.mysql.engine import (
     NAME,
     RELOAD,
     Event,
+    Held,
     Server,
+    Shape,
     end_of,
     file_of,
     position_of,
@@ -41,21 +57,31 @@ from clog.bridge.mysql.engine import (
     table_of,
 )
 from clog.bridge.postgres.capturing import Captured, CapturedTable
-from clog.bridge.postgres.catalogue import DROP, Choice, SourceTable
+from clog.bridge.postgres.catalogue import DROP, Binding, Choice, SourceTable
 from clog.bridge.postgres.logs import (
     ABOUT,
     FLUSH_BYTES,
+    ID,
     SEED,
     Home,
     LogSettings,
     TableLog,
     all_of,
+    no_home,
+    other_database,
 )
-from clog.bridge.postgres.masking import HASH, hash_key
-from clog.bridge.postgres.tables import Changes, Column
+from clog.bridge.postgres.tables import HASH, Changes, Column, hash_key, masked
 from clog.bridge.postgres.types import TablePlan
+from clog.bridge.postgres.verifying import (
+    KEEP_MS,
+    Take,
+    VerifiedCapture,
+    VerifiedTable,
+    keys_of,
+    verified,
+)
 from clog.bridge.values import Fix, connect_column
-from clog.storage import Log
+from clog.storage import Cut, Log, drop_snapshot, snapshot
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
     InvalidInputError,
@@ -67,16 +93,17 @@ from clog.storage.errors import (
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
 from clog.storage.types.conform import from_python
 
-HEARTBEAT: Final = f"__debezium-heartbeat.{NAME}"
-TRANSACTIONS: Final = f"{NAME}.transaction"
-OFFSET: Final = b"offset"
+_HEARTBEAT: Final = f"__debezium-heartbeat.{NAME}"
+_TRANSACTIONS: Final = f"{NAME}.transaction"
+_OFFSET: Final = b"offset"
 _SHAPES: Final = b"shapes"
-HISTORY: Final = b"history/"
+_HISTORY: Final = b"history/"
 _DROPS: Final = r"\bdrop\s+(column\s+)?(if\s+exists\s+)?`?{}`?\b"
 _ROWS: Final = 8192
 """So many rows of a table become columns at once."""
 _IDLE_MS: Final = 20_000
 _LOOK_MS: Final = 5000
+_JSON: Final = "io.debezium.data.Json"
 
 
 def capture_mysql(  # noqa: PLR0913 - one for each option
@@ -185,17 +212,7 @@ class Reader:
 
 
 def reader_of(what: str, key: Any, row: Any, hashed: Collection[str]) -> Reader:
-    """Returns how rows of a table become columns.
-
-    Args:
-        what: the table.
-        key: the schema of its key, as of `Event`.
-        row: that of its columns.
-        hashed: columns that are texts, whatever they are.
-
-    Raises:
-        SourceError: it has no key, or a column that no log can have.
-    """
+    """Returns how rows become columns, by the schemas of `Event`; ``hashed`` ones are texts."""
     if key is None or row is None:
         raise SourceError(
             f"{what} has no primary key, and so no key of a log; leave it out (--exclude)"
@@ -218,7 +235,7 @@ def reader_of(what: str, key: Any, row: Any, hashed: Collection[str]) -> Reader:
     return Reader(pa.schema(fields), fixes)
 
 
-def hashed_of(what: str, masks: Mapping[str, str]) -> list[str]:
+def _hashed_of(what: str, masks: Mapping[str, str]) -> list[str]:
     """Returns the columns of a table that are hashed."""
     return sorted(
         column.removeprefix(f"{what}.")
@@ -227,7 +244,7 @@ def hashed_of(what: str, masks: Mapping[str, str]) -> list[str]:
     )
 
 
-def chosen(choice: Choice) -> dict[str, str]:
+def _chosen(choice: Choice) -> dict[str, str]:
     """Returns the engine's settings of which tables and columns it sends."""
 
     def patterns(given: Iterable[str]) -> str:
@@ -293,10 +310,10 @@ class _Run:
         home.begin()
         if reload:
             home.position = 0  # A binary log that was reset has lower positions.
-        self._is_loading = reload or OFFSET not in home.kept
+        self._is_loading = reload or _OFFSET not in home.kept
         history = b""
         if not self._is_loading:
-            self._offset = home.kept[OFFSET].decode()
+            self._offset = home.kept[_OFFSET].decode()
             self._shapes = json.loads(home.kept[_SHAPES])
             history = b"".join(home.kept[key] for key in self._chapters())
         self._history_bytes = len(history)
@@ -332,7 +349,7 @@ class _Run:
             )
 
     def _chapters(self) -> list[bytes]:
-        return sorted(key for key in self._home.kept if key.startswith(HISTORY))
+        return sorted(key for key in self._home.kept if key.startswith(_HISTORY))
 
     def follow(self, should_stop: Callable[[], bool], *, once: bool) -> None:
         """Takes what the engine reads, until what was there is committed, or somebody stops it."""
@@ -344,7 +361,7 @@ class _Run:
 
         if self._has_cut(has_all):
             return
-        self._server.start(self._offset, self._history, only=chosen(self._choice))
+        self._server.start(self._offset, self._history, only=_chosen(self._choice))
         looked_ms = self._clock.monotonic_ms()
         for batch in self._server.batches(lambda: should_stop() or self._has_cut(has_all)):
             for event in batch:
@@ -383,7 +400,7 @@ class _Run:
     def _take(self, event: Event) -> None:
         """Takes an event."""
         value = event.value
-        if event.topic == TRANSACTIONS:
+        if event.topic == _TRANSACTIONS:
             assert event.offset is not None, "it is no row"
             if value["status"] == "BEGIN":
                 self._is_open = True
@@ -395,7 +412,7 @@ class _Run:
             self._newest_ms = max(self._newest_ms, int(value["ts_ms"]))
             if self._is_written:
                 self._commit()
-        elif event.topic == HEARTBEAT:
+        elif event.topic == _HEARTBEAT:
             assert event.offset is not None, "it is no row"
             offset = json.loads(event.offset)
             if "snapshot" not in offset and not self._is_open:
@@ -495,13 +512,13 @@ class _Run:
         history = self._server.history()
         new: dict[bytes, bytes | None] = {
             ABOUT: self._about(),
-            OFFSET: self._offset.encode(),
+            _OFFSET: self._offset.encode(),
             _SHAPES: json.dumps(self._shapes, sort_keys=True).encode(),
         }
         if self._history_bytes == 0:  # It begins anew with a load.
             new |= dict.fromkeys(self._chapters())
         if len(history) > self._history_bytes:
-            new[b"%s%018d" % (HISTORY, position)] = history[self._history_bytes :]
+            new[b"%s%018d" % (_HISTORY, position)] = history[self._history_bytes :]
             self._history_bytes = len(history)
         for one in self._tables.values():
             new[str(one.table.oid).encode()] = one.table.binding(one.table.folder)
@@ -545,7 +562,7 @@ class _Run:
 
     def _begin_table(self, what: str, key: Any, row: Any) -> None:
         """Opens the log of a table that is what it is from here on."""
-        reader = reader_of(what, key, row, hashed_of(what, self._choice.masks))
+        reader = reader_of(what, key, row, _hashed_of(what, self._choice.masks))
         self._open(what, reader.schema)
         self._readers[what] = reader
 
@@ -561,7 +578,7 @@ class _Run:
                 for i, one in enumerate(schema, 1)
             ),
             *(frozenset(), frozenset(), {}),
-            masks=dict.fromkeys(hashed_of(what, self._choice.masks), HASH),
+            masks=dict.fromkeys(_hashed_of(what, self._choice.masks), HASH),
         )
         if before is not None and table.key != before.table.key:
             raise SourceError(
@@ -653,3 +670,216 @@ def _why_reload(
         elif re.search(_DROPS.format(re.escape(name)), ddl, re.IGNORECASE):
             return f"column {name} was dropped and added again"
     return None
+
+
+def verify_capture_mysql(
+    dsn: str,
+    url: str,
+    *,
+    tables: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    storage_options: Mapping[str, object] | None = None,
+    single_writer: bool = False,
+    on_progress: Callable[[str], None] = lambda _: None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> VerifiedCapture:
+    """Compares captured tables of MySQL with their source, at one moment of it and one cut of the
+    logs, as `verify_capture` does of PostgreSQL.
+
+    Args:
+        dsn: as of `capture_mysql`.
+        url: the home.
+        tables: patterns of ``database.table``; none: all that are captured.
+        exclude: patterns of tables that are left out.
+        storage_options: of the logs' filesystem.
+        single_writer: as of `Log.create`.
+        on_progress: called with the name of each table, before it is read.
+        clock: the source of times; None: the system's clock.
+        ids: the source of random ids; None: the operating system.
+
+    Raises:
+        InvalidInputError: there is no capture at the URL.
+        SourceReplacedError: it is of another database.
+        SourcePurgedError: the server does not have any more what changed since the cut.
+        SourceUnavailableError: it does not answer.
+        NotFoundError: no table is meant; or the logs have no cut yet.
+
+    >>> verify_capture_mysql("mysql://me@localhost/shop", "shop").is_equal  # doctest: +SKIP
+    True
+    """
+    reach: dict[str, Any] = {"storage_options": storage_options, "single_writer": single_writer}
+    clock, ids = clock or SystemClock(), ids or SystemIds()
+    home = Log.open(url, clock=clock, ids=ids, **reach)
+    name = f"verify-{ids.new_id()}"
+    with Server(dsn, ids) as server:
+        if not (sources := home.positions(ID)):
+            raise no_home(home.url)
+        if (origin := server.origin().name) not in sources:
+            raise other_database(home.url, sources, origin)
+        choice = server.choice(tables, exclude)
+        cut = snapshot(home.url, name, KEEP_MS, clock=clock, ids=ids, **reach)  # E1
+        try:
+            known = _Known.read(home, cut)
+            with server.held() as held:  # E2
+                until = end_of(server.files())
+                server.start(known.offset, known.history, only=_chosen(known.choice))
+                changed = _Changed(server, known, choice)
+                changed.read(until)  # E3
+                found = []
+                for one in changed.compared():
+                    on_progress(one.what)
+                    log = Log.open(one.url, clock=clock, ids=ids, **reach)
+                    found.append(one.verified(held, log, cut, known.hash_key))
+        finally:
+            drop_snapshot(home.url, name, **reach)
+    return VerifiedCapture(home.url, position_text(until), tuple(found), changed.skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the home says at a cut."""
+
+    url: str
+    choice: Choice
+    offset: str
+    history: bytes
+    bindings: Mapping[str, Binding]
+    hash_key: bytes = dataclasses.field(repr=False)
+
+    @classmethod
+    def read(cls, home: Log, cut: Cut) -> "_Known":
+        rows = home.table(at=cut).to_arrow().to_pylist()
+        kept = {row["key"]: row["value"] for row in rows}
+        about = json.loads(kept[ABOUT])
+        bindings = [Binding.read(text) for key, text in kept.items() if key.isdigit()]
+        return cls(
+            home.url,
+            Choice(**about),
+            kept[_OFFSET].decode(),
+            b"".join(kept[key] for key in sorted(kept) if key.startswith(_HISTORY)),
+            {binding.what: binding for binding in bindings},
+            hash_key(about["masks"].values()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A table that is compared; ``changed``: keys that are left out."""
+
+    what: str
+    url: str
+    shape: Shape
+    reader: Reader
+    hashed: Sequence[str]
+    changed: set[bytes]
+
+    def verified(self, held: Held, log: Log, cut: Cut, key: bytes) -> VerifiedTable:
+        """Does V5."""
+        json_columns = [
+            one["field"] for one in self.shape.row["fields"] if one.get("name") == _JSON
+        ]
+        schema = self.reader.schema
+        for name in {*json_columns} & {*self.hashed}:  # Of which text is not known.
+            schema = schema.remove(schema.get_field_index(name))
+
+        def source(take: Take) -> None:
+            for rows in held.rows(self.shape):
+                take(masked(self.reader.batch(self.what, rows), self.hashed, key))
+
+        return verified(
+            *(self.what, (log, cut), (schema, self.reader.key), source),
+            changed=self.changed,
+            as_compared=lambda rows: _with_one_text(rows, json_columns),
+        )
+
+
+class _Changed:
+    """What changed since a cut.
+
+    Attributes:
+        skipped: tables that are not compared, and why.
+    """
+
+    def __init__(self, server: Server, known: _Known, choice: Choice) -> None:
+        self.skipped: dict[str, str] = {}
+        self._reached = 0
+        self._server = server
+        self._known = known
+        self._meant = {
+            what: binding for what, binding in known.bindings.items() if choice.has(what)
+        }
+        self._waiting: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+        self._keys: dict[str, set[bytes]] = defaultdict(set)
+        self._readers: dict[str, Reader] = {}
+
+    def read(self, until: int) -> None:
+        """Reads the binary log up to a position."""
+        for batch in self._server.batches(lambda: self._reached >= until):
+            for event in batch:
+                if event.topic == _HEARTBEAT:
+                    assert event.offset is not None, "it is no row"
+                    self._reached = max(self._reached, position_of(json.loads(event.offset)))
+                elif event.topic != _TRANSACTIONS:
+                    self._take(event)
+        for what in list(self._waiting):
+            self._pass_on(what)
+
+    def _take(self, event: Event) -> None:
+        value = event.value
+        if event.topic == NAME:
+            for change in value["tableChanges"] or ():
+                self._leave_out(table_of(change), "it was altered, dropped or made meanwhile")
+            return
+        what = event.topic.removeprefix(f"{NAME}.")
+        if value["op"] == "t":
+            self._leave_out(what, "it was emptied meanwhile")
+        elif what in self._meant and what not in self.skipped:
+            if what not in self._readers:
+                self._readers[what] = self._reader(what, event.key, event.row)
+            self._waiting[what].append(value["after"] or value["before"])
+            if len(self._waiting[what]) >= _ROWS:
+                self._pass_on(what)
+
+    def _leave_out(self, what: str, why: str) -> None:
+        if what in self._meant:
+            self.skipped[what] = why
+
+    def _reader(self, what: str, key: Any, row: Any) -> Reader:
+        return reader_of(what, key, row, _hashed_of(what, self._known.choice.masks))
+
+    def _pass_on(self, what: str) -> None:
+        reader, masks = self._readers[what], self._known.choice.masks
+        fields = pa.schema([reader.schema.field(name) for name in reader.key])
+        rows = Reader(fields, reader.fixes).batch(what, self._waiting.pop(what))
+        hashed = [name for name in _hashed_of(what, masks) if name in reader.key]
+        keys = keys_of(masked(rows, hashed, self._known.hash_key), reader.key)
+        self._keys[what].update(keys.to_pylist())
+
+    def compared(self) -> list[_Compared]:
+        """Returns the tables that can be compared."""
+        found, masks = [], self._known.choice.masks
+        for what, binding in sorted(self._meant.items()):
+            shape = self._server.shape(what)
+            if shape is None:
+                self.skipped.setdefault(what, "the source has it no more")
+            if shape is None or what in self.skipped:
+                continue
+            reader = self._reader(what, shape.key, shape.row)
+            url = f"{self._known.url}/{binding.folder}"
+            found.append(
+                _Compared(*(what, url, shape, reader, _hashed_of(what, masks), self._keys[what]))
+            )
+        return found
+
+
+def _with_one_text(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Returns rows in which JSON that means the same has the same text."""
+    for name in names:
+        if (at := rows.schema.get_field_index(name)) >= 0:
+            texts = [
+                None if text is None else json.dumps(json.loads(text), sort_keys=True)
+                for text in rows.column(at).to_pylist()
+            ]
+            rows = rows.set_column(at, rows.schema.field(at), pa.array(texts, pa.string()))
+    return rows

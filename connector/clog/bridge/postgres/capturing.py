@@ -30,7 +30,6 @@ from typing import Any, Final, TypeVar
 from clog.bridge.postgres import catalogue
 from clog.bridge.postgres.catalogue import MASKED, TEXT, Choice, Publications, SourceTable
 from clog.bridge.postgres.following import ChangedError, Followed, Following
-from clog.bridge.postgres.loading import load
 from clog.bridge.postgres.logs import (
     ABOUT,
     FLUSH_BYTES,
@@ -40,7 +39,6 @@ from clog.bridge.postgres.logs import (
     TableLog,
     all_of,
 )
-from clog.bridge.postgres.masking import HASH, hash_key
 from clog.bridge.postgres.pgoutput import OPTIONS
 from clog.bridge.postgres.source import (
     RELOAD,
@@ -51,9 +49,11 @@ from clog.bridge.postgres.source import (
     Queries,
     Source,
     Stream,
+    load,
     lsn_text,
     quoted,
 )
+from clog.bridge.postgres.tables import HASH, hash_key
 from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (

@@ -25,9 +25,8 @@ from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
 
-from clog.bridge.postgres.masking import HASH
 from clog.bridge.postgres.source import Queries, Source, literal, quoted
-from clog.bridge.postgres.tables import Column
+from clog.bridge.postgres.tables import HASH, Column
 from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, NotFoundError
 

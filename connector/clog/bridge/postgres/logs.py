@@ -19,37 +19,47 @@ same name is not taken for it. What the table was like, a *binding*, is a record
 A first load is one commit of its log, too: nobody reads half of it. Until all tables are loaded,
 and the stream has passed the highest of their positions, the home's cut lacks members, which says
 so.
+
+*Unchanged* values are those that the source did not send, since an update left them as they were:
+large ones, outside of their rows. What one was says the newest row of the *old* key: of an update
+that changes the key that is another one than it has now. It is looked for (`Filler`)
+
+1. among the rows before it in the same changes: such a row may lack the value itself, and takes it
+   from one before; all of it is one walk over arrays of positions, doubled at each step;
+2. among those of the same group, which are not committed yet, the newest first: they are kept for
+   this, on disk where they are much, as a transaction may have more rows than there is memory;
+3. in the log.
+
+A value that is nowhere there stops the capture: it is never made null.
 """
 
 import dataclasses
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from clog.bridge.postgres.catalogue import Binding, SourceTable
-from clog.bridge.postgres.filling import Filler
-from clog.bridge.postgres.masking import HASH, masked
-from clog.bridge.postgres.tables import Changes, sliced
+from clog.bridge.postgres.tables import HASH, Changes, masked, sliced
 from clog.bridge.postgres.types import TablePlan
-from clog.storage import Log
+from clog.bridge.reach import Reach, committed
 from clog.storage.append import partitions_of
 from clog.storage.commit.handle import Handle
 from clog.storage.config.log_config import LogConfig
 from clog.storage.cuts import logs_by_writer
-from clog.storage.env import Clock, Ids, dataclass
+from clog.storage.env import dataclass
 from clog.storage.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
     InvalidInputError,
-    NotFoundError,
+    SourceError,
     SourceReplacedError,
 )
 from clog.storage.format.cuts import CutLog
 from clog.storage.keys.hashing import Fingerprints, fingerprints_of, key_bytes
-from clog.storage.numpy_arrays import to_arrow
+from clog.storage.numpy_arrays import to_arrow, to_numpy
 from clog.storage.store.contract import together
 from clog.storage.transactions.ids import state_of, taken_by_another
 from clog.storage.transactions.transaction import TIMEOUT_MS_MAX, Transaction
@@ -66,17 +76,20 @@ PRESENT: Final = "present"
 """The value's only column, where all columns of a table are in its key."""
 FLUSH_BYTES: Final = 16 << 20
 """So much waits for a commit in memory, of all tables; what is more is written, and waits there."""
-_COMMITS: Final = 5
 _PART_BYTES: Final = 6 << 20
 """So many rows at once get what they lack."""
 _PART_ROWS_MIN: Final = 256
 _FILLED_BYTES: Final = 4096
 """Of such a row, before one was seen."""
 _VALUE_BYTES_MAX: Final = 2**31 - 1
+KEPT_BYTES: Final = 8 << 20
+"""So much of a group stays in memory, of each table, for what comes unchanged."""
 SEED: Final = 0x5EED
+_KEY, _DELETED = "\0key", "\0deleted"
 _Ints = np.ndarray[Any, Any]
 _Flags = np.ndarray[Any, Any]
 _T = TypeVar("_T")
+_LookUp = Callable[[pa.Array], tuple[pa.Array, pa.RecordBatch]]
 
 
 class Origin(Protocol):
@@ -90,56 +103,12 @@ class Origin(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    """How logs are opened and made.
-
-    Attributes:
-        partitions: of a log that is made.
-        config: of a log that is made.
-        hash_key: of masks.
-    """
+class LogSettings(Reach):
+    """How logs are opened and made: with these partitions and configs, and the key of hashes."""
 
     partitions: int
     config: Mapping[str, str]
-    storage_options: Mapping[str, object] | None = dataclasses.field(repr=False)
-    single_writer: bool
     hash_key: bytes = dataclasses.field(repr=False)
-    clock: Clock
-    ids: Ids
-
-    def opened(self, url: str) -> Log:
-        """Opens a log."""
-        return Log.open(
-            *(url, self.storage_options, self.clock),
-            ids=self.ids,
-            single_writer=self.single_writer,
-        )
-
-    def made(self, url: str, **creation: Any) -> Log:
-        """Opens a log, made where there is none."""
-        try:
-            return self.opened(url)
-        except NotFoundError:
-            return Log.create(
-                url,
-                storage_options=self.storage_options,
-                clock=self.clock,
-                exist_ok=True,
-                ids=self.ids,
-                single_writer=self.single_writer,
-                **{"partitions": self.partitions, **creation},
-            )
-
-
-def committed(t: Transaction) -> int:
-    """Commits; again where that is safe. Returns the version."""
-    for left in reversed(range(_COMMITS)):
-        try:
-            return t.commit().version
-        except (CommitConflictError, CommitStateUnknownError):
-            if not left:
-                raise
-    raise AssertionError
 
 
 def all_of(calls: Iterable[tuple[Handle, Callable[[], _T]]]) -> list[_T]:
@@ -199,7 +168,7 @@ class TableLog:
         self._filled_bytes = _FILLED_BYTES
         self._filler = Filler(table.what, sorted(table.toasted), self._look_up)
         try:
-            self.log = settings.made(url, **self._creation())
+            self.log = settings.made(url, self._creation)
         except InvalidInputError as e:
             raise InvalidInputError(
                 f"{table.what} can be no log: {e}; leave columns of it out (--mask"
@@ -226,14 +195,15 @@ class TableLog:
     def _creation(self) -> dict[str, Any]:
         """Returns how the log is made where there is none."""
         columns = self._columns()
-        key = self.table.key
-        if not key:
+        creation: dict[str, Any] = {"schema": columns, "key": self.table.key}
+        config: dict[str, object] = {"max.message.bytes": _VALUE_BYTES_MAX}
+        if not self.table.key:
             value = pa.struct(list(columns))
             schema = pa.schema([pa.field("key", pa.binary()), pa.field("value", value)])
-            config = {"cleanup.policy": "delete", "retention.ms": -1, **self._settings.config}
-            return {"schema": schema, "config": {"max.message.bytes": _VALUE_BYTES_MAX, **config}}
-        config = {"max.message.bytes": _VALUE_BYTES_MAX, **self._settings.config}
-        return {"schema": columns, "key": key, "config": config}
+            creation = {"schema": schema}
+            config |= {"cleanup.policy": "delete", "retention.ms": -1}
+        partitions = self._settings.partitions
+        return {**creation, "partitions": partitions, "config": {**config, **self._settings.config}}
 
     def _columns(self) -> pa.Schema:
         """Returns the columns of the log that the table wants."""
@@ -509,7 +479,9 @@ class Home:
         self.members: frozenset[str] = frozenset()
         self.shown: Mapping[str, CutLog] = {}
         self.kept: dict[bytes, bytes] = {}
-        self.log = settings.made(url, partitions=1, config={"cleanup.policy": "compact"})
+        self.log = settings.made(
+            url, lambda: {"partitions": 1, "config": {"cleanup.policy": "compact"}}
+        )
         self._identity = identity
         self._source = identity.name
 
@@ -608,3 +580,171 @@ class Home:
             self.position, self.timeline = position, self._identity.timeline
 
         return cut
+
+
+class Filler:
+    """What one table has in the group so far, and where missing values are found; of one thread.
+
+    Args:
+        what: the table, for errors.
+        columns: those that may come without their values.
+        look_up: returns, for canonical bytes of keys, those that the log has, and their rows.
+    """
+
+    def __init__(self, what: str, columns: list[str], look_up: _LookUp) -> None:
+        self._what = what
+        self._columns = columns
+        self._look_up = look_up
+        self._earlier: list[pa.RecordBatch | tuple[int, _Ints]] = []
+        self._kept_bytes = 0
+        self._file: IO[bytes] | None = None
+
+    def filled(
+        self,
+        keys: pa.Array,
+        rows: pa.RecordBatch,
+        deleted: _Flags,
+        unchanged: Mapping[str, _Flags],
+        moved_from: _Ints | None,
+    ) -> pa.RecordBatch:
+        """Returns the rows with all their values; ``keys`` are canonical bytes."""
+        if unchanged:
+            rows = self._filled(keys, rows, deleted, unchanged, moved_from)
+        if self._columns:
+            kept = [keys, to_arrow(deleted), *(rows.column(name) for name in self._columns)]
+            names = [_KEY, _DELETED, *self._columns]
+            self._keep(pa.RecordBatch.from_arrays(kept, names))
+        return rows
+
+    def end_group(self) -> None:
+        """Forgets the group: the log has it."""
+        self._earlier, self._kept_bytes = [], 0
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _filled(
+        self,
+        keys: pa.Array,
+        rows: pa.RecordBatch,
+        deleted: _Flags,
+        unchanged: Mapping[str, _Flags],
+        moved_from: _Ints | None,
+    ) -> pa.RecordBatch:
+        count = rows.num_rows
+        before, asked = _before(keys), np.arange(count)
+        if moved_from is not None:
+            moved = np.flatnonzero(moved_from >= 0)
+            asked[moved] = moved_from[moved]
+            before[moved] = before[moved_from[moved]]
+        sources = {name: _sources(before, mask) for name, mask in unchanged.items()}
+        wanted = np.unique(np.concatenate([at[at >= count] for at in sources.values()]) - count)
+        outside = self._outside(keys.take(to_arrow(asked[wanted])), list(unchanged))
+        columns = {name: rows.column(name) for name in rows.schema.names}
+        for name, at in sources.items():
+            within = at[at < count]
+            if deleted[within[within != np.flatnonzero(at < count)]].any():
+                raise self._missing(name)
+            place = np.where(at < count, at, count + np.searchsorted(wanted, at - count))
+            both = pa.chunked_array([rows.column(name), outside.column(name)])
+            columns[name] = both.take(to_arrow(place)).combine_chunks()
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=rows.schema)
+
+    def _outside(self, keys: pa.Array, names: list[str]) -> pa.RecordBatch:
+        """Returns the newest rows of these keys before the changes."""
+        count = len(keys)
+        left = np.arange(count)
+        found: list[tuple[_Ints, pa.RecordBatch]] = []
+        short = _short(keys) if self._earlier else left
+        for kept in reversed(self._earlier):
+            if not len(left):
+                break
+            if not isinstance(kept, pa.RecordBatch) and not _has_any(kept[1], short[left]):
+                continue
+            earlier = self._read(kept)
+            newest = earlier.column(_KEY)[::-1]
+            at = pc.index_in(keys.take(to_arrow(left)), newest)
+            is_there = to_numpy(at.is_valid())
+            rows = earlier.num_rows - 1 - to_numpy(at.drop_null())
+            if to_numpy(earlier.column(_DELETED))[rows].any():
+                raise self._missing(names[0])
+            found.append((left[is_there], earlier.select(names).take(to_arrow(rows))))
+            left = left[~is_there]
+        if len(left):
+            there, rows_there = self._look_up(keys.take(to_arrow(left)))
+            at = pc.index_in(keys.take(to_arrow(left)), there)
+            if at.null_count:
+                raise self._missing(names[0])
+            found.append((left, rows_there.select(names).take(at)))
+        if not found:
+            return self._nothing(names)
+        order = np.argsort(np.concatenate([places for places, _ in found]), kind="stable")
+        table = pa.Table.from_batches([batch for _, batch in found]).take(to_arrow(order))
+        return table.combine_chunks().to_batches()[0]
+
+    def _nothing(self, names: list[str]) -> pa.RecordBatch:
+        _, empty = self._look_up(pa.array([], pa.binary()))
+        return empty.select(names)
+
+    def _missing(self, column: str) -> SourceError:
+        return SourceError(
+            f"the source did not send a value of {self._what}.{column}, as it was not changed, and"
+            " the log has no row that it could be taken from; was the log written to by somebody"
+            f" else? load the table again (--reload {self._what})"
+        )
+
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        if self._kept_bytes + batch.nbytes <= KEPT_BYTES:
+            self._kept_bytes += batch.nbytes
+            self._earlier.append(batch)
+            return
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="clog-")  # noqa: SIM115 - until the end
+        self._file.seek(0, 2)
+        self._earlier.append((self._file.tell(), np.unique(_short(batch.column(_KEY)))))
+        with pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema) as writer:
+            writer.write_batch(batch)
+        self._file.flush()
+
+    def _read(self, kept: pa.RecordBatch | tuple[int, _Ints]) -> pa.RecordBatch:
+        if isinstance(kept, pa.RecordBatch):
+            return kept
+        assert self._file is not None, "what is at a position is in the file"
+        self._file.seek(kept[0])
+        return pa.ipc.open_stream(pa.PythonFile(self._file, "r")).read_next_batch()
+
+
+def _short(keys: pa.Array) -> _Ints:
+    """Returns hashes of 32 bits."""
+    words = fingerprints_of(keys, seed=SEED)
+    mixed = words[:, 0] ^ words[:, 1]
+    return (mixed ^ (mixed >> np.uint64(32))).astype(np.uint32)
+
+
+def _has_any(ordered: _Ints, wanted: _Ints) -> bool:
+    """Tells whether ordered numbers have any of these."""
+    at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+    return bool((ordered[at] == wanted).any())
+
+
+def _before(keys: pa.Array) -> _Ints:
+    """Returns for each row where the one before it with the same key stands, or -1."""
+    codes = to_numpy(keys.dictionary_encode().indices)
+    order = np.argsort(codes, kind="stable")
+    before = np.full(len(codes), -1)
+    same = codes[order[1:]] == codes[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    return before
+
+
+def _sources(before: _Ints, mask: _Flags) -> _Ints:
+    """Returns for each row where its value is: at a row, or outside, beyond all rows."""
+    count = len(before)
+    at = np.arange(2 * count)
+    rows = np.flatnonzero(mask)
+    at[rows] = np.where(before[rows] >= 0, before[rows], count + rows)
+    while True:
+        further = at[at]
+        if (further == at).all():
+            return at[:count]
+        at = further

@@ -3,17 +3,31 @@
 A *relation* is what a message of the stream says of a table; a *column* is what the catalogue says.
 *Changes* are of one table, in the order of the source: rows that are there from then on, and
 tombstones. An update that changes the key is both: a tombstone of the old one, then the new row.
+
+Columns of personal data may be hashed. An unsalted hash can be guessed: names and addresses are
+few. So it has a key, HMAC-SHA256, which comes from the environment and is stored nowhere. Equal
+values stay equal, so joins and counts go on working, with the same key.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import hashlib
+import hmac
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from clog.storage.env import dataclass
+from clog.storage.errors import InvalidInputError
 
 _Flags = np.ndarray[Any, Any]
+HASH: Final = "hash"
+"""The mask of such a column."""
+KEY: Final = "CLOG_CAPTURE_HASH_KEY"
+KEY_FILE: Final = "CLOG_CAPTURE_HASH_KEY_FILE"
+_KEY_BYTES_MIN: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +163,41 @@ class Decoded:
     steps: tuple[Changes | Truncated, ...]
     in_transaction: bool
     size_bytes: int
+
+
+def hash_key(masks: Iterable[str]) -> bytes:
+    """Returns the key of hashes; nothing where none of the masks is one."""
+    if HASH not in masks:
+        return b""
+    key = os.environ.get(KEY, "").encode()
+    if path := os.environ.get(KEY_FILE):
+        try:
+            key = Path(path).read_bytes().strip()
+        except OSError as e:
+            raise InvalidInputError(
+                f"{KEY_FILE} names {path}, which cannot be read: {e.strerror}; let it name the file"
+                " that holds the key"
+            ) from None
+    if len(key) < _KEY_BYTES_MIN:
+        raise InvalidInputError(
+            f"columns that are hashed need a key of {_KEY_BYTES_MIN} bytes or more: set {KEY}, or"
+            f" {KEY_FILE} to the path of a file that holds it, to the same key at each run"
+        )
+    return key
+
+
+def masked(batch: pa.RecordBatch, columns: Collection[str], key: bytes) -> pa.RecordBatch:
+    """Returns rows with these columns, which are texts, hashed; null stays null."""
+    for name in columns:
+        at = batch.schema.get_field_index(name)
+        batch = batch.set_column(at, batch.schema.field(at), _hashed(batch.column(at), key))
+    return batch
+
+
+def _hashed(texts: pa.Array, key: bytes) -> pa.Array:
+    coded = texts.dictionary_encode()
+    words = [
+        hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+        for text in coded.dictionary.to_pylist()
+    ]
+    return pa.array(words, pa.string()).take(coded.indices)

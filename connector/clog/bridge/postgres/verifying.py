@@ -27,12 +27,10 @@ from numpy.typing import NDArray
 
 from clog.bridge.postgres import catalogue
 from clog.bridge.postgres.catalogue import EVENTS, Binding, Choice, SourceTable
-from clog.bridge.postgres.loading import load
 from clog.bridge.postgres.logs import ABOUT, ID, no_home, other_database
-from clog.bridge.postgres.masking import HASH, hash_key, masked
 from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
-from clog.bridge.postgres.source import Queries, Source, literal, lsn_of, lsn_text, quoted
-from clog.bridge.postgres.tables import Changes
+from clog.bridge.postgres.source import Queries, Source, literal, load, lsn_of, lsn_text, quoted
+from clog.bridge.postgres.tables import HASH, Changes, hash_key, masked
 from clog.bridge.postgres.types import TablePlan, plan_of
 from clog.storage import Cut, Log, drop_snapshot, snapshot
 from clog.storage.column_kinds import widens, word_of

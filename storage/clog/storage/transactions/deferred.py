@@ -18,9 +18,8 @@ from typing import Protocol, TypeVar
 
 from clog.storage.append import found_offsets, offsets_of
 from clog.storage.commit.committer import NothingToCommit, Prepare
-from clog.storage.commit.given import Covered
 from clog.storage.commit.handle import Appended, Handle, part_of
-from clog.storage.commit.proposals import AppendRequest, OfTransaction, Proposed, Writer
+from clog.storage.commit.proposals import AppendRequest, Covered, OfTransaction, Proposed, Writer
 from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,
@@ -58,6 +57,7 @@ from clog.storage.transactions.ids import (
     Part,
     aborted_home,
     appended_visible,
+    check_floor,
     check_undecided,
     committed_positions,
     ended_part,
@@ -368,14 +368,7 @@ class CommitRequest:
         if self.is_undecided:
             check_undecided(tip.head, ours, url=store.url)
         self.check_time()
-        floor = tip.head.orphan_floor
-        stamp = min((obj.ref.stamp for obj in self.objects), default=floor)
-        if stamp < floor:
-            raise TransactionTimeoutError(
-                f"transaction id {ours.id!r} of {store.url} took too long: its objects began at"
-                f" version {stamp}, below the orphan floor {floor}, and may have been swept;"
-                " nothing of it was committed; begin another one"
-            )
+        check_floor(self.objects, tip.head, ours, url=store.url)
         edit = self._request().prepare(tip, time_ms)
         assert isinstance(edit, Edit), "it is not committed yet"
         if self.cut is not None:

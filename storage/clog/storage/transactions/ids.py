@@ -371,7 +371,7 @@ def prepared_part(
             return AlreadyThere()
         check_time()
         _check_room(head, url=url)
-        _check_floor(part.objects, head, name, url=url)
+        check_floor(part.objects, head, name, url=url)
         edit = request.prepare(tip, time_ms)
         assert isinstance(edit, Edit)
         by = _part_entry(name, tip.version + 1, len(part.objects))
@@ -465,7 +465,7 @@ def appended_visible(
         else:
             _check_room(head, url=url)
         check_time()
-        _check_floor(objects, head, ours, url=url)
+        check_floor(objects, head, ours, url=url)
         edit = request.prepare(tip, time_ms)
         assert isinstance(edit, Edit)
         by = _numbered(handle, tip, held, ours, len(objects))
@@ -480,14 +480,17 @@ def _lacking(head: Head, needed: FeatureNames = _UNDECIDED) -> FeatureNames | No
     return None if all(name in there for name in (*needed.read, *needed.write)) else needed
 
 
-def _check_floor(
+def check_floor(
     objects: Sequence[DataObject], head: Head, name: TransactionName, *, url: str
 ) -> None:
-    if any(obj.ref.stamp < head.orphan_floor for obj in objects):
+    """Raises if objects of a transaction are so old that they may be swept by now."""
+    floor = head.orphan_floor
+    stamp = min((obj.ref.stamp for obj in objects), default=floor)
+    if stamp < floor:
         raise TransactionTimeoutError(
-            f"transaction id {name.id!r} took too long: its objects in {url} are below the orphan"
-            f" floor {head.orphan_floor}, and may have been swept; nothing of it was committed;"
-            " begin another one"
+            f"transaction id {name.id!r} of {url} took too long: its objects began at version"
+            f" {stamp}, below the orphan floor {floor}, and may have been swept; nothing of it was"
+            " committed; begin another one"
         )
 
 

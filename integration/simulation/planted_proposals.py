@@ -10,12 +10,12 @@ import clog.cleaner.duties.sweep
 import clog.storage.commit.combining
 import clog.storage.commit.proposals
 import clog.storage.commit.tip
-import clog.storage.format.answers
+import clog.storage.format.writers
 from clog.storage.commit.combining import Combiner, Operation
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.errors import CommitStateUnknownError
 from clog.storage.format import documents
-from clog.storage.format.answers import Combined
+from clog.storage.format.transactions import Combined
 
 cleaner, storage = clog.cleaner, clog.storage
 combining = storage.commit.combining

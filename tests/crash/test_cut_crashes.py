@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from clog.cleaner.duties import Work
-from clog.cleaner.duties.cuts import LEFT_AGE_MS, let_go
+from clog.cleaner.duties.retention import LEFT_AGE_MS, let_go
 from clog.storage import AlreadyExistsError, CommitStateUnknownError, Log, ManualClock
 from clog.storage.cuts import cuts_of, drop_cut, name_cut, views_of
 from clog.storage.env import SeededIds

@@ -14,7 +14,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from clog.storage.config.units import ZSTD, Compression
-from clog.storage.diagnostics.verify_objects import object_problems
+from clog.storage.diagnostics.verify import object_problems
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
 from clog.storage.format.chunks import Chunk, write_dead_rows

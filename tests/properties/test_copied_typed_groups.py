@@ -14,7 +14,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from clog.storage.config.units import ZSTD
-from clog.storage.diagnostics.verify_objects import object_problems
+from clog.storage.diagnostics.verify import object_problems
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError
 from clog.storage.objects.composing import CopiedGroup, write_rewritten

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from clog.cleaner import Cleaner
 from clog.storage import ClogError, CorruptionError, InvalidInputError, Log, ManualClock
-from clog.storage.diagnostics.verify import verify_log
-from clog.storage.diagnostics.verify_objects import object_problems
+from clog.storage.diagnostics.verify import object_problems, verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import edit_of, read_commit

@@ -32,7 +32,6 @@ from typing import Any
 
 from clog.cleaner.duties import Duty, Work
 from clog.cleaner.duties.commit_blocks import close_blocks
-from clog.cleaner.duties.cuts import let_go
 from clog.cleaner.duties.erasing import carry_out
 from clog.cleaner.duties.layout import (
     Gathered,
@@ -67,6 +66,7 @@ from clog.cleaner.duties.retention import (
     due_cuts,
     idle_partitions,
     is_resting,
+    let_go,
     seal_idle,
     sealing,
     set_uncleanable,

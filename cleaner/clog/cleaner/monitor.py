@@ -13,8 +13,8 @@ from clog.cleaner.selection import Candidate, PassResult, overdue_ms
 from clog.storage.commit.proposals import Waits
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock, Shared, dataclass
-from clog.storage.format.manifest import Manifest
-from clog.storage.publications.publish import Kept, kept_for_views, overdue
+from clog.storage.format.manifest import Manifest, overdue
+from clog.storage.publications.publish import Kept, kept_for_views
 from clog.storage.read.cleanable import cleanable_bounds
 from clog.storage.readers import Reader
 

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.commit.given import checked_offsets, refused
 from clog.storage.commit.handle import Appended, Handle
 from clog.storage.commit.proposals import (
     SEQUENCE_MAX,
     AppendRequest,
     Duplicate,
     Writer,
+    checked_offsets,
     find_duplicate,
     order_needed,
+    refused,
 )
 from clog.storage.config.log_config import LogConfig
 from clog.storage.env import dataclass

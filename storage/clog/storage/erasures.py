@@ -3,7 +3,7 @@
 
 The request is a commit (COMMIT.md §8, E1 and E2); the cleaner does the rest, round by round. The
 progress of an erasure, and what it waits for, follow from the newest version
-(`diagnostics.erasures`).
+(`pending_reason`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from clog.storage.commit.handle import Handle
 from clog.storage.commit.proposals import AppendRequest
 from clog.storage.config.log_config import LogConfig
 from clog.storage.config.units import with_times
-from clog.storage.diagnostics.erasures import pending_reason
+from clog.storage.diagnostics.describe import pending_reason
 from clog.storage.env import dataclass
 from clog.storage.errors import (
     ClogError,

@@ -11,7 +11,7 @@ E7. What lies under the root is listed, the store forgets old versions, the requ
     receipt comes.
 
 The entry of an erasure says how far it is. A round goes as far as it can; what holds it up is told
-by `diagnostics.erasures`, but for what only a try can tell, which the entry then holds.
+by `pending_reason`, but for what only a try can tell, which the entry then holds.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from clog.cleaner.duties import Work
 from clog.cleaner.duties.layout import Run, neighbours_of, relaid
 from clog.cleaner.duties.sweep import newest_by, sweep_orphans
 from clog.storage.commit.committer import NothingToCommit
-from clog.storage.diagnostics.erasures import SWEEP_AFTER_MS, tombstones_due_ms, undecided_below
+from clog.storage.diagnostics.describe import SWEEP_AFTER_MS, tombstones_due_ms, undecided_below
 from clog.storage.env import dataclass
 from clog.storage.erasures import OPERATION, receipts_of
 from clog.storage.errors import CommitConflictError, CorruptionError

@@ -74,14 +74,13 @@ from clog.storage.config.log_config import LogConfig
 from clog.storage.env import Clock, dataclass
 from clog.storage.errors import CorruptionError, InvalidInputError, VersionExpiredError
 from clog.storage.format import documents
-from clog.storage.format.answers import Combined
 from clog.storage.format.chunks import Released
 from clog.storage.format.columns import INLINE_PARTITIONS_MAX
 from clog.storage.format.commits import Commit, Edit, Head, edit_of, read_commit
 from clog.storage.format.cuts import CutLogsAt
 from clog.storage.format.log_info import PROPOSALS
-from clog.storage.format.manifest import Manifest, read_snapshot
-from clog.storage.format.transactions import PositionsAt
+from clog.storage.format.manifest import Manifest, overdue, read_snapshot
+from clog.storage.format.transactions import Combined, PositionsAt
 from clog.storage.format.writers import WriterPages
 from clog.storage.publications.delta import DeltaView
 from clog.storage.publications.publish import foreign_table, view_of
@@ -169,24 +168,10 @@ def raise_oldest(handle: Handle, version: int) -> int:
 
 
 def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Released]:
-    """Returns released objects to which no chunk refers, nor a published view or a named cut,
-    released long enough ago.
-
-    A dead object never comes back to life: a replacement may only refer to chunks that are there.
-    One that lost its chunks bit by bit is dead since it lost the last (FORMAT.md §6).
-    """
-    if not manifest.released:
-        return []
-    alive = manifest.files()
-    last = {r.path: r for r in manifest.released}  # in the order of their versions
+    """Returns released objects that are overdue, and that no published view or named cut needs."""
     pinned = manifest.head.lowest_needed()
-    return [
-        r
-        for r in last.values()
-        if r.path not in alive
-        and now_ms - r.time_ms > config.file_delete_delay_ms
-        and (pinned is None or r.version <= pinned)
-    ]
+    due = overdue(manifest, config.file_delete_delay_ms, now_ms=now_ms)
+    return [r for r in due if pinned is None or r.version <= pinned]
 
 
 def not_held(

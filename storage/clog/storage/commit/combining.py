@@ -74,10 +74,10 @@ from clog.storage.errors import (
     NotFoundError,
     StoreUnavailableError,
 )
-from clog.storage.format.answers import Answer, Answered, Combined, Combining
 from clog.storage.format.commits import Commit, Edit, Head, advance, edit_of, read_commit
 from clog.storage.format.documents import PROPOSALS, proposal_of
 from clog.storage.format.log_info import PROPOSALS as FEATURE
+from clog.storage.format.transactions import Answer, Answered, Combined, Combining
 from clog.storage.store.contract import (
     ObjectExistsError,
     Store,

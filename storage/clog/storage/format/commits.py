@@ -23,7 +23,6 @@ from typing import Annotated, Any, Final
 from clog.storage.env import dataclass
 from clog.storage.errors import CorruptionError
 from clog.storage.format import documents
-from clog.storage.format.answers import COMBINED, COMBINING, Combined, Combining
 from clog.storage.format.chunks import (
     UNCLEANABLE,
     Append,
@@ -114,11 +113,15 @@ from clog.storage.format.log_info import (
 )
 from clog.storage.format.transactions import (
     APPENDED_BY,
+    COMBINED,
+    COMBINING,
     ENDING,
     JOINING,
     UNENDED,
     WRITER,
     AppendedBy,
+    Combined,
+    Combining,
     Ending,
     Joining,
     PositionsAt,

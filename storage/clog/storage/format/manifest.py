@@ -600,3 +600,13 @@ def _check_active(partition: int, row: Row, active: Segment) -> None:
         raise ValueError(
             f"the active segment of partition {partition} is {found}, in the head {row}"
         )
+
+
+def overdue(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[Released]:
+    """Returns files that nothing refers to and whose time is up: kept for somebody, or unswept."""
+    if not manifest.released:
+        return []
+    alive = manifest.files()  # A dead object never comes back: replacements refer to what is there.
+    # One that lost its chunks bit by bit is dead since it lost the last (FORMAT.md §6).
+    last = {r.path: r for r in manifest.released if r.path not in alive}
+    return [r for r in last.values() if now_ms - r.time_ms > delay_ms]

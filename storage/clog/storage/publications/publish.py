@@ -52,12 +52,11 @@ from clog.storage.errors import (
     VersionExpiredError,
     version_expired,
 )
-from clog.storage.format.chunks import Released
 from clog.storage.format.commits import Commit, Edit, Head, Pin
 from clog.storage.format.cuts import Keep
 from clog.storage.format.documents import is_log_id
 from clog.storage.format.log_info import PUBLICATIONS, SUPERSEDED_ROWS, FeatureNames, LogSchema
-from clog.storage.format.manifest import Manifest
+from clog.storage.format.manifest import Manifest, overdue
 from clog.storage.publications.delta import DeltaView
 from clog.storage.publications.iceberg import IcebergView
 from clog.storage.publications.source import (
@@ -599,13 +598,6 @@ def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping
             overdue_ms=now_ms - since_ms,
         )
     return found
-
-
-def overdue(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[Released]:
-    """Returns files that nothing refers to and whose time is up: kept for somebody, or unswept."""
-    alive = manifest.files()
-    last = {r.path: r for r in manifest.released if r.path not in alive}
-    return [r for r in last.values() if now_ms - r.time_ms > delay_ms]
 
 
 def without_expired(

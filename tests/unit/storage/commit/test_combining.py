@@ -30,8 +30,8 @@ from clog.storage.commit.combining import (
 from clog.storage.commit.proposals import Proposal, Waits, encode_proposal, waits_of
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.answers import Answer, Answered, Combined
 from clog.storage.format.commits import Edit, head_to_json
+from clog.storage.format.transactions import Answer, Answered, Combined
 from clog.storage.store.contract import StoredObject, StoreRefusedError, WrappingStore
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
@@ -983,7 +983,7 @@ def test_a_full_head_of_answers_is_not_larger_than_it_may_be():
         Answer(f"{i:016x}", 99_999_999, 999_999_999, False, 4_102_444_800_000)
         for i in range(ANSWERS_MAX)
     )
-    from clog.storage.format.answers import COMBINED
+    from clog.storage.format.transactions import COMBINED
 
     size = len(documents.body_json(COMBINED.write(Combined(999_999_999, some))))
     assert size <= 64 << 10

@@ -13,8 +13,7 @@ from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_released
 from clog.storage import NotFoundError, UnsupportedFormatError, VersionExpiredError
 from clog.storage.commit import committer as commit_module
-from clog.storage.diagnostics.verify import Check, segment_findings, verify_log
-from clog.storage.diagnostics.verify_objects import object_problems
+from clog.storage.diagnostics.verify import Check, object_problems, segment_findings, verify_log
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks
 from clog.storage.format.chunks import DeadMark, write_dead_rows

@@ -44,13 +44,15 @@ def test_a_frame_of_pandas():
     ]
 
 
-def test_the_index_of_pandas_is_left_out():
-    """A filter leaves an index with gaps, a grouping one with names; neither is a column."""
+def test_an_index_of_pandas_is_a_column_where_it_has_a_name():
+    """A filter leaves an index with gaps, which is none; a grouping one that holds the keys. What
+    has no place in the log is refused, rather than lost.
+    """
     frame = pd.DataFrame({"key": ["a", "b"], "value": ["1", "2"], "n": [1, 2]})
     assert rows(frame[frame.n > 1][["key", "value"]]) == [row(b"b", b"2")]
-    assert rows(frame.set_index("n")) == [row(b"a", b"1"), row(b"b", b"2")]
-    with pytest.raises(InvalidInputError, match=r"columns \['key'\] are missing"):
-        rows(frame[["key", "value"]].set_index("key"))
+    assert rows(frame[["key", "value"]].set_index("key")) == [row(b"a", b"1"), row(b"b", b"2")]
+    with pytest.raises(InvalidInputError, match=r"unknown columns \['n'\]"):
+        rows(frame.set_index("n"))
 
 
 @pytest.mark.parametrize("dtype", ["string[python]", "string[pyarrow]", "category", object])

@@ -374,13 +374,13 @@ class Server:
 
     def __init__(self, text):
         self.asked = []
-        self.status = 200
+        self.status, self.id = 200, 1
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
                 outer.asked.append((self.path, self.headers.get("Authorization")))
-                found = {"schema": text, "id": 1, "version": 1, "subject": "t-value"}
+                found = {"schema": text, "id": outer.id, "version": 1, "subject": "t-value"}
                 known = "/subjects/t-value/" in self.path or "/schemas/ids/1" in self.path
                 status = outer.status if outer.status != 200 else 200 if known else 404
                 body = found if status == 200 else {"error_code": status * 100, "message": "no"}
@@ -440,6 +440,15 @@ def test_a_registry_that_fails_makes_no_dead_letters(log, server, status, kind, 
     assert "hunter2" not in repr(e.value)
     server.status = 200
     assert not topic.decode(made, avro(1, ROW, VALUE)).reasons
+
+
+@pytest.mark.parametrize("number", [[1], {}, "1"])
+def test_the_newest_schema_has_a_number(server, number):
+    """By which values name it; a registry that says otherwise is refused."""
+    topic = Registered("AVRO", registry=server.url, registry_options=OPTIONS)
+    server.id = number
+    with pytest.raises(InvalidInputError, match="has no id of the newest schema of t-value"):
+        topic.decoder.schema(dict)
 
 
 def test_a_registry_that_is_not_there(log):

@@ -1,25 +1,36 @@
 """Measures a state table, and the embedded stores that it could be kept in.
 
     python benchmarks/parts/state_table.py --keys 1000000 --gets 20000 --folder /var/tmp/state-bench
+    python benchmarks/parts/state_table.py --folds 12 --keys 1000000
     python benchmarks/parts/state_table.py --stores --keys 1000000        # decision 0004
 
 The table: building it from a log, opening it from its file, `get` of random keys (median and 99th
 percentile), `get_many`, and a refresh of a tail of 1 % of the keys; each beside what the machine
 does without a table: reading the log plainly, and a `dict`.
 
+With ``--folds`` the room that the table takes in its place: of the build, and of so many refreshes
+of 15 % of the keys each, CPU time, how far the process's memory rose, and the most bytes that the
+folder had.
+
 The stores hold the same rows, entered in batches sorted by key. Loading is in CPU time, since a
 busy machine stretches the other. Those that are not installed are left out.
 """
 
 import argparse
+import os
 import shutil
 import sqlite3
 import statistics
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from harness.machine import memory_mb
 
 from clog.storage import Log, StateTable
 
@@ -91,6 +102,45 @@ def measure_table(folder: Path, keys: int, gets: int, value_bytes: int) -> None:
     timed("refresh of nothing", table.refresh)
     timed("scan", lambda: sum(1 for _ in table.scan()), keys)
     table.close()
+
+
+def measure_folds(folder: Path, keys: int, folds: int, value_bytes: int) -> None:
+    log, cache, written, tables = (
+        make_log(folder / "log", keys, value_bytes),
+        folder / "cache",
+        [],
+        [],
+    )
+    shutil.rmtree(cache, ignore_errors=True)
+    pwrite = os.pwrite
+
+    def noted(number, data, at):
+        done = pwrite(number, data, at)
+        if len(data) > 1 << 16:
+            written.append(sum(path.stat().st_blocks * 512 for path in cache.iterdir()))
+        return done
+
+    def measured(what, act):
+        written.clear()
+        Path("/proc/self/clear_refs").write_text("5")
+        before, cpu = memory_mb(peak=False), time.process_time()
+        act()
+        cpu = time.process_time() - cpu
+        print(
+            f"{what}: {cpu:.1f} s of CPU, memory {memory_mb() - before:+.0f} MiB, disk at most"
+            f" {max(written) / keys:.0f} bytes a key, then"
+            f" {sum(path.stat().st_blocks * 512 for path in cache.iterdir()) / keys:.0f}"
+        )
+
+    os.pwrite = noted
+    measured("build", lambda: tables.append(StateTable(str(folder / "log"), cache)))
+    rng = np.random.default_rng(2)
+    for number in range(folds):
+        some = [keys_of(i, i + 1)[0] for i in rng.choice(keys, keys * 15 // 100, replace=False)]
+        columns = {"key": some, "value": values_of(len(some), value_bytes, number)}
+        log.append(pa.table({name: pa.array(v, pa.binary()) for name, v in columns.items()}))
+        measured("refresh of 15 %", tables[0].refresh)
+    tables[0].close()
 
 
 def sqlite(folder: Path):
@@ -193,7 +243,11 @@ def main() -> None:
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--folder", type=Path, default=Path("state-bench"))
     parser.add_argument("--stores", action="store_true")
+    parser.add_argument("--folds", type=int, default=0)
     given = parser.parse_args()
+    if given.folds:
+        measure_folds(given.folder, given.keys, given.folds, given.value_bytes)
+        return
     measure = measure_stores if given.stores else measure_table
     measure(given.folder, given.keys, given.gets, given.value_bytes)
 

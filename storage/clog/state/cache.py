@@ -471,14 +471,14 @@ class Uncommitted(Shared):
             yield
         except sqlite3.DatabaseError as e:
             what = f"uncommitted changes beyond memory_bytes={self._memory_bytes}"
-            if is_of_disk(e):
+            if _has_no_room(e):
                 raise StateFileError(
-                    f"{what} have no room in {temporary_folder()}, where temporary files are: {e};"
+                    f"{what} have no room in {_temporary_folder()}, where temporary files are: {e};"
                     " what was put before is there: commit it, make room, or start the process with"
                     " SQLITE_TMPDIR set to a folder that has some"
                 ) from e
             raise CorruptionError(
-                f"{what} cannot be read back from {temporary_folder()}, where temporary files are:"
+                f"{what} cannot be read back from {_temporary_folder()}, where temporary files are:"
                 f" {e}; call rollback(), and put them again"
             ) from e
 
@@ -495,13 +495,13 @@ _UNWRITTEN = frozenset(
 """What SQLite says where a quota is used up, or a file may not grow."""
 
 
-def is_of_disk(error: sqlite3.Error) -> bool:
+def _has_no_room(error: sqlite3.Error) -> bool:
     """Tells whether SQLite says by this that the disk has no room, or may not be written."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
     return code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY) or code in _UNWRITTEN
 
 
-def temporary_folder() -> str:
+def _temporary_folder() -> str:
     """Returns where SQLite keeps temporary files, as far as its rules tell: it does not say so."""
     named = [os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR")]
     folders = [*filter(None, named), "/var/tmp", "/usr/tmp", "/tmp"]  # noqa: S108 none is made here

@@ -5,10 +5,12 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from clog.storage import Log
@@ -211,3 +213,50 @@ def test_its_log_takes_part_in_a_transaction(release, older, tmp_path, how):
     assert again.stable_offsets() == again.end_offsets()
     assert sum(batch.num_rows for batch in again.read()) == 3
     assert list(verify_log(open_store(log.url)).findings) == []
+
+
+FEATURES_PROGRAM = """
+import json, sys
+from clog.storage import ClogError, Log, UnsupportedFormatError
+
+def may(step, *given):
+    try:
+        step(*given)
+    except ClogError as e:
+        return not isinstance(e, UnsupportedFormatError)
+    return True
+
+for url in sys.argv[1:]:
+    reads = may(lambda: list(Log.open(url).read()))
+    rows = [{"key": "k", "value": "v"}]
+    print(json.dumps([reads, reads and may(lambda: Log.open(url).append(rows))]))
+"""
+
+
+def test_what_it_refuses_is_in_a_table(release, tmp_path, monkeypatch):
+    """docs/upgrading.md has a row for each feature that the release refuses, and says what it does
+    with a log that has it; it takes a log with any other.
+    """
+    urls = {name: str(tmp_path / name) for name in registry.FEATURES}
+    schemas = {
+        "typed-columns": pa.schema({"key": pa.string(), "value": pa.int32()}),
+        "typed-keys": pa.schema({"key": pa.date32(), "value": pa.int32()}),
+    }
+    for name, feature in registry.FEATURES.items():
+        names = FeatureNames((name,), ()) if feature.of_readers else FeatureNames((), (name,))
+        names = FeatureNames() if name in schemas else names
+        monkeypatch.setattr(creating, "NEW_LOG_FEATURES", names)
+        made = Log.create(urls[name], partitions=1, schema=schemas.get(name))
+        assert name in made.handle.tip.head.log.features
+    told = subprocess.run(
+        [sys.executable, "-c", FEATURES_PROGRAM, *urls.values()],
+        env={**os.environ, "PYTHONPATH": str(release)},
+        check=True,
+        stdout=subprocess.PIPE,
+    ).stdout.splitlines()
+    words = {(False, False): "refuses the log", (True, False): "reads, writes nothing"}
+    does = [words.get(tuple(json.loads(line))) for line in told]
+    page = Path(__file__).parents[2] / "docs/upgrading.md"
+    table = page.read_text().partition("| feature | comes with | 0.1.0 then |")[2]
+    said = dict(re.findall(r"^\| `([\w-]+)` \| .* \| (.+) \|$", table, re.MULTILINE))
+    assert said == {name: then for name, then in zip(urls, does, strict=True) if then}

@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -442,11 +442,15 @@ class Model:
         return state._replace(authors=(*state.authors[:a], author, *state.authors[a + 1 :]))
 
 
-def explore(bounds: Bounds, rules: Rules | None = None, most: int = 10_000_000) -> Found:
+def explore(bounds: Bounds, rules: Rules | None = None) -> Found:
     """Visits every state within bounds, breadth first, until a promise is broken."""
-    model = Model(bounds, rules or Rules())
+    return visit(Model(bounds, rules or Rules()))
+
+
+def visit(model: Any, most: int = 10_000_000) -> Found:
+    """Visits every state of a model, breadth first, until a promise is broken."""
     start = model.first()
-    came: dict[State, tuple[State, str] | None] = {start: None}
+    came: dict[Any, tuple[Any, str] | None] = {start: None}
     waiting = deque([start])
     while waiting and len(came) < most:
         state = waiting.popleft()
@@ -462,7 +466,7 @@ def explore(bounds: Bounds, rules: Rules | None = None, most: int = 10_000_000) 
     return Found(len(came), not waiting, None, (), frozenset(model.reached))
 
 
-def history(came: dict, state: State) -> tuple[str, ...]:
+def history(came: dict, state: Any) -> tuple[str, ...]:
     """The steps that led to a state."""
     steps = []
     while (back := came[state]) is not None:

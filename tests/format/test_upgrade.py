@@ -19,13 +19,17 @@ from clog.storage import Log, StateTable
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.format.log_info import NAMED_CUTS
 from clog.storage.store import open_store
+from clog_testing.published import delta_adds, iceberg_files
 
 (WHEEL,) = (Path(__file__).parent / "releases").glob("*.whl")
+MORTAL = Path(__file__).parent / "upgrading"
 KEYS = 7
+LOGS = ("orders", "home", "other", "events", "counts", "copied")
 ROLES = {
     "writer": """
     for i in range(int(sys.argv[4]), 10**9):
-        orders.append([{"key": f"k{i % KEYS}", "value": str(i)}], producer=("w", i))
+        for log in (orders, events):
+            log.append([{"key": f"k{i % KEYS}", "value": str(i)}], producer=("w", i))
         told(i)
 """,
     "job": """
@@ -59,14 +63,61 @@ ROLES = {
             store.commit()
             told(n)
 """,
+    "query": """
+    for n in batches(f"{root}/events", f"{root}/copied", Path(root, "checkpoint")):
+        told(n)
+""",
 }
+QUERY = """
+import os, pickle
+
+class Task:
+    def __init__(self, batch, number):
+        self.properties = {"sql.streaming.queryId": "copy", "streaming.sql.batchId": str(batch)}
+        self.partitionId = lambda: number
+        self.getLocalProperty = self.properties.get
+
+def batches(source, sink, checkpoint):
+    from pyspark import TaskContext
+    from pyspark.sql.types import BinaryType, StructField, StructType
+    from clog.connector import ClogDataSource
+    given = {"path": source, "startingOffsets": "earliest", "pollInterval": "0s"}
+    found = ClogDataSource({**given, "maxOffsetsPerTrigger": "3"})
+    schema = StructType([StructField(name, BinaryType()) for name in ("key", "value")])
+    reader = found.streamReader(found.schema())
+    at, n = reader.initialOffset(), 0
+    while True:
+        planned, done = checkpoint / f"{n}.offsets", checkpoint / f"{n}.done"
+        if not planned.exists():
+            end = reader.latestOffset(at, reader.getDefaultReadLimit())
+            if json.dumps(end) == json.dumps(at):
+                yield None
+                continue
+            (checkpoint / "new").write_text(json.dumps(end))
+            (checkpoint / "new").rename(planned)
+        start, at = at, json.loads(planned.read_text())
+        if not done.exists():
+            writer = ClogDataSource({"path": sink}).streamWriter(schema, False)
+            messages = []
+            for i, part in enumerate(pickle.loads(pickle.dumps(reader.partitions(start, at)))):
+                TaskContext.get = staticmethod(lambda i=i: Task(n, i))
+                rows = (batch.select(["key", "value"]) for batch in reader.read(part))
+                messages.append(pickle.loads(pickle.dumps(writer.write(rows))))
+            writer.commit(messages, n)
+            done.touch()
+            yield n
+        n += 1
+"""
+"""What Spark does with a source and a sink, and its checkpoint: the end of a batch is written down
+before it runs, and that it is done after its commit; a batch that was not done runs again.
+"""
 PROGRAM = """
 import json, sys
 from pathlib import Path
 import clog.storage
 from clog.cleaner import Cleaner
 from clog.storage import ClogError, Log, StateStore, StateTable, VersionExpiredError
-
+%s
 root, is_old, KEYS = sys.argv[1], sys.argv[2] == "old", %d
 assert Path(clog.storage.__file__).is_relative_to(sys.argv[3]) is is_old, clog.storage.__file__
 
@@ -75,7 +126,7 @@ def told(what):
     sys.stdin.readline()
 
 try:
-    orders, home, other = (Log.open(f"{root}/{name}") for name in ("orders", "home", "other"))
+    orders, home, other, events = (Log.open(f"{root}/{name}") for name in %r[:4])
 %s
 except ClogError as e:
     told(f"{type(e).__name__}: {e}")
@@ -84,8 +135,10 @@ CREATE = """
 import sys
 from clog.storage import Log
 config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.ms": 1}
-published = {"table.publish": "delta", "reader.hold.max.ms": 60_000}
-for name in ("orders", "home", "other", "counts"):
+published = {
+    "table.publish": "delta,iceberg", "table.publish.interval.ms": 0, "reader.hold.max.ms": 60_000
+}
+for name in sys.argv[2:]:
     Log.create(f"{sys.argv[1]}/{name}", 1, {**config, **(published if name == "orders" else {})})
 """
 
@@ -100,18 +153,19 @@ class Site:
         self.told = []
         self.processes = {}
         self.run(CREATE, "old")
-        (Path(root) / "table").mkdir()
+        for folder in ("table", "checkpoint"):
+            (Path(root) / folder).mkdir()
 
     def environment(self, is_old):
         return {**os.environ, "PYTHONPATH": str(self.release)} if is_old else dict(os.environ)
 
     def run(self, program, how):
-        command = [sys.executable, "-c", program, str(self.root)]
+        command = [sys.executable, "-c", program, str(self.root), *LOGS]
         subprocess.run(command, env=self.environment(how == "old"), check=True)
 
     def start(self, role):
         is_old = self.is_old[role]
-        program = PROGRAM % (KEYS, ROLES[role])
+        program = PROGRAM % (QUERY, KEYS, LOGS, ROLES[role])
         arguments = [str(self.root), "old" if is_old else "new", str(self.release)]
         self.processes[role] = subprocess.Popen(
             [sys.executable, "-c", program, *arguments, str(self.acked + 1)],
@@ -148,6 +202,30 @@ class Site:
         assert not [told for _, told in found if isinstance(told, str)]
         self.told += found
 
+    def daemon(self, *, is_old, dies_at):
+        """Runs `clog cleaner`, which prints a line for each pass, and the writer a step after each,
+        until the daemon dies in its Nth commit.
+        """
+        path = [MORTAL, *([self.release] if is_old else [])]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
+            "CLOG_DIES": f"{self.root} {dies_at}",
+        }
+        (Path(self.root) / "begun").unlink(missing_ok=True)
+        command = [sys.executable, "-u", "-m", "clog_command", "cleaner", f"{self.root}/orders"]
+        for name in ("log.cleaner.backoff.ms=1", "log.retention.check.interval.ms=1"):
+            command += ["--config", name]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+            try:
+                self.steps(["writer"], 1)
+                for _ in process.stdout:
+                    self.steps(["writer"], 1)
+            except BaseException:
+                process.kill()
+                raise
+        assert process.returncode == -signal.SIGKILL
+
     def upgrade(self, *roles):
         for role in roles:
             self.kill(role)
@@ -165,23 +243,54 @@ def site(release, tmp_path):
     made.close()
 
 
-def table_of(log):
-    return {row["key"]: row["value"] for row in log.table().to_arrow().to_pylist()}
+def table_of(log, version=None):
+    return {row["key"]: row["value"] for row in log.table(at=version).to_arrow().to_pylist()}
+
+
+def views(log):
+    """The versions of the log that both views state, each with the rows that another engine reads:
+    the table at that version.
+    """
+    deltalake, iceberg = (pytest.importorskip(m) for m in ("deltalake", "pyiceberg.table"))
+    store = open_store(log.url)
+    engine = deltalake.QueryBuilder().register("view", deltalake.DeltaTable(log.url))
+    rows = pa.table(engine.execute("SELECT key, value FROM view").read_all())
+    yield delta_adds(store)[1], rows
+    newest = max(Path(log.url).glob("metadata/v*.metadata.json"), key=lambda p: int(p.name[1:-14]))
+    rows = iceberg.StaticTable.from_metadata(str(newest)).scan().to_arrow()
+    yield iceberg_files(store)[1], rows
+
+
+def check_views(log):
+    """Returns the versions that the views state."""
+    stated = []
+    for version, rows in views(log):
+        shown = {row["key"]: row["value"] for row in rows.to_pylist()}
+        assert len(shown) == rows.num_rows
+        assert shown == table_of(log, version)
+        stated.append(version)
+    return stated
+
+
+def values(log):
+    return [row["value"].decode() for batch in log.read() for row in batch.to_pylist()]
 
 
 def check(site):
     """What was told is there, once, in order; both logs of the job agree; all is whole."""
+    site.close()
+    while site.step("query") is not None:
+        pass
+    site.close()
     log = Log.open(f"{site.root}/orders")
     end = log.end_offsets()[0]
     assert end in (site.acked + 1, site.acked + 2)  # One may have been under way.
     expected = {f"k{i % KEYS}".encode(): str(i).encode() for i in range(end)}
     assert table_of(log) == expected
     Cleaner(log).run_once(force=True)
-    log.publish("delta")
-    deltalake = pytest.importorskip("deltalake")
-    engine = deltalake.QueryBuilder().register("view", deltalake.DeltaTable(log.url))
-    rows = pa.table(engine.execute("SELECT key, value FROM view").read_all()).to_pylist()
-    assert {row["key"]: row["value"] for row in rows} == expected
+    for name in ("delta", "iceberg"):
+        log.publish(name)
+    assert [table_of(log, version) for version in check_views(log)] == [expected] * 2
     with StateTable(log.url, site.root / "table") as table:
         assert dict(table.scan()) == expected
     home, other = (Log.open(f"{site.root}/{name}") for name in ("home", "other"))
@@ -190,11 +299,14 @@ def check(site):
     told = [found for role, found in site.told if role == "state"]
     assert int(counts.get(b"n", b"0")) in (told[-1] + 1, told[-1] + 2)
     assert told == sorted(set(told))
-    for name in ("orders", "home", "other", "counts"):
+    events, copied = (values(Log.open(f"{site.root}/{name}")) for name in ("events", "copied"))
+    assert events == copied == [str(i) for i in range(len(events))]
+    assert len(events) in (site.acked + 1, site.acked + 2)
+    for name in LOGS:
         assert list(verify_log(open_store(f"{site.root}/{name}")).findings) == []
 
 
-GROUPS = [("writer", "state"), ("cleaner",), ("reader",)]
+GROUPS = [("writer", "state"), ("cleaner",), ("query", "reader")]
 """What is upgraded together; the job's first transaction by this release comes behind them."""
 
 
@@ -213,7 +325,9 @@ def test_any_order_of_upgrade(site, order):
         site.steps()
     site.upgrade("job")
     site.steps()
-    site.close()
+    site.kill("query")
+    site.is_old["query"] = True  # No feature came to what it reads and writes.
+    site.steps(["writer"])
     check(site)
 
 
@@ -222,9 +336,10 @@ def test_what_came_with_a_feature_refuses_the_release_before_in_words(site):
     older cleaner leaves that alone and says why, an older job does, too, and the other logs go on;
     back from this release to 0.1.0 is possible where no feature came.
     """
-    site.steps()
-    site.upgrade("job", "writer", "reader", "state")
-    site.steps(("job", "writer", "reader", "state"))
+    rest = ("job", "writer", "reader", "state")
+    site.steps(("cleaner", *rest))
+    site.upgrade(*rest)
+    site.steps(rest)
     assert NAMED_CUTS in Log.open(f"{site.root}/home").handle.tip.head.log.features
     refused = "UnsupportedFormatError: .*home has the features .'named-cuts'., which this clog can"
     while isinstance(found := site.step("cleaner"), int):
@@ -232,7 +347,26 @@ def test_what_came_with_a_feature_refuses_the_release_before_in_words(site):
     assert re.match(refused, found)
     site.close()
     site.is_old = dict.fromkeys(ROLES, True)
-    site.steps(("writer", "reader", "state"))
+    site.steps(rest[1:])
     assert re.match(refused, site.step("job"))
-    site.close()
+    check(site)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("writer", ["0.1.0", "this release"])
+def test_a_daemon_is_replaced_in_the_middle(site, writer):
+    """`clog cleaner` of both releases in turn, each killed in another commit of sealing, passes and
+    publications: the next one goes on, and at no death a view shows but the table at its version.
+    """
+    site.steps()
+    site.kill("cleaner")
+    if writer != "0.1.0":
+        site.upgrade("writer")
+    log = Log.open(f"{site.root}/orders")
+    stated = [0, 0]
+    for i, dies_at in enumerate((-3, 4, 7, -6)):
+        site.daemon(is_old=i % 2 == 0, dies_at=dies_at)
+        before, stated = stated, check_views(log)
+        assert all(a <= b for a, b in zip(before, stated, strict=True))
+    assert min(stated) > 0
     check(site)

@@ -4,7 +4,7 @@ What Spark makes of a row by ``cast`` and ``to_json`` depends on the session's t
 version of Java, and cuts times to milliseconds: two keys may become one. So the texts are made here
 of Arrow's columns, in the task that writes them: exact, and of nothing but the values. A kernel of
 Arrow makes a column; Python sees single values only where they are rare: floats far from one, years
-beyond 9999. What Arrow has no type for is a text when it comes here (`text_rules.prepared`).
+beyond 9999. What Arrow has no type for is a text when it comes here (`upsert`).
 """
 
 import base64
@@ -17,14 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from clog.connector.write.text_rules import READY_JSON
 from clog.storage.errors import InvalidInputError
+from clog.storage.numpy_arrays import null
 
+READY_JSON = "clog.raw-json"
+"""The one field of a struct that stands for JSON that is ready, a variant's."""
 _DAY_US = 86_400_000_000
 _YEARS_0_TO_9999 = (-719_528, 2_932_897)
 """Days since 1970, a half-open range: only in it dates have Arrow's text."""
 _TEXT = pa.large_binary()
-_NULL = pa.scalar(None, _TEXT)
+_NULL = null(_TEXT)
 _SHORT = {8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
 
 

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
 
-from clog.connector.write.text_rules import check_rows
+from clog.connector.upsert import check_rows
 from clog.storage.errors import InvalidInputError
 
 READY = StructType([StructField("clog.raw-json", StringType())])

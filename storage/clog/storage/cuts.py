@@ -168,7 +168,7 @@ def changed_since(home: Handle, cut: Cut) -> list[str]:
 
 def views_of(home: Handle, cut: Cut) -> dict[str, dict[str, int]]:
     """Returns, by URL and format, the versions of published views; see `Cut.views`."""
-    about = cut.ids[cut.home][0], cut.name, cut.time_ms
+    about = home.standing.log_id, cut.name, cut.time_ms
 
     def kept(url: str) -> dict[str, int]:
         keeps = open_other(home, url, cut.ids[url][0]).tip.head.kept.values()

@@ -14,6 +14,7 @@ from clog.storage import (
     cuts,
     drop_snapshot,
     snapshot,
+    snapshots,
 )
 from clog.storage.cuts import cuts_of, drop_cut, name_cut, views_of
 from clog.storage.publications.publish import Publications
@@ -173,3 +174,15 @@ def test_other_engines_read_the_cut(tmp_path):
     drop_snapshot(logs[0].url, "month-end")
     with pytest.raises(NotFoundError):
         drop_snapshot(logs[0].url, "month-end")
+
+
+def test_the_views_of_a_cut_whose_logs_were_moved(tmp_path):
+    """They are looked for where the cut has its logs, and the error says that none is there."""
+    there = tmp_path / "there"
+    logs = [Log.create(str(there / name)) for name in NAMES]
+    put(logs, "a")
+    snapshot(logs[0].url, "month-end", publish=["delta"])
+    there.rename(tmp_path / "elsewhere")
+    (cut,) = snapshots(str(tmp_path / "elsewhere" / NAMES[0]))
+    with pytest.raises(NotFoundError, match="there"):
+        cut.views()

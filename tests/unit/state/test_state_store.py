@@ -438,7 +438,7 @@ def test_positions_that_cannot_be(make_log, open_store):
         s.commit({source: {0: 2}})
     with pytest.raises(InvalidInputError, match="partitions 0 to 1"):
         s.commit({source: {2: 0}})
-    with pytest.raises(InvalidInputError, match="is not a log"):
+    with pytest.raises(InvalidInputError, match="is neither a log"):
         s.commit({"source": {0: 0}})
     assert table_of(log) == {}
     reader = Log.open(other)

@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from peers.environments import jars, java
 
-START_S = 180
+START_S = 600
 HEAP = "1g"
 CLEANED = re.compile(
     r"Log cleaner thread \d+ cleaned log \S+ .*?"
@@ -93,7 +93,11 @@ class Broker:
             self._java("kafka.tools.StorageTool", "format", *cluster).wait()
         self._log.unlink(missing_ok=True)
         self._process = self._java("kafka.Kafka", str(properties))
-        self._await(r"\] Kafka Server started", START_S)
+        try:
+            self._await(r"\] Kafka Server started", START_S)
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(

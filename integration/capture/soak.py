@@ -359,7 +359,14 @@ class Soak:
 
     def load(self):
         """Kills each of them while the largest table is loaded, and waits for the first cut."""
-        due = ["capture", "server", "capture", "cleaner", "capture", "store"]
+        due = [
+            "capture",
+            "server",
+            "capture",
+            "cleaner",
+            "capture",
+            *(["store"] * bool(self.store)),
+        ]
         end, rows = time.monotonic() + PATIENCE_S, self.dice.randrange(HISTORY // 2)
         with ThreadPoolExecutor(1) as pool:
             looking = pool.submit(self.newest)
@@ -462,11 +469,13 @@ class Soak:
             self.server.kill()
             time.sleep(0.5)
             self.server.__enter__()
-        elif what == "store" and self.store:
+        elif what == "store":
+            if not self.store:
+                return
             self.store.kill()
             time.sleep(self.dice.random() * 3)
             self.store.start()
-        elif what != "store":
+        else:
             one = self.capture if what == "capture" else self.cleaner
             one.kill()
             one.start()

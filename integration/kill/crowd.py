@@ -93,8 +93,17 @@ class Crowd(Siege):
         else:
             self._strike(self.authors[self.random.choice(self.author_names)])
 
+    def who_is_interrupted(self) -> int | None:
+        pid = self.authors[self.random.choice(self.author_names)].process.pid or 0
+        return pid if handles(pid, signal.SIGTERM) else None
+
+    def who_has_a_clock(self) -> list[str]:
+        return [*super().who_has_a_clock(), *self.author_names]
+
     def _start_author(self, name: str) -> None:
-        process = PROCESSES.Process(target=write, args=(self.world, name, self.pause_ms))
+        process = PROCESSES.Process(
+            target=write, args=(self.world, name, self.pause_ms, self.clock_of(name))
+        )
         process.start()
         self.authors[name] = Author(name, process)
 
@@ -147,10 +156,9 @@ class Crowd(Siege):
             author.process.join(max(1, deadline - time.monotonic()))
             if author.process.exitcode != 0:
                 raise RunError(f"{author.name} did not stop: {author.process.exitcode}")
-        while not self.pids.exists() and time.monotonic() < deadline:
-            time.sleep(0.2)
+        self.wait_for_driver()
         for name in self.names:
-            self.children[name].stop(ENDS_WITHIN_S)
+            self.stop_child(name)
 
     def problems(self) -> list[str]:
         return crowded.problems(self.world, self.author_names, ended=True)
@@ -180,8 +188,7 @@ class Crowd(Siege):
         rate, memory_mib = done / self.took_s, self.memory_kb / 1024
         facts = [f"{done:,} appends acknowledged, {rate:.1f} a second", f"{doubt} in doubt"]
         facts += [f"{refused} refused", f"{batches} micro-batches"]
-        more = [f"{self.looks} looks", f"{self.sleeps} sleeps"]
-        more += [f"{self.failures} drivers failed at their start"]
+        more = [f"{self.sleeps} sleeps", f"{self.failures} drivers failed at their start"]
         more += [f"the authors had {memory_mib:,.0f} MiB in all"]
         return ["; ".join(facts), "; ".join(more), left_of(opened(self.world))]
 

@@ -24,6 +24,7 @@ from crowded import (
     records_of,
     told,
 )
+from switch import follow_clock, interruptible, take_interrupts
 from world import World
 
 from clog.storage import Log
@@ -42,11 +43,12 @@ IN_DOUBT = (
 Offsets = dict[int, tuple[int, int]]
 
 
-def write(world: World, author: str, pause_ms: int) -> None:
+def write(world: World, author: str, pause_ms: int, clock: Path) -> None:
     """Appends until SIGTERM."""
     stopping: list[int] = []
+    take_interrupts()
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow_clock(clock)
     out = os.open(Path(world.work, f"{author}.out"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(out, stream)
@@ -58,8 +60,10 @@ def write(world: World, author: str, pause_ms: int) -> None:
     while (is_again or not stopping) and (run is None or run.is_alive()):
         note(world, author, "began", n)
         try:
-            log = log or opened(world)
-            note(world, author, "done", n, append(log, author, kind, n))
+            with interruptible():
+                log = log or opened(world)
+                offsets = append(log, author, kind, n)
+            note(world, author, "done", n, offsets)
             is_again = False
         except CommitConflictError as e:
             is_again = kind != PLAIN
@@ -67,6 +71,9 @@ def write(world: World, author: str, pause_ms: int) -> None:
         except IN_DOUBT as e:
             is_again, log = kind != PLAIN, None
             note(world, author, "in doubt", n, why=f"{type(e).__name__}: {e}")
+        except KeyboardInterrupt:  # In doubt, and the handle lives on.
+            is_again = kind != PLAIN
+            note(world, author, "in doubt", n, why="interrupted")
         n += not is_again
         if not stopping:
             time.sleep(random.expovariate(1000 / pause_ms))

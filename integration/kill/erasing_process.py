@@ -87,8 +87,9 @@ def eraser(world: World) -> None:
         some = random.sample(left, min(SOME, len(left)))
         world.acknowledge(ERASER, ERASED, {"appends": some})  # Whether it is done or not.
         keys = sorted({str(record["key"]) for n in some for record in records_of(n)})
-        request = opened(world).erase(keys, notify=bool(random.randrange(2)))
-        made = {"appends": some, "id": request.id, "secret": request.secret}
+        notify = bool(random.randrange(2))
+        request = opened(world).erase(keys, notify=notify)
+        made = {"appends": some, "id": request.id, "secret": request.secret, "notify": notify}
         world.acknowledge(ERASER, ERASED, made)
 
 

@@ -3,18 +3,21 @@
     python integration/kill/evening.py [--minutes 60] [--seed S] [--only soak crowd …]
 
 Each member is a run of its own with its own victims and its own oracle (`MEMBERS`). Beside them the
-page is open and asked for all that it shows, and once the server's disk is full for a while, where
-it may be a disk of its own (root, Linux). Ends with 1 if any member found anything. See README.md.
+page is open and asked for all that it shows, page and server are killed now and then, and once the
+server's disk is full for a while, where it may be a disk of its own (root, Linux). Ends with 1 if
+any member found anything, or memory or requests grew. See README.md.
 """
 
 import argparse
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -25,78 +28,103 @@ LOGIN = ("evening-access", "evening-secret")
 BUCKET = "evening"
 ENDS_WITHIN_S = 3600
 LOOKS_EVERY_S = 5
+ANSWERS_WITHIN_S = 120
 FULL_S = 20
+SHOP = "shop"
 MEMBERS = {
-    "soak": ["kill/soak.py"],
-    "crowd": ["kill/crowd.py", "--authors", "32"],
-    "transactions": ["kill/transactions.py", "--match", "^$"],
+    SHOP: ["capture/soak.py", "--tables", "20", "--spark-every", "5"],
     "mirrored": ["kill/mirrored.py"],
+    "soak": ["kill/soak.py"],
+    "jobs": ["kill/jobs.py"],
+    "crowd": ["kill/crowd.py", "--authors", "32", "--pause-ms", "10000"],
+    "transactions": ["kill/transactions.py", "--match", "^$", "--random", "100000"],
     "erased": ["kill/erased.py"],
-    "shop": ["capture/soak.py", "--tables", "20", "--spark-every", "5"],
 }
-RANDOM_KILLS_A_MINUTE = 20
-"""Of transactions, which are killed so often, not for so long."""
+SERVER, NETWORK, PAGE = "server", "network", "page"
+VICTIMS = (SERVER, PAGE)
+KILLS, AWAY_S = 1 / 40, 3.0
+"""How often a victim of the run itself is killed, for each look, and how long it stays away."""
+PEAK_MAX_MIB = 700
+UNBOUNDED = ("java", *(Path(program).stem for program, *_ in MEMBERS.values()))
+"""JVMs take what they are given; members read all that there is, to compare it."""
+GROWS_MAX = 3
 
 
 class Evening:
-    """One run; what it found is in `figures`."""
+    """One run; what it found is in `figures`, and wrong of it what is in `wrong`."""
 
     def __init__(self, given: argparse.Namespace, work: Path, stack: ExitStack) -> None:
         self._given, self._work, self._stack = given, work, stack
         self._dice = random.Random(given.seed)
         self._data = work / "s3"
-        self._page = ""
+        self._ports: dict[str, int] = {}
+        self._commands: dict[str, list[str]] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._asked: Counter[str] = Counter()
+        self._kills: Counter[str] = Counter()
+        self._peaks_mib: Counter[str] = Counter()
         self.figures: dict[str, object] = {}
+        self.wrong: list[str] = []
 
-    def run(self) -> bool:
-        """Runs all; tells whether all is right."""
+    def run(self) -> None:
+        """Runs all."""
         is_own_disk = self._mount()
-        options, page, proxy = self._serve()
-        members = {name: self._start(name, options) for name in self._given.only}
+        options = self._serve()
         began = time.monotonic()
+        for name in self._given.only:
+            self._start_member(name, options)
         fills_at = began + 60 * self._given.minutes * self._dice.uniform(0.3, 0.6)
         deadline = began + 60 * self._given.minutes + ENDS_WITHIN_S
-        while any(one.poll() is None for one in members.values()) and time.monotonic() < deadline:
+        while self._running() and time.monotonic() < deadline:
             time.sleep(LOOKS_EVERY_S)
-            self._ask(page)
+            self._ask()
+            self._weigh()
+            if self._dice.random() < KILLS:
+                self._kill_and_start(self._dice.choice(VICTIMS))
             if is_own_disk and fills_at < time.monotonic():
                 is_own_disk = False
                 self._fill()
-        codes = {name: one.poll() for name, one in members.items()}
-        proxy.terminate()
-        said = (self._work / "network.out").read_text() if proxy.wait(30) == 0 else ""
+        codes = {name: self._processes[name].poll() for name in self._given.only}
+        self.wrong += [f"{name} ended with {code}" for name, code in codes.items() if code != 0]
+        self.wrong += [f"{what}: {n} times" for what, n in self._asked.items() if " 5" in what]
+        for who, mib in self._peaks_mib.items():
+            if who not in UNBOUNDED and mib > PEAK_MAX_MIB:
+                self.wrong.append(f"{who} had {mib} MiB")
+        self._processes["network"].terminate()
+        self._processes["network"].wait(30)
         self.figures |= {
             "minutes": round((time.monotonic() - began) / 60, 1),
             "members": codes,
-            "network": said.strip(),
-            "page": dict(self._asked),
+            "kills": self._kills,
+            "page": self._asked,
+            "peaks, MiB": dict(sorted(self._peaks_mib.items())),
+            **self._requests(),
         }
-        return all(code == 0 for code in codes.values()) and not self._asked["failed"]
 
     def told(self) -> None:
         """Prints the figures, and how each member ended."""
         for name in self._given.only:
             lines = (self._work / f"{name}.out").read_text(errors="replace").splitlines()
-            print(f"── {name}", *lines[-25:], sep="\n", flush=True)
-        print(json.dumps(self.figures, indent=2))
+            print(f"── {name}", *lines[-40:], sep="\n", flush=True)
+        print(json.dumps({**self.figures, "wrong": self.wrong}, indent=2))
 
-    def _serve(self) -> tuple[dict[str, object], subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+    def _running(self) -> bool:
+        return any(self._processes[name].poll() is None for name in self._given.only)
+
+    def _serve(self) -> dict[str, object]:
         """Starts the server, the network before it, and the page."""
         sys.path.append(str(HERE.parent / "stores"))
         import servers
 
         (self._data / BUCKET).mkdir(parents=True)
-        near, far, shown = (servers.free_port() for _ in range(3))
+        self._ports = {name: servers.free_port() for name in (SERVER, NETWORK, PAGE)}
         package = "github.com/versity/versitygw/cmd/versitygw"
-        gateway = [servers.go_program(package, servers.VERSITYGW_VERSION), "--keep-alive"]
-        gateway += ["--access", LOGIN[0], "--secret", LOGIN[1], "--port", f"127.0.0.1:{near}"]
-        self._started("server", [*gateway, "posix", str(self._data)])
-        servers.wait_for_port(near)
-        network = [sys.executable, str(HERE / "hostile_proxy.py"), str(far), str(near)]
-        proxy = self._started("network", network)
-        servers.wait_for_port(far)
-        address = f"http://127.0.0.1:{far}"
+        gateway = [servers.go_program(package, servers.VERSITYGW_VERSION), "--keep-alive", "-q"]
+        gateway += ["--access", LOGIN[0], "--secret", LOGIN[1]]
+        gateway += ["--port", f"127.0.0.1:{self._ports[SERVER]}", "posix", str(self._data)]
+        network = [sys.executable, str(HERE / "hostile_proxy.py")]
+        network += [str(self._ports[NETWORK]), str(self._ports[SERVER])]
+        address = f"http://127.0.0.1:{self._ports[NETWORK]}"
         os.environ |= {
             "AWS_ACCESS_KEY_ID": LOGIN[0],
             "AWS_SECRET_ACCESS_KEY": LOGIN[1],
@@ -104,57 +132,109 @@ class Evening:
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        ui = [sys.executable, "-m", "clog_command", "ui", "--discover", f"s3://{BUCKET}"]
-        page = self._started("page", [*ui, "--port", str(shown)])
-        servers.wait_for_port(shown, page.poll)
-        self._page = f"http://127.0.0.1:{shown}"
+        page = [sys.executable, "-m", "clog_command", "ui", "--discover", f"s3://{BUCKET}"]
+        page += ["--port", str(self._ports[PAGE])]
+        for name, command in ((SERVER, gateway), (NETWORK, network), (PAGE, page)):
+            self._start(name, command)
         client = {"endpoint_url": address, "region_name": "us-east-1"}
-        return {"key": LOGIN[0], "secret": LOGIN[1], "client_kwargs": client}, page, proxy
+        return {"key": LOGIN[0], "secret": LOGIN[1], "client_kwargs": client}
 
-    def _start(self, name: str, options: dict[str, object]) -> subprocess.Popen[bytes]:
+    def _start_member(self, name: str, options: dict[str, object]) -> None:
         program, *more = MEMBERS[name]
         minutes, seed = self._given.minutes, str(self._dice.randrange(1 << 30))
-        url = ["--url", f"s3://{BUCKET}/{name}", "--seed", seed]
-        if name == "shop":
-            where = ["--folder", str(self._work / name), "--minutes", str(minutes)]
-        else:
-            where = ["--options", json.dumps(options), "--work", str(self._work / name)]
-            if name == "transactions":
-                where += ["--random", str(int(RANDOM_KILLS_A_MINUTE * minutes))]
-            else:
-                where += ["--minutes", str(minutes)]
-        (self._work / name).mkdir()
-        return self._started(
-            name, [sys.executable, str(HERE.parent / program), *more, *url, *where]
-        )
+        url = ["--url", f"s3://{BUCKET}/{name}", "--seed", seed, "--minutes", str(minutes)]
+        folder = self._work / name
+        folder.mkdir()
+        where = ["--options", json.dumps(options), "--work", str(folder)]
+        where = ["--folder", str(folder)] if name == SHOP else where
+        self._start(name, [sys.executable, str(HERE.parent / program), *more, *url, *where])
 
-    def _started(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        out = self._stack.enter_context((self._work / f"{name}.out").open("wb"))
-        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+    def _start(self, name: str, command: list[str]) -> None:
+        """Starts a process, again where it ran, and returns when it listens, if it has a port."""
+        import servers
 
-        def end() -> None:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(60)
-            process.kill()
+        with (self._work / f"{name}.out").open("ab") as out:
+            process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        if name not in self._processes:
+            self._stack.callback(self._end, name)
+        self._commands[name], self._processes[name] = command, process
+        if name in self._ports:
+            servers.wait_for_port(self._ports[name], process.poll)
 
-        self._stack.callback(end)
-        return process
+    def _end(self, name: str) -> None:
+        process = self._processes[name]
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(60)
+        process.kill()
 
-    def _ask(self, page: subprocess.Popen[bytes]) -> None:
-        """Asks the page what it shows; it must live, and answer."""
-        if page.poll() is not None:
-            self._asked["failed"] += 1
-            return
-        for path in ("/", "/metrics"):
-            try:
-                with urllib.request.urlopen(self._page + path, timeout=60) as answer:
-                    self._asked[f"{path} {answer.status}"] += 1
-            except OSError as e:
-                self._asked[f"{path} {type(e).__name__}"] += 1
-        status = Path(f"/proc/{page.pid}/status").read_text().splitlines()
-        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-        self._asked["peak MiB"] = peak >> 10
+    def _kill_and_start(self, name: str) -> None:
+        self._processes[name].kill()
+        self._processes[name].wait()
+        self._kills[name] += 1
+        time.sleep(self._dice.uniform(0, AWAY_S))
+        self._start(name, self._commands[name])
+
+    def _ask(self) -> None:
+        """Asks the page what it shows of some log; it must live, and answer."""
+        if self._processes[PAGE].poll() is not None:
+            self.wrong.append("the page ended by itself")
+            self._start(PAGE, self._commands[PAGE])
+        logs = json.loads(self._answer("/api/logs") or "{}").get("logs", [])
+        self._answer("/")
+        if logs:
+            number = self._dice.choice(logs)["number"]
+            for part in ("", "/cost", "/users", "/records?partition=0", "/table"):
+                self._answer(f"/api/logs/{number}{part}")
+
+    def _answer(self, path: str) -> bytes:
+        """Returns what the page answers; nothing where it refuses, or does not."""
+        what = re.sub(r"\d+", "N", path.partition("?")[0])
+        url = f"http://127.0.0.1:{self._ports[PAGE]}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=ANSWERS_WITHIN_S) as answer:
+                self._asked[f"{what} {answer.status}"] += 1
+                return answer.read()
+        except urllib.error.HTTPError as e:
+            self._asked[f"{what} {e.code}"] += 1
+        except OSError as e:
+            self._asked[f"{what} {type(e).__name__}"] += 1
+        return b""
+
+    def _weigh(self) -> None:
+        """Notes the peak of each program among all that this process started (Linux)."""
+        children: dict[int, list[int]] = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                parent = int(stat.read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(stat.parent.name))
+        found = [os.getpid()]
+        for pid in found:
+            found += children.get(pid, ())
+            with suppress(OSError, StopIteration):
+                status = Path(f"/proc/{pid}/status").read_text().splitlines()
+                peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+                who = _program(Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
+                self._peaks_mib[who] = max(self._peaks_mib[who], peak >> 10)
+
+    def _requests(self) -> dict[str, object]:
+        """What the network says: in all, and for each commit, in the first third and the last."""
+        lines = (self._work / f"{NETWORK}.out").read_text().splitlines()
+        told = [Counter(json.loads(line).pop("kinds")) for line in lines]
+        thirds = [told[len(told) // 3], told[-1] - told[-len(told) // 3]]
+        figures = {}
+        for name in self._given.only:
+            each = []
+            for part in thirds:
+                asked = sum(n for kind, n in part.items() if kind.startswith(f"{name} "))
+                each.append(round(asked / max(1, part[f"{name} commit"]), 1))
+            figures[name] = {k.partition(" ")[2]: n for k, n in told[-1].items() if f"{name} " in k}
+            figures[name]["for each commit"] = each
+            if len(told) > 10 and each[1] > GROWS_MAX * each[0]:
+                self.wrong.append(f"{name}: requests for each commit, first and last: {each}")
+        last = json.loads(lines[-1])
+        last.pop("kinds")
+        return {"network": last, "requests": figures}
 
     def _mount(self) -> bool:
         """Gives the server a disk of its own, where that is possible."""
@@ -181,6 +261,16 @@ class Evening:
         self.figures["disk full, s"] = FULL_S
 
 
+def _program(command: list[str]) -> str:
+    """Who somebody is, by the command line."""
+    script = next((Path(part).stem for part in command if part.endswith(".py")), None)
+    if script is not None:
+        return f"{script} {command[-2]}" if script == "erasing_process" else script
+    if "clog_command" in command:
+        return f"clog {command[command.index('clog_command') + 1]}"
+    return "forkserver" if "forkserver" in command[-2:][0] else Path(command[0]).name
+
+
 def main() -> int:
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--minutes", type=float, default=60)
@@ -194,9 +284,9 @@ def main() -> int:
     print(f"seed {given.seed}; work in {work}", flush=True)
     with ExitStack() as stack:
         evening = Evening(given, work, stack)
-        is_right = evening.run()
+        evening.run()
         evening.told()
-    return 0 if is_right else 1
+    return 1 if evening.wrong else 0
 
 
 if __name__ == "__main__":

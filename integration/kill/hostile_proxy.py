@@ -3,21 +3,25 @@ instead of its reply, and sends some requests again, up to seconds later.
 
     python hostile_proxy.py PORT UPSTREAM_PORT [--delay-ms 5] [--cut 0.002] [--repeat 0.005]
 
-CUT and REPEAT are shares of the requests. How many it cut and repeated, it prints when it ends.
+CUT and REPEAT are shares of the requests. Each minute, and when it ends, it prints how many it has
+cut and repeated, and how many there were of each kind in each folder of the bucket.
 """
 
 import argparse
 import asyncio
 import json
 import random
+import re
 import signal
 from asyncio import StreamReader, StreamWriter
 from collections import Counter
 from contextlib import suppress
 
 METHODS = (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE")
+IN_A_FOLDER = re.compile(rb"[?&]prefix=(\w+)|^/\w+/(\w+)")
 REPEATED_WITHIN_S = 3.0
 CHUNK = 1 << 18
+TELLS_EVERY_S = 60
 
 
 class Network:
@@ -27,10 +31,15 @@ class Network:
         self._upstream, self._delay_s, self._cut, self._repeat = upstream, delay_s, cut, repeat
         self._tasks: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
 
     async def connect(self, reader: StreamReader, writer: StreamWriter) -> None:
         """Passes a connection on, both ways, until it is cut."""
-        there, back = await asyncio.open_connection("127.0.0.1", self._upstream)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._upstream)
+        except OSError:  # The server was killed.
+            writer.close()
+            return
         answers = asyncio.create_task(self._pass_on(there, writer, None))
         with suppress(OSError):
             await self._pass_on(reader, back, answers)
@@ -46,6 +55,7 @@ class Network:
                 await asyncio.sleep(self._delay_s)
                 if answers is not None and data.startswith(METHODS):
                     self.counts["requests"] += 1
+                    self.kinds[_kind(data)] += 1
                     if random.random() < self._repeat and _is_whole(data):
                         self._keep(self._again(data))
                     if random.random() < self._cut:
@@ -78,6 +88,15 @@ class Network:
         task.add_done_callback(self._tasks.discard)
 
 
+def _kind(data: bytes) -> str:
+    """The method of a request, and the folder of the bucket that it is for."""
+    method, _, place = data.partition(b"\r\n")[0].partition(b" ")
+    match = IN_A_FOLDER.search(place)
+    name = "LIST" if match and match[1] else method.decode()
+    name = "commit" if name == "PUT" and b"/commits/" in place else name
+    return f"{(match[1] or match[2]).decode() if match else 'bucket'} {name}"
+
+
 def _is_whole(data: bytes) -> bool:
     """Whether a request came in one piece."""
     head, found, body = data.partition(b"\r\n\r\n")
@@ -91,8 +110,10 @@ async def serve(port: int, network: Network) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     async with await asyncio.start_server(network.connect, "127.0.0.1", port, backlog=1000):
-        await ended.wait()
-    print(json.dumps(network.counts), flush=True)
+        while not ended.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), TELLS_EVERY_S)
+            print(json.dumps({**network.counts, "kinds": network.kinds}), flush=True)
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from peers.kafka import Broker
 TOPIC = "mirrored"
 PARTITIONS = 3
 MIRROR, PRODUCER, CLEANER, BROKER = "mirror", "producer", "cleaner", "broker"
+JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 CONFIG = {
     "cleanup.policy": "compact",
     "segment.bytes": "1048576",
@@ -55,6 +56,9 @@ class MirrorSiege(Siege):
         if name == PRODUCER:
             return "topic_producer", [self.broker.address, TOPIC]
         return "cleaner", [TOPIC]
+
+    def who_has_a_clock(self) -> list[str]:
+        return [MIRROR, CLEANER]
 
     def begin(self) -> None:
         from confluent_kafka.admin import AdminClient, NewTopic
@@ -139,7 +143,9 @@ def main() -> int:
 
     def run(*stage: Any) -> tuple[list[Result], list[str]]:
         folder = Path(stage[0].work, "broker")
-        with Broker(folder, {"log.cleaner.backoff.ms": 2000}, heap="512m") as broker:
+        with Broker(
+            folder, {"log.cleaner.backoff.ms": 2000}, heap="512m", java_options=JAVA
+        ) as broker:
             return MirrorSiege(*stage, broker=broker).run(args.minutes)
 
     return play(args, lambda _: None, run)

@@ -2,12 +2,15 @@
 looked at now and then; then everybody comes to an end, and all is cleaned and swept.
 """
 
+import os
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
-from processes import Child, RunError
+from processes import Child, RunError, handles
 from report import Result
 from stage import Stage
 
@@ -19,7 +22,10 @@ from clog.storage.format import documents
 DRIVER = "driver"
 """The child that has a JVM, which dies with it."""
 ENDS_WITHIN_S = 900
+DRIVER_STARTS_WITHIN_S = 300
 DRIVER_FAILURES_MAX = 20
+SETS, INTERRUPTS = 0.15, 0.4
+"""How often a clock is set, and who lives on after it is interrupted, for each kill."""
 
 
 class Siege(Stage, ABC):
@@ -28,11 +34,13 @@ class Siege(Stage, ABC):
     Attributes:
         names: of the children, which are programs of this folder.
         holds, holds_in_the_end: what a look finds where all is right.
+        living: those that take an interrupt, and work on with the same handle.
         kills_apart_s, looks_apart_s, first_look_s: how often.
         pids: the file of the driver's pids; it is there once its queries run.
     """
 
     names: tuple[str, ...]
+    living: tuple[str, ...] = ()
     holds: str
     holds_in_the_end: str
     kills_apart_s: tuple[float, float]
@@ -43,7 +51,7 @@ class Siege(Stage, ABC):
         super().__init__(*stage)
         self.pids = self.work / "driver.pids"
         self.kills: Counter[str] = Counter()
-        self.looks = self.failures = 0
+        self.looks = self.failures = self.interrupts = self.sets = 0
         self.took_s = 0.0
         self.children: dict[str, Child] = {}
 
@@ -63,6 +71,7 @@ class Siege(Stage, ABC):
             self.begin()
             self._kill_until(began + 60 * minutes, looked)
             self.took_s = time.monotonic() - began
+            self.set_clocks_right()
             if not looked.problems:
                 self.tell("coming to an end")
                 self.stop()
@@ -71,7 +80,8 @@ class Siege(Stage, ABC):
         finally:
             self.end()
         killed = [Result(name, "random moments", n) for name, n in sorted(self.kills.items())]
-        return [*killed, looked, ended, swept], self.facts()
+        told = f"{self.looks} looks; {self.interrupts} interrupts; {self.sets} clocks set"
+        return [*killed, looked, ended, swept], [told, *self.facts()]
 
     def _kill_until(self, deadline: float, looked: Result) -> None:
         look_at = time.monotonic() + self.first_look_s
@@ -79,11 +89,33 @@ class Siege(Stage, ABC):
             time.sleep(self.random.uniform(*self.kills_apart_s))
             self.check_alive()
             self.strike()
+            self._bother()
             if time.monotonic() > look_at:
                 self.looks += 1
                 self.tell(f"look {self.looks}, after {self.kills.total()} kills")
                 looked.problems += self.look()
                 look_at = time.monotonic() + self.looks_apart_s
+
+    def _bother(self) -> None:
+        """Interrupts somebody who lives on, and sets the clock of somebody, now and then."""
+        if self.random.random() < INTERRUPTS and (pid := self.who_is_interrupted()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGINT)
+                self.interrupts += 1
+        if self.random.random() < SETS and (names := self.who_has_a_clock()):
+            self.set_clock(self.random.choice(names))
+            self.sets += 1
+
+    def who_is_interrupted(self) -> int | None:
+        """Returns the pid of one who takes an interrupt, and not only soon: that is said last."""
+        if not self.living:
+            return None
+        pid = self.children[self.random.choice(self.living)].process.pid
+        return pid if handles(pid, signal.SIGTERM) else None
+
+    def who_has_a_clock(self) -> list[str]:
+        """Returns the names of those whose clock can be set: JVMs have their own."""
+        return [name for name in self.names if name != DRIVER]
 
     def kill(self, name: str) -> bool:
         """Kills a child; false for a driver that has only just started: somebody else is next."""
@@ -118,6 +150,26 @@ class Siege(Stage, ABC):
                 raise RunError(f"{name} ended by itself: {child.last_words()}")
             self.failures += 1
             self.start_child(name)
+
+    def stop_child(self, name: str) -> None:
+        """Lets a child come to its end, a driver that fails at it once more."""
+        while True:
+            try:
+                self.children[name].stop(ENDS_WITHIN_S)
+                return
+            except RunError:
+                if name != DRIVER or self.failures >= DRIVER_FAILURES_MAX:
+                    raise
+            self.failures += 1
+            self.start_child(name)
+            self.wait_for_driver()
+
+    def wait_for_driver(self) -> None:
+        """Returns once the driver's queries run, or after a while."""
+        deadline = time.monotonic() + DRIVER_STARTS_WITHIN_S
+        while not self.pids.exists() and time.monotonic() < deadline:
+            self.check_alive()
+            time.sleep(0.2)
 
     def end(self) -> None:
         """Leaves nobody behind, whatever happened."""

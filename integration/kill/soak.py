@@ -7,12 +7,11 @@ See README.md in this folder.
 
 import shutil
 import sys
-import time
 from typing import Any
 
 import soaked
 from processes import paused
-from siege import DRIVER, ENDS_WITHIN_S, Siege, left_of, sweep
+from siege import DRIVER, Siege, left_of, sweep
 from soak_host import store_of
 from soaked import APPENDING, LOGS, SOAK
 from stage import options, play
@@ -22,7 +21,6 @@ from clog.cleaner import Cleaner
 PAUSE_MS = 400
 LOSES_DISK = 0.3
 DELETES = 0.1
-DRIVER_STARTS_WITHIN_S = 300
 CLEANERS = ("cleaner-1", "cleaner-2")
 HOST, AUDITOR = "host", "auditor"
 
@@ -31,6 +29,7 @@ class Soak(Siege):
     """The processes of a soak."""
 
     names = (*APPENDING, *CLEANERS, HOST, AUDITOR, DRIVER)
+    living = (*APPENDING, HOST)
     holds = "nothing stale, all tables equal"
     holds_in_the_end = "tables, views, copy and state are what was sent"
     kills_apart_s = (1.0, 6.0)
@@ -78,12 +77,9 @@ class Soak(Siege):
 
     def stop(self) -> None:
         """Ends producers with a whole lap, then who follows them, then the cleaners."""
-        deadline = time.monotonic() + DRIVER_STARTS_WITHIN_S
-        while not self.pids.exists() and time.monotonic() < deadline:
-            self.check_alive()
-            time.sleep(0.2)
+        self.wait_for_driver()
         for name in (*APPENDING, DRIVER, HOST, AUDITOR, *CLEANERS):
-            self.children[name].stop(ENDS_WITHIN_S)
+            self.stop_child(name)
 
     def problems(self) -> list[str]:
         log = soaked.opened(self.world, SOAK)
@@ -114,7 +110,7 @@ class Soak(Siege):
         return found + soaked.problems(self.world, is_local=self.is_local)
 
     def facts(self) -> list[str]:
-        facts = [f"{self.looks} looks", f"{self.disks} disks of the host lost"]
+        facts = [f"{self.disks} disks of the host lost"]
         facts += [f"{self.deleted} times records were deleted below an offset"]
         facts += [f"{self.failures} drivers failed at their start"]
         facts = ["; ".join(facts)]

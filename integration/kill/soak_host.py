@@ -8,6 +8,7 @@ It works until it is killed, or told to stop; then it takes in what is left.
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import switch
@@ -27,27 +28,35 @@ from clog.storage.errors import (  # noqa: E402
 
 ID = "folding"
 HOLD_MS = 60_000
+AGAIN = (
+    *(CommitConflictError, StoreUnavailableError, KeyboardInterrupt),
+    OffsetOutOfRangeError,  # Records were deleted between the question where to start and the read.
+)
 
 
 def main() -> None:
     world, folder = World.load(sys.argv[1]), Path(sys.argv[2])
     stopping: list[int] = []
+    switch.take_interrupts()
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     source = opened(world, SOAK)
     with store_of(world, folder) as store:
+        before: Callable[[], object] = list
         while True:
             try:
-                if not work(store, source):
+                with switch.interruptible():
+                    before()
+                    before = list
+                    has_worked = work(store, source)
+                if not has_worked:
                     if stopping:
                         return
                     time.sleep(0.1)
             except CommitStateUnknownError:
-                store.commit()
-            except (CommitConflictError, OffsetOutOfRangeError, StoreUnavailableError) as e:
-                # Offsets, too: records may be deleted between the question where to start and the
-                # read.
+                before = store.commit
+            except AGAIN as e:
                 print(f"again: {e}", file=sys.stderr)
-                store.rollback()
+                before = store.rollback
 
 
 def store_of(world: World, folder: Path) -> StateStore:

@@ -43,15 +43,20 @@ ABORTS_EVERY = 7
 def main() -> None:
     world, producer, pause_ms = World.load(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     stopping: list[int] = []
+    switch.take_interrupts()
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    log, end = opened(world, SOAK), told(world, producer)
+    log, end = None, told(world, producer)
     send = plain if producer == PLAIN else transaction
     until = sys.maxsize
     while end < until:
         if stopping and until == sys.maxsize:
             until = end + KEYS + 2 * PART
         try:
-            end = send(log, producer, end)
+            with switch.interruptible():
+                log = log or opened(world, SOAK)
+                after = send(log, producer, end)
+        except KeyboardInterrupt:  # In doubt, and the handle lives on.
+            continue
         except (
             CommitConflictError,
             CommitStateUnknownError,
@@ -59,8 +64,9 @@ def main() -> None:
             TransactionTimeoutError,
         ) as e:
             print(f"again: {e}", file=sys.stderr)
-            log = opened(world, SOAK)
+            log = None
             continue
+        end = after
         world.acknowledge(producer, SOAK, {"end": end})
         if not stopping:
             time.sleep(pause_ms / 1000)

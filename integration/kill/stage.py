@@ -15,9 +15,12 @@ from pathlib import Path
 from processes import Child
 from report import Result, show
 from rich.console import Console
+from switch import CLOCK
 from world import World
 
 from s3_server import MOTO, OTHERS, s3_server
+
+CLOCKS_OFF_MS = (-3_600_000, -5_000, 0, 5_000, 3_600_000)
 
 
 @dataclass(slots=True)
@@ -50,8 +53,20 @@ class Stage:
             [str(self.world_file), *arguments],
             work=self.work,
             name=name,
-            environment=environment,
+            environment={CLOCK: str(self.clock_of(name)), **(environment or {})},
         )
+
+    def clock_of(self, name: str) -> Path:
+        """The file that says by how much the clock of a child is off (`switch.follow_clock`)."""
+        return self.work / f"clock-{name}"
+
+    def set_clock(self, name: str) -> None:
+        """Sets the clock of a child: some seconds, or an hour, forward or back, or right again."""
+        self.clock_of(name).write_text(str(self.random.choice(CLOCKS_OFF_MS)))
+
+    def set_clocks_right(self) -> None:
+        for clock in self.work.glob(self.clock_of("*").name):
+            clock.write_text("0")
 
 
 def options(description: str) -> argparse.ArgumentParser:

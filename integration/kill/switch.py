@@ -1,22 +1,25 @@
-"""The child's side of a kill: a `KillPoint` from the environment, around every store it opens.
+"""The child's side of a kill: a `KillPoint` from the environment, around every store it opens; and
+of two other blows: an interrupt that it lives on after, and a clock that is set.
 
-The code under test stays as it is: `arm` puts another `open_store` in the place of the real one.
+The code under test stays as it is: `arm` puts another `open_store` in the place of the real one,
+and `follow_clock` another clock in the place of the host's.
 """
 
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import clog.storage.store as stores
+from clog.storage import SystemClock
 from clog_testing.killing import KillingStore, KillPoint, KillSwitch, kill_this_process
 
-ENVIRONMENT = "CLOG_KILL"
+ENVIRONMENT, CLOCK = "CLOG_KILL", "CLOG_CLOCK"
 _OPEN = stores.open_store
 _armed: list[KillSwitch] = []
 
@@ -32,7 +35,11 @@ def environment_of(
 
 
 def arm() -> None:
-    """Wraps the stores that are opened from now on; nothing without the environment's say."""
+    """Wraps the stores that are opened from now on, and has the clock follow a file; nothing
+    without the environment's say.
+    """
+    if CLOCK in os.environ:
+        follow_clock(Path(os.environ[CLOCK]))
     if ENVIRONMENT not in os.environ or _armed:
         return
     settings = json.loads(os.environ[ENVIRONMENT])
@@ -47,6 +54,43 @@ def arm() -> None:
     stores.open_store = open_store
     if (log := sys.modules.get("clog.storage.log")) is not None:
         log.open_store = open_store
+
+
+def follow_clock(path: Path) -> None:
+    """Has this process's wall clock be off by as many ms as the file says at the time."""
+    now_us = SystemClock.now_us
+
+    def off_us(clock: SystemClock) -> int:
+        off_ms = int(path.read_text() or 0) if path.exists() else 0
+        return now_us(clock) + 1000 * off_ms
+
+    SystemClock.now_us = off_us  # type: ignore[method-assign]
+    SystemClock.now_ms = lambda clock: off_us(clock) // 1000  # type: ignore[method-assign]
+
+
+_interrupted: list[bool] = []
+"""Empty outside of `interruptible`, and once it was interrupted."""
+
+
+def take_interrupts() -> None:
+    """Has SIGINT do nothing, but inside of `interruptible`."""
+
+    def interrupt(*_: Any) -> None:
+        if _interrupted:
+            _interrupted.clear()
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """What is done here may end by a KeyboardInterrupt, anywhere."""
+    _interrupted.append(True)
+    try:
+        yield
+    finally:
+        _interrupted.clear()
 
 
 def reached(place: str) -> None:

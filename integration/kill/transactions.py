@@ -31,6 +31,7 @@ HIT_WITHIN_S = 300
 SETTLES_WITHIN_S = TIMEOUT_MS / 1000 + 120
 SWEEP_AGE_MS = 30_000
 LOOK_EVERY = 5
+SETS = 0.15
 COMMITS, DATA = "_clog/{}/commits/*", "_clog/{}/data/*"
 UNDECIDED, DECIDED = "undecided", "decided"
 
@@ -197,8 +198,10 @@ class Run(Stage):
             for child in children:
                 child.end()
 
-    def moments(self, kills: int) -> list[Result]:
-        """Kills at random moments while two holders take the id from each other."""
+    def moments(self, kills: int, minutes: float) -> list[Result]:
+        """Kills at random moments, so often or for so long, while two holders take the id from each
+        other, and clocks are set.
+        """
         starts = {
             "holder": lambda: self.holder("holder", 50),
             "rival": lambda: self.holder("rival", 50),
@@ -207,8 +210,11 @@ class Run(Stage):
         }
         results = {name: Result(name, "random moments") for name in starts}
         children = {name: start() for name, start in starts.items()}
+        deadline = time.monotonic() + 60 * minutes
         try:
             for i in range(kills):
+                if time.monotonic() > deadline:
+                    break
                 self.tell(f"random moments, {i + 1} of {kills}")
                 time.sleep(self.random.uniform(0.2, 3.0))
                 name = self.random.choice(sorted(children))
@@ -220,9 +226,12 @@ class Run(Stage):
                     with paused([c for c in children.values() if c.name != name]):
                         results[name].problems += transacted.problems(self.world, HOLDERS)
                 children[name] = starts[name]()
+                if self.random.random() < SETS:
+                    self.set_clock(self.random.choice(sorted(children)))
         finally:
             for child in children.values():
                 child.end()
+            self.set_clocks_right()
         return list(results.values())
 
     def end(self) -> tuple[list[Result], list[str]]:
@@ -250,7 +259,10 @@ class Run(Stage):
 
 
 def main() -> int:
-    args = options_of_points("Kill everybody in transactions of three logs.", rounds=1).parse_args()
+    parser = options_of_points("Kill everybody in transactions of three logs.", rounds=1)
+    most = "of kills at random moments, at most (default: no limit)"
+    parser.add_argument("--minutes", type=float, default=float("inf"), help=most)
+    args = parser.parse_args()
     return play(args, transacted.create, lambda *stage: _run(Run(*stage), args))
 
 
@@ -263,7 +275,7 @@ def _run(run: Run, args: argparse.Namespace) -> tuple[list[Result], list[str]]:
                 if results[-1].problems:
                     return results, []
         if args.random:
-            results += run.moments(args.random)
+            results += run.moments(args.random, args.minutes)
         run.tell("settling")
         last, facts = run.end()
     except RunError as e:

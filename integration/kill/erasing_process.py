@@ -14,16 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from world import World
+from world import IN_DOUBT, World
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
-from clog.storage.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
-    NotFoundError,
-    StoreUnavailableError,
-)
 
 ERASED = "erased"
 AUTHOR, ERASER, CLEANER = "author", "eraser", "cleaner"
@@ -31,7 +25,6 @@ SPEED = 300
 """How much faster than others this log's clock is: a day takes 4.8 minutes."""
 ROWS, SOME = 20, 3
 PAUSES_S = {AUTHOR: 0.5, ERASER: 20.0, CLEANER: 2.0}
-IN_DOUBT = (CommitConflictError, CommitStateUnknownError, NotFoundError, StoreUnavailableError)
 
 
 class FastClock(ManualClock):

@@ -11,26 +11,22 @@ import time
 from collections import Counter
 from typing import Any
 
-from jobs_driver import CLICKS, COUNTS, ECHO, LOGS, opened, rows_of
+from jobs_driver import CLICKS, COUNTING, COUNTS, ECHO, LOGS, SUMMING, opened, rows_of
 from oracle import broken_invariants
 from processes import paused
 from siege import DRIVER, Siege, left_of, sweep
 from stage import options, play
-from world import World
+from world import IN_DOUBT, World
 
 from clog.cleaner import Cleaner
 from clog.storage import Cut, Log, drop_snapshot, snapshot, snapshots
 from clog.storage.diagnostics.verify import verify_log
-from clog.storage.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
-    NotFoundError,
-    StoreUnavailableError,
-)
 
 CLEANERS = ("cleaner-1", "cleaner-2")
+JOBS = (COUNTING, SUMMING)
 PARTITIONS = 2
 ROWS = 40
+UNLUCKY = 0.1
 CUTS, CUTS_MAX = 0.2, 4
 """How often a cut is taken, for each kill; so many are kept."""
 _COMMON = {"segment.bytes": "64k", "file.delete.delay.ms": "20s"}
@@ -39,7 +35,6 @@ CONFIG = {
     COUNTS: {**_COMMON, "min.cleanable.dirty.ratio": "0.2", "delete.retention.ms": "60s"},
     ECHO: {**_COMMON, "min.cleanable.dirty.ratio": "0.2", "delete.retention.ms": "60s"},
 }
-IN_DOUBT = (CommitConflictError, CommitStateUnknownError, NotFoundError, StoreUnavailableError)
 Table = dict[str, str]
 
 
@@ -55,7 +50,7 @@ class Jobs(Siege):
 
     def __init__(self, *stage: Any) -> None:
         super().__init__(*stage)
-        self.sent = self.taken = self.read_again = 0
+        self.sent = self.taken = self.read_again = self.done = 0
         self.cuts: dict[str, Table] = {}
         self.wrong: list[str] = []
 
@@ -69,7 +64,7 @@ class Jobs(Siege):
     def strike(self) -> None:
         self._send()
         name = self.random.choice(self.names)
-        if self.kill(name):
+        if (name != DRIVER or self._has_moved()) and self.kill(name):
             self.start_child(name)
         if self.random.random() < CUTS:
             try:
@@ -109,14 +104,19 @@ class Jobs(Siege):
         return self.problems() + broken_invariants(self.world, LOGS)
 
     def facts(self) -> list[str]:
-        batches = (
-            self.world.batches_of_spark("counting")[0],
-            self.world.batches_of_spark("summing")[0],
-        )
-        told = f"{self.sent * ROWS:,} records sent; {batches[0]} and {batches[1]} micro-batches"
+        batches = " and ".join(str(self.world.batches_of_spark(job)[0]) for job in JOBS)
+        told = f"{self.sent * ROWS:,} records sent; {batches} micro-batches"
         told += f"; {self.taken} cuts taken, read again {self.read_again} times"
         told += f"; {self.failures} drivers failed at their start"
         return [told, *(f"{name}: {left_of(opened(self.world, name))}" for name in LOGS)]
+
+    def _has_moved(self) -> bool:
+        """Tells whether the driver has done a batch of a job since it was killed, or is unlucky."""
+        done = sum(self.world.batches_of_spark(job)[0] for job in JOBS)
+        if done == self.done and self.random.random() >= UNLUCKY:
+            return False
+        self.done = done
+        return True
 
     def _send(self) -> None:
         """Appends some input, once, whatever happens to the replies."""
@@ -186,8 +186,8 @@ def expected(sent: int) -> Table:
     for row in rows_of(0, sent * ROWS):
         counts[str(row["key"])] += 1
         sums[str(row["key"])] += int(str(row["value"]))
-    told = {f"counting/{key}": str(count) for key, count in counts.items()}
-    return told | {f"summing/{key}": str(total) for key, total in sums.items()}
+    told = {f"{COUNTING}/{key}": str(count) for key, count in counts.items()}
+    return told | {f"{SUMMING}/{key}": str(total) for key, total in sums.items()}
 
 
 def create(world: World) -> None:

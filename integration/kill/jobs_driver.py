@@ -21,6 +21,7 @@ from clog.storage import Log
 
 CLICKS, COUNTS, ECHO = "clicks", "counts", "echo"
 LOGS = (CLICKS, COUNTS, ECHO)
+COUNTING, SUMMING = "counting", "summing"
 KEYS, STEP = 150, 7919
 EVERY = "8 seconds"
 TIMEOUT_MS = 600_000
@@ -51,7 +52,7 @@ def finish(spark: SparkSession, world: World) -> None:
 def jobs(spark: SparkSession, world: World) -> list[DataStreamWriter]:
     counted = F.count("*")
     summed = F.sum(F.col("value").cast("string").cast("long"))
-    return [job(spark, world, "counting", counted), job(spark, world, "summing", summed)]
+    return [job(spark, world, COUNTING, counted), job(spark, world, SUMMING, summed)]
 
 
 def job(spark: SparkSession, world: World, name: str, of_each: Column) -> DataStreamWriter:

@@ -65,7 +65,7 @@ class MirrorSiege(Siege):
 
         admin = AdminClient({"bootstrap.servers": self.broker.address, "log_level": 2})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=CONFIG)])[TOPIC].result()
-        self._mirror()  # The cleaner wants a log.
+        self._patiently(self._mirror)  # The cleaner wants a log.
         super().begin()
 
     def strike(self) -> None:
@@ -83,7 +83,7 @@ class MirrorSiege(Siege):
     def stop(self) -> None:
         self.children[PRODUCER].stop(ENDS_WITHIN_S)
         self.children[MIRROR].end()
-        self._mirror()
+        self._patiently(self._mirror)
         self.children[CLEANER].stop(ENDS_WITHIN_S)
 
     def problems(self) -> list[str]:
@@ -108,12 +108,13 @@ class MirrorSiege(Siege):
         records = sum(line["n"] for line in self.world.acknowledged(PRODUCER, TOPIC)[-1:])
         return [f"{records:,} records acknowledged by the broker", left_of(opened(self.world))]
 
-    def _mirror(self) -> None:
+    def _mirror(self) -> list[str]:
         from clog.bridge import mirror
 
         source = f"kafka://{self.broker.address}/{TOPIC}"
         url, storage_options = self.world.url_of(TOPIC), self.world.storage_options
         mirror(source, url, once=True, storage_options=storage_options)
+        return []
 
     def _verified(self) -> Any:
         return verify_log(self.world.store(TOPIC)).findings

@@ -7,6 +7,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,7 @@ from stage import Stage
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.storage import Log
+from clog.storage.errors import StoreUnavailableError
 from clog.storage.format import documents
 
 DRIVER = "driver"
@@ -24,6 +26,7 @@ DRIVER = "driver"
 ENDS_WITHIN_S = 900
 DRIVER_STARTS_WITHIN_S = 300
 DRIVER_FAILURES_MAX = 20
+WAITS_S = (1, 5, 10, 20)
 SETS, INTERRUPTS = 0.15, 0.4
 """How often a clock is set, and who lives on after it is interrupted, for each kill."""
 
@@ -75,8 +78,8 @@ class Siege(Stage, ABC):
             if not looked.problems:
                 self.tell("coming to an end")
                 self.stop()
-                ended.problems = self.problems()
-                swept.problems = self.swept_problems()
+                ended.problems = self._patiently(self.problems)
+                swept.problems = self._patiently(self.swept_problems)
         finally:
             self.end()
         killed = [Result(name, "random moments", n) for name, n in sorted(self.kills.items())]
@@ -93,8 +96,18 @@ class Siege(Stage, ABC):
             if time.monotonic() > look_at:
                 self.looks += 1
                 self.tell(f"look {self.looks}, after {self.kills.total()} kills")
-                looked.problems += self.look()
+                looked.problems += self._patiently(self.look)
                 look_at = time.monotonic() + self.looks_apart_s
+
+    def _patiently(self, look: Callable[[], list[str]]) -> list[str]:
+        """Looks, again where the server was away or full meanwhile."""
+        for wait_s in WAITS_S:
+            try:
+                return look()
+            except StoreUnavailableError as e:
+                self.tell(f"looks again: {e}")
+                time.sleep(wait_s)
+        return look()
 
     def _bother(self) -> None:
         """Interrupts somebody who lives on, and sets the clock of somebody, now and then."""

@@ -15,6 +15,7 @@ from siege import DRIVER, Siege, left_of, sweep
 from soak_host import store_of
 from soaked import APPENDING, LOGS, SOAK
 from stage import options, play
+from world import IN_DOUBT
 
 from clog.cleaner import Cleaner
 
@@ -60,7 +61,10 @@ class Soak(Siege):
                 self.disks += 1
             self.start_child(name)
         if self.random.random() < DELETES:
-            self._delete_records()
+            try:
+                self._delete_records()
+            except IN_DOUBT as e:
+                self.tell(f"not deleted: {e}")
 
     def look(self) -> list[str]:
         with paused([c for c in self.children.values() if c.is_running]):

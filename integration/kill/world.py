@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from clog.storage import Log
+from clog.storage.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    NotFoundError,
+    StoreUnavailableError,
+)
 from clog.storage.store import Store, open_store
+
+IN_DOUBT = (CommitConflictError, CommitStateUnknownError, NotFoundError, StoreUnavailableError)
+"""What may happen to anybody while the server is away, its disk is full, and others are faster."""
 
 LOGS = ("history", "table")
 PARTITIONS = 3

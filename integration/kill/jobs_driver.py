@@ -65,7 +65,8 @@ def job(spark: SparkSession, world: World, name: str, of_each: Column) -> DataSt
             for log in (COUNTS, ECHO):
                 t.write(batch, world.url_of(log))
 
-    clicks = spark.readStream.format("clog").options(**given).load(world.url_of(CLICKS))
+    read = spark.readStream.format("clog").options(startingOffsets="earliest", **given)
+    clicks = read.load(world.url_of(CLICKS))
     state = clicks.groupBy(F.col("key").cast("string").alias("key")).agg(of_each.alias("value"))
     key = F.concat(F.lit(f"{name}/"), F.col("key")).alias("key")
     changed = state.select(key, F.col("value").cast("string").alias("value"))

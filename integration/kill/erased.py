@@ -36,7 +36,7 @@ from clog.storage.diagnostics.verify import verify_log
 CONFIG = {
     "segment.bytes": "64k",
     "min.cleanable.dirty.ratio": "0.2",
-    "delete.retention.ms": "1d",
+    "delete.retention.ms": "6h",
     "file.delete.delay.ms": "8h",
     "table.publish": "delta",
 }

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -150,7 +151,7 @@ class Evening:
         self._start(name, [sys.executable, str(HERE.parent / program), *more, *url, *where])
 
     def _start(self, name: str, command: list[str]) -> None:
-        """Starts a process, again where it ran, and returns when it listens, if it has a port."""
+        """Starts a process, again where it ran, and returns when others can go on."""
         import servers
 
         with (self._work / f"{name}.out").open("ab") as out:
@@ -158,7 +159,7 @@ class Evening:
         if name not in self._processes:
             self._stack.callback(self._end, name)
         self._commands[name], self._processes[name] = command, process
-        if name in self._ports:
+        if name in (SERVER, NETWORK):
             servers.wait_for_port(self._ports[name], process.poll)
 
     def _end(self, name: str) -> None:
@@ -228,7 +229,9 @@ class Evening:
             for part in thirds:
                 asked = sum(n for kind, n in part.items() if kind.startswith(f"{name} "))
                 each.append(round(asked / max(1, part[f"{name} commit"]), 1))
-            figures[name] = {k.partition(" ")[2]: n for k, n in told[-1].items() if f"{name} " in k}
+            figures[name] = {
+                k.partition(" ")[2]: n for k, n in told[-1].items() if k.startswith(f"{name} ")
+            }
             figures[name]["for each commit"] = each
             if len(told) > 10 and each[1] > GROWS_MAX * each[0]:
                 self.wrong.append(f"{name}: requests for each commit, first and last: {each}")
@@ -247,8 +250,15 @@ class Evening:
             return False
         if done.returncode:
             return False
-        self._stack.callback(subprocess.run, ["umount", "-l", str(self._data)], check=False)
+        self._stack.callback(self._unmount)
         return True
+
+    def _unmount(self) -> None:
+        """Gives the disk up, unless somebody will want to look at it."""
+        if self.wrong or not self.figures:
+            print(f"what the server had is in {self._data}, a disk in memory: umount it")
+            return
+        subprocess.run(["umount", "-l", str(self._data)], check=False)
 
     def _fill(self) -> None:
         """Leaves no room on the server's disk for a while."""
@@ -282,6 +292,7 @@ def main() -> int:
     work = (given.work or Path(tempfile.mkdtemp(prefix="clog-evening-"))).resolve()
     work.mkdir(parents=True, exist_ok=True)
     print(f"seed {given.seed}; work in {work}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nobody is left behind
     with ExitStack() as stack:
         evening = Evening(given, work, stack)
         evening.run()

@@ -38,7 +38,15 @@ MEMBERS = {
     "soak": ["kill/soak.py"],
     "jobs": ["kill/jobs.py"],
     "crowd": ["kill/crowd.py", "--authors", "32", "--pause-ms", "10000"],
-    "transactions": ["kill/transactions.py", "--match", "^$", "--random", "100000"],
+    "transactions": [
+        "kill/transactions.py",
+        "--match",
+        "^$",
+        "--random",
+        "100000",
+        "--apart-s",
+        "15",
+    ],
     "erased": ["kill/erased.py"],
 }
 SERVER, NETWORK, PAGE = "server", "network", "page"
@@ -220,7 +228,8 @@ class Evening:
 
     def _requests(self) -> dict[str, object]:
         """What the network says: in all, and for each commit, in the first third and the last."""
-        lines = (self._work / f"{NETWORK}.out").read_text().splitlines()
+        said = (self._work / f"{NETWORK}.out").read_text().splitlines()
+        lines = [line for line in said if line.startswith("{")]
         told = [Counter(json.loads(line).pop("kinds")) for line in lines]
         thirds = [told[len(told) // 3], told[-1] - told[-len(told) // 3]]
         figures = {}

@@ -13,10 +13,11 @@ import switch
 
 switch.arm()
 
-from world import LOGS, World  # noqa: E402
+from world import IN_DOUBT, LOGS, World  # noqa: E402
 
 from clog.cleaner.duties import Work  # noqa: E402
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released  # noqa: E402
+from clog.storage.commit.handle import Handle  # noqa: E402
 
 
 def main() -> None:
@@ -26,13 +27,20 @@ def main() -> None:
     handles = [world.open(log).handle for log in sys.argv[4:] or LOGS]
     while not stopping:
         for handle in handles:
-            handle.refresh()
-            now_ms = handle.clock.now_ms()
-            if what in ("released", "both"):
-                sweep_released(Work(handle, now_ms))
-            if what in ("orphans", "both"):
-                sweep_orphans(Work(handle, now_ms), age_ms=age_ms)
+            try:
+                sweep(handle, what, age_ms)
+            except IN_DOUBT as e:
+                print(f"again: {e}", file=sys.stderr)
         time.sleep(0.2)
+
+
+def sweep(handle: Handle, what: str, age_ms: int) -> None:
+    handle.refresh()
+    now_ms = handle.clock.now_ms()
+    if what in ("released", "both"):
+        sweep_released(Work(handle, now_ms))
+    if what in ("orphans", "both"):
+        sweep_orphans(Work(handle, now_ms), age_ms=age_ms)
 
 
 if __name__ == "__main__":

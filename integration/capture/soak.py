@@ -548,6 +548,7 @@ def main():
     folder = given.folder or Path(tempfile.mkdtemp(prefix="clog-soak-"))
     os.environ["PYTHONWARNINGS"] = "ignore"
     logging.getLogger("clog").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nobody is left behind
     told = Soak(given, folder).run()
     print(json.dumps(told, indent=2))
     if not (told["wrong"] or given.folder):

@@ -202,7 +202,9 @@ def main() -> int:
     args = parser.parse_args()
 
     def run(*stage: Any) -> tuple[list[Result], list[str]]:
-        return Crowd(*stage, authors=args.authors, pause_ms=args.pause_ms).run(args.minutes)
+        return Crowd(*stage, authors=args.authors, pause_ms=args.pause_ms).run(
+            args.minutes, args.slower
+        )
 
     return play(args, crowded.create, run)
 

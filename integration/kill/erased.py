@@ -158,7 +158,7 @@ def main() -> int:
     parser = options("Keys are erased, everybody is killed at random moments.")
     parser.add_argument("--minutes", type=float, default=15, help="of kills (default: 15)")
     args = parser.parse_args()
-    return play(args, create, lambda *stage: Erasing(*stage).run(args.minutes))
+    return play(args, create, lambda *stage: Erasing(*stage).run(args.minutes, args.slower))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,8 @@ MEMBERS = {
     ],
     "erased": ["kill/erased.py"],
 }
+SLOWER = 3
+"""Than alone: who is killed has to start again beside all others."""
 SERVER, NETWORK, PAGE = "server", "network", "page"
 VICTIMS = (SERVER, PAGE)
 KILLS, AWAY_S = 1 / 40, 3.0
@@ -154,7 +156,7 @@ class Evening:
         url = ["--url", f"s3://{BUCKET}/{name}", "--seed", seed, "--minutes", str(minutes)]
         folder = self._work / name
         folder.mkdir()
-        where = ["--options", json.dumps(options), "--work", str(folder)]
+        where = ["--options", json.dumps(options), "--work", str(folder), "--slower", str(SLOWER)]
         where = ["--folder", str(folder)] if name == SHOP else where
         self._start(name, [sys.executable, str(HERE.parent / program), *more, *url, *where])
 
@@ -164,18 +166,18 @@ class Evening:
 
         with (self._work / f"{name}.out").open("ab") as out:
             process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-        if name not in self._processes:
-            self._stack.callback(self._end, name)
         self._commands[name], self._processes[name] = command, process
         if name in (SERVER, NETWORK):
             servers.wait_for_port(self._ports[name], process.poll)
 
-    def _end(self, name: str) -> None:
-        process = self._processes[name]
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(60)
-        process.kill()
+    def end(self) -> None:
+        """Ends all that is left; members end who they started."""
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(60)
+            process.kill()
 
     def _kill_and_start(self, name: str) -> None:
         self._processes[name].kill()
@@ -304,6 +306,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nobody is left behind
     with ExitStack() as stack:
         evening = Evening(given, work, stack)
+        stack.callback(evening.end)
         evening.run()
         evening.told()
     return 1 if evening.wrong else 0

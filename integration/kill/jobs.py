@@ -199,7 +199,7 @@ def main() -> int:
     parser = options("Two Spark jobs with state, everybody killed at random moments.")
     parser.add_argument("--minutes", type=float, default=15, help="of kills (default: 15)")
     args = parser.parse_args()
-    return play(args, create, lambda *stage: Jobs(*stage).run(args.minutes))
+    return play(args, create, lambda *stage: Jobs(*stage).run(args.minutes, args.slower))
 
 
 if __name__ == "__main__":

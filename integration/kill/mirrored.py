@@ -147,7 +147,7 @@ def main() -> int:
         with Broker(
             folder, {"log.cleaner.backoff.ms": 2000}, heap="512m", java_options=JAVA
         ) as broker:
-            return MirrorSiege(*stage, broker=broker).run(args.minutes)
+            return MirrorSiege(*stage, broker=broker).run(args.minutes, args.slower)
 
     return play(args, lambda _: None, run)
 

@@ -55,11 +55,14 @@ class Siege(Stage, ABC):
         self.pids = self.work / "driver.pids"
         self.kills: Counter[str] = Counter()
         self.looks = self.failures = self.interrupts = self.sets = 0
-        self.took_s = 0.0
+        self.took_s, self.slower = 0.0, 1.0
         self.children: dict[str, Child] = {}
 
-    def run(self, minutes: float) -> tuple[list[Result], list[str]]:
-        """Kills for so long, and looks again and again; then lets all come to their end."""
+    def run(self, minutes: float, slower: float) -> tuple[list[Result], list[str]]:
+        """Kills for so long, each time so many times as long after, and looks again and again; then
+        lets all come to their end.
+        """
+        self.slower = slower
         try:
             return self._run(minutes)
         except RunError as e:
@@ -89,7 +92,7 @@ class Siege(Stage, ABC):
     def _kill_until(self, deadline: float, looked: Result) -> None:
         look_at = time.monotonic() + self.first_look_s
         while time.monotonic() < deadline and not looked.problems:
-            time.sleep(self.random.uniform(*self.kills_apart_s))
+            time.sleep(self.slower * self.random.uniform(*self.kills_apart_s))
             self.check_alive()
             self.strike()
             self._bother()

@@ -129,7 +129,9 @@ def main() -> int:
     args = parser.parse_args()
     is_local = not (args.s3 or args.url)
     return play(
-        args, soaked.create, lambda *stage: Soak(*stage, is_local=is_local).run(args.minutes)
+        args,
+        soaked.create,
+        lambda *stage: Soak(*stage, is_local=is_local).run(args.minutes, args.slower),
     )
 
 

@@ -79,6 +79,8 @@ def options(description: str) -> argparse.ArgumentParser:
     kinds, help_ = (MOTO, *OTHERS), "on an S3 server of our own (default: moto)"
     where.add_argument("--s3", nargs="?", const=MOTO, choices=kinds, help=help_)
     parser.add_argument("--options", default="{}", help="storage options of --url, as JSON")
+    slower = "so many times the usual time passes between random kills (default: 1)"
+    parser.add_argument("--slower", type=float, default=1.0, help=slower)
     parser.add_argument("--work", help="keep everything in this folder (default: a temporary one)")
     return parser
 

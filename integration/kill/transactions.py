@@ -198,7 +198,7 @@ class Run(Stage):
             for child in children:
                 child.end()
 
-    def moments(self, kills: int, minutes: float, apart_s: float) -> list[Result]:
+    def moments(self, kills: int, minutes: float, slower: float) -> list[Result]:
         """Kills at random moments, so often or for so long, while two holders take the id from each
         other, and clocks are set.
         """
@@ -216,7 +216,7 @@ class Run(Stage):
                 if time.monotonic() > deadline:
                     break
                 self.tell(f"random moments, {i + 1} of {kills}")
-                time.sleep(self.random.uniform(0.2, apart_s))
+                time.sleep(slower * self.random.uniform(0.2, 3.0))
                 name = self.random.choice(sorted(children))
                 if not children[name].is_running:
                     raise RunError(f"{name} ended by itself: {children[name].last_words()}")
@@ -262,8 +262,6 @@ def main() -> int:
     parser = options_of_points("Kill everybody in transactions of three logs.", rounds=1)
     most = "of kills at random moments, at most (default: no limit)"
     parser.add_argument("--minutes", type=float, default=float("inf"), help=most)
-    apart = "between two of them, at most (default: 3)"
-    parser.add_argument("--apart-s", type=float, default=3.0, help=apart)
     args = parser.parse_args()
     return play(args, transacted.create, lambda *stage: _run(Run(*stage), args))
 
@@ -277,7 +275,7 @@ def _run(run: Run, args: argparse.Namespace) -> tuple[list[Result], list[str]]:
                 if results[-1].problems:
                     return results, []
         if args.random:
-            results += run.moments(args.random, args.minutes, args.apart_s)
+            results += run.moments(args.random, args.minutes, args.slower)
         run.tell("settling")
         last, facts = run.end()
     except RunError as e:

@@ -38,15 +38,7 @@ MEMBERS = {
     "soak": ["kill/soak.py"],
     "jobs": ["kill/jobs.py"],
     "crowd": ["kill/crowd.py", "--authors", "32", "--pause-ms", "10000"],
-    "transactions": [
-        "kill/transactions.py",
-        "--match",
-        "^$",
-        "--random",
-        "100000",
-        "--apart-s",
-        "15",
-    ],
+    "transactions": ["kill/transactions.py", "--match", "^$", "--random", "100000"],
     "erased": ["kill/erased.py"],
 }
 SLOWER = 3

@@ -246,7 +246,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     )
     if force:
         return _forced_end(address, url, settings, end=end)
-    cluster = Cluster(address.brokers, kafka_options or {}, wait_ms, should_stop)
+    cluster = Cluster(address.brokers, kafka_options or {}, wait_ms, should_stop, clock=clock)
     find = partial(_targets, cluster, address, url, settings)
     targets, ends = find(), once or end
     discover = find if address.is_pattern and not ends else None

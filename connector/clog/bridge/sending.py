@@ -151,7 +151,7 @@ def send(
         raise InvalidInputError(
             f"{log.url} has columns, and a record of Kafka is bytes; send a log of bytes"
         )
-    cluster = Cluster(address.brokers, kafka_options or {}, wait_ms, should_stop)
+    cluster = Cluster(address.brokers, kafka_options or {}, wait_ms, should_stop, clock=clock)
     sender = _Sender(cluster, log, address, clock or SystemClock())
     try:
         sender.begin(from_bound=from_bound)

@@ -31,6 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from io import BytesIO
 from itertools import repeat
 from operator import is_not, itemgetter
@@ -39,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from clog.storage.env import dataclass, from_extra
+from clog.storage.env import Clock, SystemClock, dataclass, from_extra
 from clog.storage.errors import ClogError, InvalidInputError, NotFoundError, SourceUnavailableError
 from clog.storage.numpy_arrays import bits, of_lengths, to_arrow
 from clog.storage.objects.records import of_headers
@@ -58,6 +59,8 @@ WORD_S: Final = 5.0
 """After so long without an answer a warning is logged, or the wait ends if a stop was asked for."""
 _STEP_S: Final = 0.25
 """How often a longer wait looks whether to stop."""
+_PAUSE_MS: Final = 250
+"""How long after a broker went away somebody is asked again."""
 _QUIET: Final = {"log_level": 2}
 """librdkafka prints less than that on standard error; what matters comes as an error, too."""
 _GLOB: Final = frozenset("*?[")
@@ -192,7 +195,8 @@ class Cluster:
     Args:
         brokers: where the cluster is asked first.
         options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
-        wait_ms: how long an answer may take.
+        wait_ms: how long an answer may take, and how long is asked again where a broker went away
+            while it was to answer.
         should_stop: while it is true, no answer is waited for longer than `WORD_S`.
     """
 
@@ -202,12 +206,15 @@ class Cluster:
         options: Mapping[str, object],
         wait_ms: int = WAIT_MS,
         should_stop: Callable[[], bool] = lambda: False,
+        *,
+        clock: Clock | None = None,
     ) -> None:
         if type(wait_ms) is not int or not 1 <= wait_ms < 1 << 31:
             raise InvalidInputError(f"wait_ms={wait_ms!r} is out of range; allowed: 1 to 2^31 - 1")
         self.brokers = brokers
         self.wait_ms = wait_ms
         self._should_stop = should_stop
+        self._clock = clock or SystemClock()
         self._options = {**_QUIET, **options, "bootstrap.servers": brokers}
         self._said: list[Any] = []
         self._kafka = client_library()
@@ -218,9 +225,8 @@ class Cluster:
     def id(self) -> str:
         """The cluster's id; asked for once."""
         if not self._id:
-            told = self._answer(
-                self._admin.describe_cluster(request_timeout=self._wait_s), "its cluster id"
-            )
+            ask = partial(self._admin.describe_cluster, request_timeout=self._wait_s)
+            told = self._answer(ask, "its cluster id")
             if not told.cluster_id:
                 raise InvalidInputError(
                     f"the cluster at {self.brokers} has no id, by which positions in it could be"
@@ -251,17 +257,17 @@ class Cluster:
     def topic(self, name: str) -> Topic:
         """Returns what a topic is now; NotFoundError: there is none of this name."""
         asked = self._kafka.TopicCollection([name])
-        future = self._admin.describe_topics(asked, request_timeout=self._wait_s)[name]
-        told = self._answer(future, f"topic {name}")
+        ask = partial(self._admin.describe_topics, asked, request_timeout=self._wait_s)
+        told = self._answer(lambda: ask()[name], f"topic {name}")
         return Topic(self.id, name, _as_printed(str(told.topic_id)), len(told.partitions))
 
     def configs(self, topic: str) -> dict[str, "Setting"]:
         """Returns the configs in force of a topic; none where this client may not see them."""
         kafka = self._kafka
         resource = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
-        (future,) = self._admin.describe_configs([resource], request_timeout=self._wait_s).values()
+        ask = partial(self._admin.describe_configs, [resource], request_timeout=self._wait_s)
         try:
-            told = self._answer(future, f"the configs of topic {topic}")
+            told = self._answer(lambda: ask()[resource], f"the configs of topic {topic}")
         except InvalidInputError:  # Reading records needs no right to see configs.
             return {}
         own = kafka.admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
@@ -281,7 +287,7 @@ class Cluster:
             self._list(topic, wanted, latest, committed),
             self._list(topic, wanted, latest, None),
         ]
-        return Extent(*(self._listed(topic, futures) for futures in asked))
+        return Extent(*(self._listed(topic, asks) for asks in asked))
 
     def starts(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """Returns the log start offsets of these partitions of a topic."""
@@ -333,18 +339,24 @@ class Cluster:
         self._admin.poll(0)  # It speaks when it is asked to.
         return f" (the client says: {self._said[-1].str()})" if self._said else ""
 
-    def _list(self, topic: str, partitions: list[int], spec: Any, isolation: Any) -> Any:
-        asked = {self._kafka.TopicPartition(topic, p): spec for p in partitions}
+    def _list(
+        self, topic: str, partitions: list[int], spec: Any, isolation: Any
+    ) -> dict[int, Callable[[], Any]]:
+        """Asks for offsets of partitions; returns what give them, and ask anew if called again."""
         more = {} if isolation is None else {"isolation_level": isolation}
-        return (
-            self._admin.list_offsets(asked, request_timeout=self._wait_s, **more) if asked else {}
-        )
+        limit = {"request_timeout": self._wait_s, **more}
 
-    def _listed(self, topic: str, futures: Any) -> dict[int, int]:
-        return {
-            tp.partition: self._answer(future, f"the offsets of topic {topic}").offset
-            for tp, future in futures.items()
-        }
+        def ask(partitions: list[int]) -> dict[int, Any]:
+            asked = {self._kafka.TopicPartition(topic, p): spec for p in partitions}
+            told = self._admin.list_offsets(asked, **limit) if asked else {}
+            return {tp.partition: future for tp, future in told.items()}
+
+        first = ask(partitions)
+        return {p: partial(lambda p: first.pop(p, None) or ask([p])[p], p) for p in partitions}
+
+    def _listed(self, topic: str, asks: Mapping[int, Callable[[], Any]]) -> dict[int, int]:
+        what = f"the offsets of topic {topic}"
+        return {p: self._answer(ask, what).offset for p, ask in asks.items()}
 
     def _made(self, make: Any, options: Mapping[str, object]) -> Any:
         try:
@@ -358,23 +370,32 @@ class Cluster:
             f"Kafka's client refuses {which}; its options are those of librdkafka"
         )
 
-    def _answer(self, future: Any, what: str) -> Any:
-        """Returns the answer, or raises the error that it is; warns after `WORD_S`."""
-        try:
+    def _answer(self, ask: Callable[[], Any], what: str) -> Any:
+        """Returns the answer, asking again while brokers come and go, or raises its error."""
+        end_ms = self._clock.monotonic_ms() + self.wait_ms
+        while True:
             try:
-                return future.result(WORD_S)
-            except TimeoutError:
-                if not self._should_stop():
-                    _log.warning(
-                        "%s has not sent %s for %g s%s; waiting for up to %g s; %s meanwhile",
-                        *(self.brokers, what, WORD_S, self._last_word(), self._wait_s, _CHECK),
-                    )
-            while not self._should_stop():
-                with suppress(TimeoutError):
-                    return future.result(_STEP_S)
-            raise self.unavailable(what)
-        except self._kafka.KafkaException as e:
-            raise self._error(e.args[0], what) from e
+                return self._awaited(ask(), what)
+            except self._kafka.KafkaException as e:
+                passes = e.args[0].code() in _passing(self._kafka.KafkaError)
+                if not passes or self._should_stop() or self._clock.monotonic_ms() >= end_ms:
+                    raise self._error(e.args[0], what) from e
+            self._clock.sleep_ms(_PAUSE_MS)
+
+    def _awaited(self, future: Any, what: str) -> Any:
+        """Returns what a future brings; warns after `WORD_S`."""
+        try:
+            return future.result(WORD_S)
+        except TimeoutError:
+            if not self._should_stop():
+                _log.warning(
+                    "%s has not sent %s for %g s%s; waiting for up to %g s; %s meanwhile",
+                    *(self.brokers, what, WORD_S, self._last_word(), self._wait_s, _CHECK),
+                )
+        while not self._should_stop():
+            with suppress(TimeoutError):
+                return future.result(_STEP_S)
+        raise self.unavailable(what)
 
     def _error(self, error: Any, what: str) -> ClogError:
         """Returns what an answer that is an error means for whoever asked."""
@@ -406,6 +427,13 @@ class Setting:
 
     value: str
     is_own: bool
+
+
+def _passing(kinds: Any) -> tuple[int, ...]:
+    """Returns the errors of a broker that goes or comes: it, or another one, answers later."""
+    leaders = kinds.LEADER_NOT_AVAILABLE, kinds.NOT_LEADER_FOR_PARTITION
+    epochs = kinds.FENCED_LEADER_EPOCH, kinds.UNKNOWN_LEADER_EPOCH
+    return (kinds._TRANSPORT, *leaders, *epochs)  # noqa: SLF001 - public there
 
 
 def _admin_client() -> Any:

@@ -1,9 +1,13 @@
 """Where a topic stands and what it is; questions to nobody."""
 
+from concurrent.futures import Future
+from types import SimpleNamespace
+
 import pytest
 
 from clog.bridge import mirror, topic
 from clog.bridge.topic import Cluster, Topic, _as_printed, address_of
+from clog.storage import ManualClock
 from clog.storage.errors import InvalidInputError, SourceUnavailableError
 
 
@@ -94,6 +98,62 @@ def test_who_is_to_stop_does_not_wait_for_brokers_that_do_not_answer(monkeypatch
     with pytest.raises(SourceUnavailableError, match="did not tell topic orders"):
         silent.topic("orders")
     assert not caplog.records
+
+
+class Going:
+    """Kafka's admin client before a broker that goes away while it is to answer, so many times."""
+
+    def __init__(self, times: int, kind: str) -> None:
+        self.times, self.kind, self.asked = times, kind, 0
+
+    def __call__(self, options):
+        return self
+
+    def poll(self, _):
+        """Says nothing."""
+
+    def answer(self, told):
+        import confluent_kafka
+
+        self.asked += 1
+        future = Future()
+        if self.asked <= self.times:
+            code = getattr(confluent_kafka.KafkaError, self.kind)
+            error = confluent_kafka.KafkaError(code, "gone")
+            future.set_exception(confluent_kafka.KafkaException(error))
+        else:
+            future.set_result(told)
+        return future
+
+    def describe_topics(self, asked, **_):
+        told = SimpleNamespace(topic_id="3qn3ImSZREmvK/mhd8HB+A", partitions=[0, 1])
+        return {"orders": self.answer(told)}
+
+    def describe_cluster(self, **_):
+        return self.answer(SimpleNamespace(cluster_id="c"))
+
+    def list_offsets(self, asked, **_):
+        return {place: self.answer(SimpleNamespace(offset=7)) for place in asked}
+
+
+@pytest.mark.parametrize("kind", ["_TRANSPORT", "UNKNOWN_LEADER_EPOCH"])
+def test_a_broker_that_goes_away_while_it_is_asked_is_asked_again(monkeypatch, kind):
+    """The client tells at once that a request that was under way is lost, and does not repeat it;
+    a mirror that was started at that moment ended, however long it was to wait.
+    """
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    clock = ManualClock()
+    admin = Going(3, kind)
+    monkeypatch.setattr(topic, "_admin_client", lambda: admin)
+    cluster = Cluster("a:1", {}, wait_ms=1000, clock=clock)
+    assert cluster.topic("orders") == Topic("c", "orders", "3qn3ImSZREmvK_mhd8HB-A", 2)
+    admin.asked = 0
+    assert cluster.extent("orders", [0, 1]).stable == {0: 7, 1: 7}
+    admin.asked, admin.times = 0, 1000
+    before_ms = clock.monotonic_ms()
+    with pytest.raises(SourceUnavailableError, match="did not tell topic orders: gone"):
+        cluster.topic("orders")
+    assert clock.monotonic_ms() - before_ms == 1000
 
 
 @pytest.mark.parametrize("wait_ms", [0, -1, 1 << 31, 1.5, None, True])

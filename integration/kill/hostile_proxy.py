@@ -15,6 +15,7 @@ import re
 import signal
 from asyncio import StreamReader, StreamWriter
 from collections import Counter
+from collections.abc import Coroutine
 from contextlib import suppress
 
 METHODS = (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE")
@@ -40,7 +41,7 @@ class Network:
         except OSError:  # The server was killed.
             writer.close()
             return
-        answers = asyncio.create_task(self._pass_on(there, writer, None))
+        answers = self._keep(self._pass_on(there, writer, None))
         with suppress(OSError):
             await self._pass_on(reader, back, answers)
         for end in (back, writer):
@@ -82,10 +83,11 @@ class Network:
                 await asyncio.wait_for(there.read(CHUNK), REPEATED_WITHIN_S)
             back.close()
 
-    def _keep(self, work: "asyncio.Coroutine[None, None, None]") -> None:
+    def _keep(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _kind(data: bytes) -> str:

@@ -31,7 +31,7 @@ from world import World
 from clog.cleaner import Cleaner
 from clog.storage import Log
 from clog.storage.diagnostics import verify_erasure
-from clog.storage.diagnostics.verify import verify_log
+from clog.storage.diagnostics.verify import Check, verify_log
 
 CONFIG = {
     "segment.bytes": "64k",
@@ -41,6 +41,8 @@ CONFIG = {
     "table.publish": "delta",
 }
 DONE_WITHIN_S = 1800
+LATE = "that were to be deleted"
+"""A cleaner that has to start again is hours late, by a clock on which a day takes some minutes."""
 
 
 class Erasing(Siege):
@@ -100,7 +102,11 @@ class Erasing(Siege):
     def _found(self, *, ended: bool = False) -> list[str]:
         """``ended``: each erasure is done; one without tombstones waits for a round until then."""
         store = self.world.store(ERASED)
-        found = [f"{f.check} {f.where}: {f.message}" for f in verify_log(store).findings]
+        found = [
+            f"{f.check} {f.where}: {f.message}"
+            for f in verify_log(store).findings
+            if ended or not (f.check is Check.VIEW and LATE in f.message)
+        ]
         rows = opened(self.world).table().to_arrow(columns=["key", "value"]).to_pylist()
         table = {row["key"].decode(): row["value"].decode() for row in rows}
         told = self.world.acknowledged(ERASER, ERASED)

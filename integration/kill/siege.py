@@ -153,8 +153,8 @@ class Siege(Stage, ABC):
             self.start_child(name)
 
     def check_alive(self) -> None:
-        """Starts a driver again that failed: Spark does, when the JVM before it was not gone yet;
-        nobody else may fail.
+        """Starts again who may fail, a driver above all: Spark does, when the JVM before it was not
+        gone yet.
 
         Raises:
             RunError: a process died by itself.
@@ -162,10 +162,14 @@ class Siege(Stage, ABC):
         for name, child in list(self.children.items()):
             if child.is_running:
                 continue
-            if name != DRIVER or self.failures == DRIVER_FAILURES_MAX:
+            if not self.may_fail(child) or self.failures == DRIVER_FAILURES_MAX:
                 raise RunError(f"{name} ended by itself: {child.last_words()}")
             self.failures += 1
             self.start_child(name)
+
+    def may_fail(self, child: Child) -> bool:
+        """Tells whether who ended by itself is started again, as a supervisor would."""
+        return child.name == DRIVER
 
     def stop_child(self, name: str) -> None:
         """Lets a child come to its end, a driver that fails at it once more."""

@@ -505,6 +505,7 @@ class Feed:
         self._failures: Counter[tuple[Place, str]] = Counter()
         self._count = MESSAGES
         self._topics: set[str] = set()
+        self._read: set[Place] = set()
 
     def close(self) -> None:
         """Ends it; what was read and not taken is dropped."""
@@ -515,12 +516,14 @@ class Feed:
         self._topics |= {topic for topic, _ in places}
         if places:
             self._consumer.incremental_assign([self._place(p, at) for p, at in places.items()])
+            self._read |= places.keys()
 
     def remove(self, places: Iterable[Place]) -> None:
-        """Reads these partitions no longer."""
-        made = [self._kafka.TopicPartition(*place) for place in places]
+        """Reads these partitions no longer, those of them that are read."""
+        made = self._read.intersection(places)
         if made:
-            self._consumer.incremental_unassign(made)
+            self._consumer.incremental_unassign([self._kafka.TopicPartition(*p) for p in made])
+            self._read -= made
 
     def take(self, wait_s: float = WAIT_S) -> Taken:
         """Returns what came, once it is enough, or has been waited for."""

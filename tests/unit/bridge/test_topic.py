@@ -105,6 +105,7 @@ class Going:
 
     def __init__(self, times: int, kind: str) -> None:
         self.times, self.kind, self.asked = times, kind, 0
+        self.fails_at_its_end = False
 
     def __call__(self, options):
         return self
@@ -132,7 +133,11 @@ class Going:
     def describe_cluster(self, **_):
         return self.answer(SimpleNamespace(cluster_id="c"))
 
-    def list_offsets(self, asked, **_):
+    def describe_configs(self, resources, **_):
+        return {resource: self.answer({}) for resource in resources}
+
+    def list_offsets(self, asked, **how):
+        self.times = 1000 if self.fails_at_its_end and "isolation_level" in how else self.times
         return {place: self.answer(SimpleNamespace(offset=7)) for place in asked}
 
 
@@ -154,6 +159,18 @@ def test_a_broker_that_goes_away_while_it_is_asked_is_asked_again(monkeypatch, k
     with pytest.raises(SourceUnavailableError, match="did not tell topic orders: gone"):
         cluster.topic("orders")
     assert clock.monotonic_ms() - before_ms == 1000
+
+
+def test_a_mirror_whose_broker_fails_before_it_reads_says_so(monkeypatch):
+    """It knew where to begin, and was told no end: it stopped reading what it had not begun to
+    read, which Kafka's client refuses by an error of its own.
+    """
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    admin = Going(0, "CLUSTER_AUTHORIZATION_FAILED")
+    admin.fails_at_its_end = True
+    monkeypatch.setattr(topic, "_admin_client", lambda: admin)
+    with pytest.raises(InvalidInputError, match="refuses to tell the offsets of topic orders"):
+        mirror("kafka://127.0.0.1:1/orders", "memory://refused", clock=ManualClock())
 
 
 @pytest.mark.parametrize("wait_ms", [0, -1, 1 << 31, 1.5, None, True])

@@ -1,1 +1,1 @@
-"""What the bytes of a log mean (FORMAT.md): names, documents, edits, commits, manifests."""
+"""The meaning of a log's bytes (FORMAT.md): names, documents, edits, commits, manifests."""

@@ -1,24 +1,24 @@
-"""Segments and chunks, the atoms of a manifest: what they are, their JSON, and what edits do to
+"""Segments and chunks, the atoms of a manifest: their definition, their JSON, and what edits do to
 them (FORMAT.md §3.2, §3.3, §4, §5.4, §13).
 
 A *chunk* is a run of rows of one data object, bound to the offsets ``[base, next)`` of one
-partition. Its *identity* is (object, first row): the same rows keep it, whatever is trimmed off or
-set for them. What a manifest says of an object is enough to read it without asking the store
-anything first.
+partition. Its *identity* is (object, first row): the rows keep it when others are trimmed off or
+values are set for them. A manifest describes an object well enough to read it without a prior
+request to the store.
 
 A *bitmap* has one bit for each row of a chunk, in one zlib stream. A short one is *inline*, in the
-manifest; a longer one is a *bitmap file* of its own, written once, which lives and dies with its
-chunk. A chunk may have up to three:
+manifest; a longer one is a *bitmap file*, written once, which lives as long as its chunk refers to
+it. A chunk may have up to three:
 
-- *Dead rows*, which nobody sees any more, though their bytes are still there. Later ones of the
-  chunk take their place, and hold them, too.
-- Its *mask*: the rows that a later record of their key superseded, and the tombstones, as no table
-  shows them. A chunk with a mask is *covered*: whatever came before the offset up to which its
-  partition is covered was compared with it. Masks decide nothing that keys do not; who ignores them
-  gets the same table.
+- *Dead rows*: readers no longer see them, though their bytes are still there. A later bitmap
+  replaces it, and includes its rows.
+- Its *mask*: the rows that a later record of their key superseded, and the tombstones, since no
+  table shows either. A chunk with a mask is *covered*: it was compared with all records before the
+  offset up to which its partition is covered. Masks say nothing that the keys do not; a reader that
+  ignores them gets the same table.
 
-`Work` is a manifest's segments while an edit is applied, which shares what did not change. A
-segment that a page holds is refused. Which edits are wise is the cleaner's to know.
+`Work` is a manifest's segments while an edit is applied, and shares what did not change. It refuses
+to change a segment that is in a page. Which edits make sense is up to the cleaner.
 """
 
 import zlib
@@ -77,13 +77,13 @@ if TYPE_CHECKING:
     from clog.storage.format.manifest import Manifest
 
 FOOTER_SUM_BYTES: Final = 16
-"""An object's bytes before its Parquet footer: the footer's XXH3-128. Part of the format."""
+"""Bytes of the footer's XXH3-128, just before an object's Parquet footer. Part of the format."""
 INLINE_BYTES_MAX = 1024
-"""A longer bitmap is a file: every snapshot repeats what is inline."""
+"""A longer bitmap is a file, because every snapshot repeats inline ones."""
 TIME_MS_MAX = (1 << 63) - 1
-"""The latest time there is: what would lie beyond counts as this (FORMAT.md §5.3)."""
+"""The latest possible time; any later one counts as this (FORMAT.md §5.3)."""
 _OVERHEAD = 12
-"""What each record counts, whatever is in it (FORMAT.md §3.3)."""
+"""Bytes that each record counts in addition to its content (FORMAT.md §3.3)."""
 
 Rows = npt.NDArray[np.bool_]
 
@@ -93,9 +93,9 @@ class ObjectRef:
     """One immutable Parquet object (FORMAT.md §3.3).
 
     ``size_bytes`` and ``footer_bytes`` let a reader fetch exactly the ranges it needs; ``checksum``
-    is XXH3-128 of all bytes, in hex; ``stamp`` a version its writer had read before it wrote;
-    ``dense`` means that offsets run without gap from each chunk's base, so there is no ``offset``
-    column. ``index_bytes`` is the size of its key index, 0 where it has none.
+    is the XXH3-128 of all bytes, in hex; ``stamp`` is a version that its writer had read before it
+    wrote; ``dense`` means that the offsets of each chunk have no gaps, so there is no ``offset``
+    column. ``index_bytes`` is the size of its key index, 0 if it has none.
     """
 
     path: Path
@@ -109,7 +109,7 @@ class ObjectRef:
 
     @property
     def tail(self) -> tuple[int, int]:
-        """The bytes from the key index on: it, the footer's checksum, the footer."""
+        """Its range of bytes from the key index on: index, checksum of the footer, footer."""
         rest = self.index_bytes + FOOTER_SUM_BYTES + self.footer_bytes
         return self.size_bytes - rest, self.size_bytes
 
@@ -120,7 +120,7 @@ OBJECTS: Final = columns(ObjectRef)
 
 @dataclass(frozen=True, slots=True)
 class BitmapFile:
-    """Where a bitmap is that is not inline; ``checksum`` is XXH3-128 of all its bytes, in hex."""
+    """The file of a bitmap that is not inline; ``checksum`` is XXH3-128 of its bytes, in hex."""
 
     path: Path
     size_bytes: Annotated[Int, "bytes"]
@@ -128,7 +128,7 @@ class BitmapFile:
 
 
 def damage(data: bytes, file: ObjectRef | BitmapFile) -> str | None:
-    """Returns what is wrong with a file's bytes, of which these are all; None: nothing."""
+    """Returns what is wrong with the complete bytes of a file; None if nothing."""
     if len(data) != file.size_bytes:
         return f"it has {len(data)} bytes, expected {file.size_bytes}"
     found = xxhash.xxh3_128_hexdigest(data)
@@ -144,7 +144,7 @@ _BITS = Codec(
 
 @dataclass(frozen=True, slots=True)
 class Bitmap:
-    """``rows`` of a chunk's rows have their bit set; inline, ``bitmap`` is the zlib stream."""
+    """``rows`` counts the set bits; ``bitmap`` is the zlib stream if it is inline, else a file."""
 
     rows: Annotated[int, checked(INT, lambda rows: rows >= 1, "a bitmap without rows")]
     bitmap: Annotated[bytes | BitmapFile, _BITS, BESIDE]
@@ -155,7 +155,7 @@ _BITMAP = record(Bitmap)
 
 @dataclass(frozen=True, slots=True)
 class DeadRows(Bitmap):
-    """``rows`` of a chunk's rows are dead, the first of them since ``since_ms``."""
+    """A chunk's dead rows: ``rows`` of them, the first one since ``since_ms``."""
 
     since_ms: Int
 
@@ -165,7 +165,7 @@ DEAD: Final = record(DeadRows)
 
 @dataclass(frozen=True, slots=True)
 class ChunkMask:
-    """The rows of a chunk that tables leave out; None where there is none."""
+    """The rows of a chunk that tables leave out; None stands for no rows."""
 
     superseded: Annotated[Bitmap | None, _BITMAP] = None
     tombstones: Annotated[Bitmap | None, _BITMAP] = None
@@ -176,7 +176,7 @@ class ChunkMask:
         return files_of(self.superseded, self.tombstones)
 
     def may_follow(self, before: "ChunkMask | None", chunk_rows: int) -> bool:
-        """Tells whether numbers allow it in place of the mask of a chunk of so many rows."""
+        """Returns whether the counts of rows allow it to replace the mask ``before``."""
         old = before or ChunkMask()
         pairs = (old.superseded, self.superseded), (old.tombstones, self.tombstones)
         counts = ([0 if bitmap is None else bitmap.rows for bitmap in pair] for pair in pairs)
@@ -185,7 +185,7 @@ class ChunkMask:
 
 MASK: Final = record(ChunkMask)
 _HORIZON = Codec(lambda ms: ms, lambda ms: min(ms, TIME_MS_MAX) if type(ms) is int else whole(ms))
-"""One beyond all time is `TIME_MS_MAX` (FORMAT.md §5.3)."""
+"""A horizon beyond all times is read as `TIME_MS_MAX` (FORMAT.md §5.3)."""
 _KeptInt = Annotated[int, INT, KEPT]
 
 
@@ -193,12 +193,12 @@ _KeptInt = Annotated[int, INT, KEPT]
 class Chunk:
     """Rows ``[first_row, first_row + rows)`` of ``object``, covering offsets ``[base, next)``.
 
-    ``size_bytes`` is the sum of record sizes; ``version`` the newest commit the rows came in by;
-    ``append_time_ms`` their timestamp under LogAppendTime. ``horizon_min``/``horizon_max`` bound
-    the delete horizons of tombstones in it; ``horizon`` is the one of tombstones below ``up_to``
-    that carry none of their own (S23). All of these are of all its rows, the dead ones, too.
-    ``outcome`` is None where its rows count; else the name of the transaction that has not ended,
-    or `ABORTED`, so that nobody ever sees its rows.
+    ``size_bytes`` is the sum of the record sizes; ``version`` is the newest commit that appended
+    any of the rows; ``append_time_ms`` is their timestamp under LogAppendTime. ``horizon_min`` and
+    ``horizon_max`` bound the delete horizons of its tombstones; ``horizon`` is that of tombstones
+    below ``up_to`` that have none of their own (S23). All of these include the dead rows.
+    ``outcome`` is None if its rows count; otherwise the name of their transaction, which has not
+    ended, or `ABORTED`, and readers never see the rows.
     """
 
     object: ObjectRef
@@ -226,7 +226,7 @@ class Chunk:
 
     @property
     def undecided(self) -> TransactionName | None:
-        """The transaction of its rows that has not ended."""
+        """The transaction of its rows, if that has not ended."""
         return None if self.outcome is None or isinstance(self.outcome, str) else self.outcome
 
     @property
@@ -242,28 +242,28 @@ class Chunk:
 
     @property
     def live_bytes(self) -> int:
-        """Record bytes of the rows that are not dead, by their share of the rows: what a dead one
-        weighs is not known, only its key was read when it was marked.
+        """Record bytes of the rows that are not dead, by their share of the rows: the size of a
+        dead row is not known, since only its key was read when it was marked.
         """
         return self.size_bytes * self.live_rows // self.rows
 
     @property
     def tombstones_left(self) -> int:
-        """Tombstones among the rows that are not dead, at least."""
+        """The least number of tombstones among the rows that are not dead."""
         return max(0, self.tombstones - (self.rows - self.live_rows))
 
     @property
     def files(self) -> dict[str, int]:
-        """Path -> bytes of the files that live while this chunk does: its object, its bitmaps."""
+        """Path -> bytes of the files that this chunk keeps alive: its object and its bitmaps."""
         files = {self.object.path: self.object.size_bytes, **files_of(self.dead)}
         return files if self.mask is None else {**files, **self.mask.files}
 
     def is_but_for_its_mask(self, other: "Chunk | None") -> bool:
-        """Tells whether another chunk is the same, whatever their masks are."""
+        """Returns whether another chunk is the same apart from its mask."""
         return other is not None and replace(self, mask=other.mask) == other
 
     def checked(self) -> "Chunk":
-        """Returns the chunk; raises ValueError unless its rows and numbers are possible."""
+        """Returns the chunk; ValueError if its rows and numbers are impossible."""
         times = (self.first_timestamp_ms, self.max_timestamp_ms, self.append_time_ms)
         least = min(*times, self.horizon_min, self.horizon_max, self.horizon, self.up_to)
         if not (
@@ -288,11 +288,11 @@ class Chunk:
 
 
 CHUNKS: Final = columns(Chunk, made=tuple_of)
-"""Chunks without their objects: read as the numbers, in the order of `Chunk`'s fields."""
+"""Chunks without their objects, read as tuples of numbers in the order of `Chunk`'s fields."""
 
 
 def files_of(*bitmaps: Bitmap | None) -> dict[str, int]:
-    """Returns path -> bytes of those that are files."""
+    """Returns path -> bytes of those bitmaps that are files."""
     files = (b.bitmap for b in bitmaps if b is not None)
     return {f.path: f.size_bytes for f in files if isinstance(f, BitmapFile)}
 
@@ -321,14 +321,14 @@ class ChunkHorizon(_Place):
 
 @dataclass(frozen=True, slots=True)
 class DeadMark(_Place):
-    """The dead rows of a chunk, in place of those it had before, which are among them."""
+    """The dead rows of a chunk; they replace those it had before, and include them."""
 
     dead: Annotated[DeadRows, DEAD]
 
 
 @dataclass(frozen=True, slots=True)
 class MaskMark(_Place):
-    """The mask of a chunk, in place of the one it had before, whose rows it has."""
+    """The mask of a chunk; it replaces the one it had before, and includes its rows."""
 
     mask: Annotated[ChunkMask, MASK]
 
@@ -376,7 +376,7 @@ def append_to_json(add: Append) -> dict[str, Any]:
 
 
 def append_from_json(value: dict[str, Any], *, version: int) -> Append:
-    """Reads what `append_to_json` made, of the commit ``version``; raises as codecs do."""
+    """Returns the append in the edit of commit ``version``; raises as codecs do."""
     append_time_ms = whole(value.get("append_time_ms", NONE))
     is_given = FLAG.read(value.get("given", False))
     chunks = []
@@ -421,9 +421,9 @@ _TILE = pair(NATURAL, NATURAL, checked(INT, lambda ms: ms >= NONE, "a segment's 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """``chunks`` in place of the ``sources`` (identities) in ``[base, next)`` of a partition.
+    """``chunks`` replace the ``sources`` (identities) in ``[base, next)`` of a partition.
 
-    ``segments`` (base, next, created_ms), when given, tile the range anew.
+    ``segments`` (base, next, created_ms), if given, divide the range anew.
     """
 
     partition: Annotated[Natural, "p"]
@@ -450,7 +450,7 @@ UNCLEANABLE: Final = by_partition(maybe(record(Uncleanable)), is_sorted=False)
 class Segment:
     """Offsets ``[base, next)`` of one partition.
 
-    ``created_ms`` is the time of the commit that brought its first chunk, -1 while it is empty.
+    ``created_ms`` is the time of the commit that added its first chunk, -1 while it is empty.
     """
 
     base: int
@@ -460,7 +460,7 @@ class Segment:
 
     @property
     def rows(self) -> int:
-        """Records that a reader sees, below the log start or not."""
+        """Records that readers see, including those below the log start."""
         return sum(c.live_rows for c in self.chunks)
 
     @property
@@ -475,7 +475,7 @@ class Segment:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Largest timestamp of its records; its commit time where it has none (S11)."""
+        """Largest timestamp of its records; its commit time if it has none (S11)."""
         return max((c.max_timestamp_ms for c in self.chunks), default=self.created_ms)
 
     @property
@@ -494,7 +494,7 @@ class Released:
 
 
 def write_bitmap(store: Store, rows: Rows, path: Callable[[], str]) -> Bitmap:
-    """Stores a bitmap, an element a row; a PUT to a new ``path`` where it is not inline."""
+    """Stores a bitmap with one element per row; one PUT to a new ``path`` if it is not inline."""
     data = zlib.compress(np.packbits(rows, bitorder="little").tobytes(), 9)
     count = int(np.count_nonzero(rows))
     if len(data) <= INLINE_BYTES_MAX:
@@ -507,13 +507,13 @@ def write_bitmap(store: Store, rows: Rows, path: Callable[[], str]) -> Bitmap:
 def write_dead_rows(
     store: Store, dead: Rows, *, since_ms: int, stamp: int, new_id: Callable[[], str]
 ) -> DeadRows:
-    """Stores the dead rows of a chunk, an element per row; a PUT where they are not inline (§6)."""
+    """Stores a chunk's dead rows, one element per row; one PUT if they are not inline (§6)."""
     written = write_bitmap(store, dead, lambda: dead_path(stamp, new_id()))
     return DeadRows(written.rows, written.bitmap, since_ms)
 
 
 def read_bitmap(store: Store, bitmap: Bitmap, chunk_rows: int) -> Rows:
-    """Returns which of the chunk's rows have their bit; one GET where it is not inline."""
+    """Returns which of the chunk's rows have their bit set; one GET if it is not inline."""
     if isinstance(bitmap.bitmap, bytes):
         return _unpacked(bitmap.bitmap, bitmap.rows, chunk_rows, f"a bitmap of {store.url}")
     file = bitmap.bitmap
@@ -545,7 +545,7 @@ _Mark = TypeVar("_Mark", ChunkHorizon, DeadMark, MaskMark)
 
 
 class Work:
-    """The manifest's segments while an edit is applied, each part by the method of its name."""
+    """The manifest's segments while an edit is applied; each part has a method of its name."""
 
     def __init__(self, manifest: "Manifest", edit: "Edit", time_ms: int) -> None:
         self.manifest = manifest
@@ -589,7 +589,7 @@ class Work:
             self._replace(r)
 
     def horizons(self, given: Sequence[ChunkHorizon]) -> None:
-        """Gives chunks their horizons; none may have one."""
+        """Sets the horizons of chunks that have none."""
 
         def with_horizon(c: Chunk, h: ChunkHorizon) -> Chunk | None:
             return replace(c, horizon=h.horizon_ms, up_to=h.up_to) if c.horizon == NONE else None
@@ -599,7 +599,7 @@ class Work:
         )
 
     def dead(self, given: Sequence[DeadMark]) -> None:
-        """Gives sealed chunks their dead rows; the file of an older bitmap is released."""
+        """Sets the dead rows of sealed chunks; files of older bitmaps are released."""
         active = {mark.partition: self.segments[mark.partition][-1].chunks for mark in given}
 
         def with_dead(c: Chunk, mark: DeadMark) -> Chunk | None:
@@ -617,7 +617,7 @@ class Work:
         )
 
     def ends(self, given: Sequence[Ending]) -> None:
-        """Decides the chunks of transactions, and gives each of their partitions a marker."""
+        """Decides the chunks of transactions, and adds a marker to each of their partitions."""
         for ending in given:
             name, entry = ending.name, find_unended(self.unended, ending.name)
             self.unended = ended(self.unended, ending)
@@ -631,7 +631,7 @@ class Work:
                 self.markers.append(marker)
 
     def masks(self, given: Sequence[MaskMark]) -> None:
-        """Gives chunks their masks; the files of older masks are released."""
+        """Sets the masks of chunks; the files of older masks are released."""
 
         def with_mask(c: Chunk, mark: MaskMark) -> Chunk | None:
             covered = self.edit.covered.get(mark.partition, self.covered[mark.partition])
@@ -645,7 +645,7 @@ class Work:
         )
 
     def cover(self, offsets: Mapping[int, int]) -> None:
-        """Sets the offset up to which partitions are covered; at 0 all masks of one go."""
+        """Sets the offset up to which partitions are covered; 0 removes all their masks."""
         for p, offset in offsets.items():
             before, end = self.covered[p], self.manifest.head.stable_offset(p)
             if offset and not before <= offset <= end:
@@ -662,19 +662,19 @@ class Work:
             self.first_dirty[p] = offset
 
     def remove_tombstones(self, highest: Mapping[int, int]) -> None:
-        """Adds steps of S41, in place of those that a newer and higher one answers for."""
+        """Adds steps of S41; they replace those of the partition that are not higher."""
         kept = [step for step in self.steps if step[0] not in highest or step[2] > highest[step[0]]]
         fresh = ((p, self.version, offset) for p, offset in sorted(highest.items()))
         self.steps = (*kept, *fresh)
 
     def remove_orders(self, given: Mapping[int, Sequence[tuple[int, int]]]) -> None:
-        """Gives partitions their pairs of orders of removed tombstones and end offsets."""
+        """Sets the pairs (order of removed tombstones, end offset) of partitions."""
         kept = (pair for pair in self.orders if pair[0] not in given)
         fresh = ((p, order, end) for p, pairs in given.items() for order, end in pairs)
         self.orders = tuple(sorted((*kept, *fresh), key=itemgetter(0, 2)))
 
     def add(self, add: Append) -> None:
-        """Appends chunks; those of transactions that have not ended name theirs."""
+        """Appends chunks; those of a transaction that has not ended name it."""
         names = {
             chunk.object.path: joining.entry.name
             for joining in self.edit.unended
@@ -732,7 +732,7 @@ class Work:
     def _mark(
         self, given: Sequence[_Mark], change: Callable[[Chunk, _Mark], Chunk | None], wrong: str
     ) -> None:
-        """Puts what ``change`` makes of each chunk and its mark in the chunk's place."""
+        """Replaces each marked chunk by the result of ``change`` for it and its mark."""
         wanted = {mark.place: mark for mark in given}
 
         def marked(p: int, c: Chunk) -> Chunk | None:
@@ -744,7 +744,7 @@ class Work:
             raise CorruptionError(f"{len(given) - changed} of {len(given)} {wrong}")
 
     def _change(self, partitions: set[int], change: Callable[[int, Chunk], Chunk | None]) -> int:
-        """Puts what ``change`` makes of a chunk in its place, if anything; returns how often."""
+        """Replaces the chunks for which ``change`` returns another one; returns their number."""
         count, files = 0, []
         for p in partitions:
             segments = list(self.segments[p])
@@ -774,12 +774,12 @@ class Work:
 
 
 def _index_at(segments: tuple[Segment, ...], offset: int) -> int:
-    """Returns the index of the segment that covers the offset; the first one for anything below."""
+    """Returns the index of the segment with the offset; the first one for any lower offset."""
     return max(0, bisect_right(segments, offset, key=lambda s: s.base) - 1)
 
 
 def _check_tiling(r: Replacement, touched: tuple[Segment, ...]) -> None:
-    """Raises unless the chunks, and the segments where there are any, tile the range."""
+    """Raises unless the chunks are in order in the range, and segments, if given, tile it."""
     edges = [r.base, *(offset for c in r.chunks for offset in (c.base, c.next)), r.next]
     if r.base >= r.next or edges != sorted(edges):
         raise CorruptionError(
@@ -811,7 +811,7 @@ def _check_kept(r: Replacement, inside: list[Chunk]) -> None:
 
 
 def _with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
-    """Returns the new chunks, with the marks of those before, and masks of as many rows."""
+    """Returns the new chunks with the marks of the old, and the masks of those of as many rows."""
     if any(c.undecided for c in inside):
         raise CorruptionError(
             f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes a chunk that"
@@ -838,7 +838,7 @@ def _with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
 def _cut(
     chunks: list[Chunk], tiles: tuple[tuple[int, int, int], ...], partition: int
 ) -> list[Segment]:
-    """Returns the chunks, cut into the given segments; a chunk lies in exactly one."""
+    """Returns the chunks, divided into the given segments; each chunk is in exactly one."""
     made, at = [], 0
     for base, end, created_ms in tiles:
         mine = []
@@ -854,7 +854,7 @@ def _cut(
 
 
 def _decided(segment: Segment, name: TransactionName, outcome: str | None) -> Segment:
-    """Returns the segment after the end of a transaction."""
+    """Returns the segment with the outcome of a transaction."""
     if all(c.outcome != name for c in segment.chunks):
         return segment
     chunks = tuple(replace(c, outcome=outcome) if c.outcome == name else c for c in segment.chunks)

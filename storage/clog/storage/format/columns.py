@@ -1,20 +1,20 @@
-"""The columns: what a head says of all partitions, nine numbers of each (FORMAT.md §3.4).
+"""The columns: nine numbers for each partition, in the head (FORMAT.md §3.4).
 
-A commit changes few of them. These are *rows*, by partition, before an array with the rest, so that
-a change costs what it changed. The rest may be a document of its own, which heads name: such a head
-holds the rows alone, and nothing can be asked of it until the rest is there (`resolved`). Which
-document a head names is its committer's choice (`with_rest`): a new one is due when the rows that
-heads carried since the last weigh as much as it. So neither costs more than the other, whatever the
-number of partitions.
+A commit changes few of them. The changed ones are *rows*, by partition, which take precedence over
+an array with the rest, so a change costs only what it changed. The rest may be a separate document
+that heads name: such a head holds only the rows, and cannot be used until the rest was read
+(`resolved`). The committer chooses which document a head names (`with_rest`): a new one is due when
+the rows in the heads since the last one weigh as much as the document. So neither costs more than
+the other, whatever the number of partitions.
 
-`Rows` are the columns while an edit is applied. `rolls_for` says when an append rolls the active
+`Rows` are the columns while an edit is applied. `rolls_for` decides when an append rolls the active
 segment (S7). Each chunk counts as one append to its partition; the active segment is sealed before
-a chunk when it is not empty and
+a chunk if it is not empty and
 
 - its bytes + the chunk's would exceed ``segment.bytes``, or
 - the chunk's largest timestamp − its first record's timestamp > effective ``segment.ms`` − its
   jitter, or
-- it has ``segment.chunks`` chunks already (as Kafka's rolls when its index is full).
+- it already has ``segment.chunks`` chunks (as Kafka's rolls when its index is full).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,13 +52,13 @@ COLUMNS: Final = (
 """In the order of the format."""
 START, END, BASE, BYTES, CHUNKS, FIRST_MS, CREATED_MS, JITTER_MS, CHANGED = range(len(COLUMNS))
 INLINE_PARTITIONS_MAX = 256
-"""A head holds the columns of so many partitions whole: 4 KiB at most, and nothing else to read."""
+"""Up to this many partitions a head holds all columns: at most 4 KiB, and no document to read."""
 MANY = 4
-"""Where one of so many partitions changes, all columns are hardly longer than the rows."""
+"""If one in this many partitions changes, all columns are hardly longer than the rows."""
 _ROW_BYTES = 32
-"""What the row of a partition adds to a commit, about."""
+"""About what the row of one partition adds to a commit."""
 _FOLDED_ROWS = 256
-"""So many rows go into an array that is no document's."""
+"""More rows than this are folded into an array that is not a document's."""
 
 Row = tuple[int, ...]
 """The entries of one partition, in the order of `COLUMNS`."""
@@ -67,7 +67,7 @@ _Array = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ColumnsRef:
-    """A document with all columns at a version; ``checksum`` is that of the columns."""
+    """A document with all columns at a version; ``checksum`` is of the columns."""
 
     version: Int
     path: Path
@@ -107,13 +107,13 @@ class _Column(Sequence[int]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
-    __hash__ = None  # type: ignore[assignment] # it is compared as a list is
+    __hash__ = None  # type: ignore[assignment] # compared like a list
 
     def __repr__(self) -> str:
         return repr(tuple(self))
 
     def to_numpy(self) -> _Array:
-        """Returns the column as an array of its own."""
+        """Returns the column as a new array."""
         column: _Array = self._columns.array[self._index].copy()
         for p, row in self._columns.rows.items():
             column[p] = row[self._index]
@@ -132,8 +132,8 @@ class _At:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionColumns:
-    """All columns. ``rows`` go before ``rest``, an array of all, which is that of the document
-    ``ref`` where there is one; None: the document was not read.
+    """All columns. ``rows`` take precedence over ``rest``, an array of all columns. That is the
+    array of the document ``ref``, if there is one; None if the document was not read.
     """
 
     rows: Mapping[int, Row] = field(default_factory=dict)
@@ -142,12 +142,12 @@ class PartitionColumns:
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[int]]) -> "PartitionColumns":
-        """Returns the columns that have these entries."""
+        """Returns the columns with these entries."""
         return cls(rest=np.array([columns[name] for name in COLUMNS], np.int64))
 
     @property
     def array(self) -> _Array:
-        """The rest."""
+        """The rest, which must have been read."""
         assert self.rest is not None, f"the columns in {self.ref} were not read"
         return self.rest
 
@@ -156,7 +156,7 @@ class PartitionColumns:
     end = _At(END)
     """End offsets."""
     base = _At(BASE)
-    """Where the active segments begin."""
+    """First offsets of the active segments."""
     bytes = _At(BYTES)
     """Sizes of the active segments."""
     chunks = _At(CHUNKS)
@@ -166,14 +166,14 @@ class PartitionColumns:
     created_ms = _At(CREATED_MS)
     """Times of the first commits of the active segments, -1 while these are empty."""
     jitter_ms = _At(JITTER_MS)
-    """What S7 takes off ``segment.ms``."""
+    """The jitters that S7 subtracts from ``segment.ms``."""
     changed = _At(CHANGED)
-    """Versions of the last commits that changed the partitions otherwise than by appending or
+    """Versions of the last commits that changed the partitions in another way than by appending or
     sealing.
     """
 
     def end_before(self, offsets: Mapping[int, int]) -> bool:
-        """Tells whether any of these offsets, by partition, is beyond the end."""
+        """Returns whether any of these offsets, by partition, is beyond the end."""
         return any(at > self.end[p] for p, at in offsets.items())
 
     def __len__(self) -> int:
@@ -189,7 +189,7 @@ class PartitionColumns:
             return all(self.row(p) == other.row(p) for p in named)
         return np.array_equal(self.folded(), other.folded())
 
-    __hash__ = None  # type: ignore[assignment] # it is compared by its numbers
+    __hash__ = None  # type: ignore[assignment] # compared by its numbers
 
     def entry(self, partition: int, index: int) -> int:
         """Returns one entry."""
@@ -207,7 +207,7 @@ class PartitionColumns:
         return after.whole() if self.ref is None and len(after.rows) > _FOLDED_ROWS else after
 
     def folded(self) -> _Array:
-        """Returns an array of all columns."""
+        """Returns one array of all columns, the rows included."""
         if not self.rows:
             return self.array
         array = self.array.copy()
@@ -219,7 +219,7 @@ class PartitionColumns:
         return array
 
     def over(self, array: _Array, ref: ColumnsRef) -> "PartitionColumns":
-        """Returns the same columns, as rows before the array that is in this document."""
+        """Returns the same columns as rows over the array of this document."""
         return PartitionColumns({p: self.row(p) for p in self.differing(array)}, array, ref)
 
     def differing(self, array: _Array) -> list[int]:
@@ -227,7 +227,7 @@ class PartitionColumns:
         return found
 
     def whole(self) -> "PartitionColumns":
-        """Returns the same columns, none of them in a document."""
+        """Returns the same columns without a document."""
         return PartitionColumns(rest=self.folded())
 
 
@@ -247,7 +247,7 @@ class Rows(dict[int, list[int]]):
         return self._columns.with_rows({p: tuple(row) for p, row in self.items()})
 
     def reach(self, offsets: Mapping[int, int]) -> None:
-        """Raises end offsets where there are no records."""
+        """Increases end offsets without records."""
         for p, offset in offsets.items():
             if offset <= self[p][END]:
                 raise CorruptionError(
@@ -257,7 +257,7 @@ class Rows(dict[int, list[int]]):
             self[p][END] = offset
 
     def start(self, offsets: Mapping[int, int]) -> None:
-        """Raises log start offsets."""
+        """Increases log start offsets."""
         for p, offset in offsets.items():
             if offset > self[p][END]:
                 raise CorruptionError(
@@ -266,7 +266,7 @@ class Rows(dict[int, list[int]]):
             self[p][START] = max(self[p][START], offset)
 
     def seal(self, given: Sequence[tuple[int, int]]) -> None:
-        """Begins active segments, with these jitters, at the end offsets."""
+        """Begins new active segments with these jitters at the end offsets."""
         for p, jitter_ms in given:
             self._roll(p, self[p][END], jitter_ms)
 
@@ -280,7 +280,7 @@ class Rows(dict[int, list[int]]):
                 )
 
     def replace(self, given: "Sequence[Replacement]") -> None:
-        """Counts the chunks of active segments anew."""
+        """Updates the numbers of chunks of active segments."""
         for r in given:
             active = self[r.partition][BASE]
             if r.next > active and (r.base < active or r.segments is not None):
@@ -292,7 +292,7 @@ class Rows(dict[int, list[int]]):
                 self[r.partition][CHUNKS] += len(r.chunks) - len(r.sources)
 
     def add(self, add: "Append", time_ms: int) -> None:
-        """Appends chunks; ``time_ms`` is that of the commit."""
+        """Appends chunks; ``time_ms`` is the time of the commit."""
         rolls = {(p, base): jitter_ms for p, base, jitter_ms in add.rolls}
         for p, chunk in add.chunks:
             row = self[p]
@@ -313,7 +313,7 @@ class Rows(dict[int, list[int]]):
             raise CorruptionError(f"rolls name chunks that do not exist: {sorted(rolls)}")
 
     def change_all(self, version: int) -> "Rows":
-        """Returns rows of which this version changed all; no active segment may hold a chunk."""
+        """Returns rows that this version changed, all of them; active segments must be empty."""
         array = self.made().folded().copy()
         if array[CHUNKS].any():
             raise CorruptionError("times are reset beside an active segment that is not empty")
@@ -335,8 +335,8 @@ class Rows(dict[int, list[int]]):
 def resolved(
     store: Store, columns: PartitionColumns, count: int, *known: tuple[int, PartitionColumns]
 ) -> PartitionColumns:
-    """Returns the columns of ``count`` partitions with the rest there: from what is known of some
-    versions, or its document; one GET. FileNotFoundError: no readable version needs that any more.
+    """Returns the columns of ``count`` partitions with the rest, from the ``known`` columns of some
+    versions or from its document; one GET. FileNotFoundError if no readable version needs that.
     """
     ref = columns.ref
     if columns.rest is not None or ref is None:
@@ -357,7 +357,7 @@ def with_rest(
     version: int,
     new_id: Callable[[], str],
 ) -> PartitionColumns:
-    """Returns the columns as the next head holds them; a PUT where a document is due (K3)."""
+    """Returns the columns as the next head holds them; one PUT if a document is due (K3)."""
     if len(after) <= INLINE_PARTITIONS_MAX:
         return after
     if after.ref is not None and len(after.rows) * MANY < len(after):
@@ -375,7 +375,7 @@ def with_rest(
 
 
 def columns_to_json(columns: PartitionColumns) -> dict[str, Any]:
-    """Returns the columns as in a head: those of the rows alone where the rest is a document."""
+    """Returns the columns as in a head: only the rows if the rest is a document."""
     if columns.ref is None:
         return _columns_json(columns.folded())
     rows = sorted(columns.rows.items())
@@ -385,7 +385,7 @@ def columns_to_json(columns: PartitionColumns) -> dict[str, Any]:
 
 
 def columns_from_json(value: dict[str, Any], count: int) -> PartitionColumns:
-    """Returns the columns in a head of so many partitions; raises as codecs do."""
+    """Returns the columns in a head of ``count`` partitions; raises as codecs do."""
     if "rest" not in value:
         return PartitionColumns(rest=_array_of(value, count))
     named = [whole(p) for p in value["p"]]

@@ -1,19 +1,19 @@
 """Commits: an edit, and the head that it leaves (FORMAT.md §3).
 
-An *edit* says what changed. Each of its parts has one row, its field in `Edit`: the JSON, and what
-the part does to the head and to the segments. `advance` makes the head of version N+1 from that of
-N and an edit, `manifest.apply` the manifest; who needs a part finds it in `PARTS`.
+An *edit* says what changed. Each of its parts is one field of `Edit`, which gives the JSON and what
+the part does to the head and to the segments. `advance` makes the head of version N+1 from the head
+of N and an edit, and `manifest.apply` makes the manifest; `PARTS` lists the parts by name.
 
-The *head* is what each commit repeats so that the next append needs nothing else. `advance` is
-pure, and every reader runs it too: a head that differs from the one so derived is corruption,
-wherever the bug was.
+The *head* is the state that each commit repeats so that the next append needs nothing else.
+`advance` is pure, and every reader runs it too: a head that differs from the derived one is
+corruption, wherever the bug was.
 
-A *pin* says which version of the log a version of a published view needs, and those after it up to
-the next pin. The head has the pins of each format, so whoever expires versions decides from the
-head alone.
+A *pin* says which version of the log is needed by a version of a published view and by those after
+it, up to the next pin. The head has the pins of each format, so it alone decides which versions may
+expire.
 
-What is read is checked as far as the document alone tells: types, columns of one length, paths in
-the folder, rows inside their objects. Whether an edit fits the log is for those who apply it.
+Reading checks everything that the document alone can show: types, columns of equal length, paths in
+the folder, rows inside their objects. Whether an edit fits the log is checked when it is applied.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -140,16 +140,16 @@ from clog.storage.format.writers import PAGE, PAGED_WRITERS, PagedWriters, PageR
 from clog.storage.store.contract import Store
 
 HINT_STRIDE = 4
-"""Commits whose version is divisible by this carry all edits since the snapshot, and move the hint.
+"""Commits whose version is divisible by this carry all edits since the snapshot and move the hint.
 Part of the format.
 """
 INLINE_EDIT_BYTES_MAX = 1 << 20
-"""Longer edits go to a document of their own, so that a commit stays one small PUT."""
+"""Longer edits are stored as separate documents, so that a commit stays one small PUT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Versions of a view from ``view`` on need ``version`` of the log; made at ``time_ms``."""
+    """Versions of a view from ``view`` on need ``version`` of the log. Made at ``time_ms``."""
 
     view: Natural
     version: Natural
@@ -157,14 +157,14 @@ class Pin:
 
 
 Pins = Mapping[str, tuple[Pin, ...]]
-"""By format of the view."""
+"""By the view's format."""
 _PINS = table(SHOWN, seq(row(Pin)))
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """The newest complete snapshot; ``size_bytes`` of its JSON is what the edits since outweigh,
-    ``commit_id`` that of its version, None where nobody said it.
+    """The newest complete snapshot. ``size_bytes`` is the size of its JSON, and the next snapshot
+    is due when the edits since outweigh it; ``commit_id`` is of its version, None if not recorded.
     """
 
     version: Natural
@@ -177,9 +177,9 @@ _CONFIG = Codec(dict, lambda value: {name: TEXT.read(text) for name, text in val
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """State that appends need. ``masked`` is the version of the last commit with masks, and
-    ``gives_offsets`` that of the one from which on a log gives offsets that took them, -1 where
-    there is none; ``extra`` keeps fields of newer writers that are not known here.
+    """The state that appends need. ``masked`` is the version of the last commit with masks;
+    ``gives_offsets`` is the version from which on a log that took offsets assigns them; both are -1
+    if there is none. ``extra`` keeps fields of newer writers that are not known here.
     """
 
     unended: Annotated[tuple[Unended, ...], UNENDED] = ()
@@ -203,14 +203,14 @@ class Head:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def stable_offset(self, partition: int) -> int:
-        """Returns the last stable offset: all below it is decided (S51)."""
+        """Returns the last stable offset: all records below it are decided (S51)."""
         first = [entry.first[partition] for entry in self.unended if partition in entry.first]
         if not first:
             return self.partitions.end[partition]
         return max(min(first), self.partitions.start[partition])
 
     def lowest_needed(self) -> int | None:
-        """Returns the lowest version that is pinned or kept, None where none is."""
+        """Returns the lowest version that is pinned or kept; None if none is."""
         pinned = (pin.version for some in self.pins.values() for pin in some)
         return min((*pinned, *(keep.version for keep in self.kept.values())), default=None)
 
@@ -220,14 +220,14 @@ class Head:
         return GIVEN_OFFSETS in self.log.features and self.gives_offsets == NONE
 
     def agrees_with(self, replayed: "Head") -> bool:
-        """Tells whether this is the head that the edits before it lead to."""
+        """Returns whether this is the head that the edits before it lead to."""
         return all(getattr(self, name) == getattr(replayed, name) for name in _REPLAYED)
 
 
 _HEAD = record(Head)
 _KNOWN_FIELDS = {f.name for f in fields(Head)} - {"extra"}
 _REPLAYED = sorted(_KNOWN_FIELDS - {"snapshot", "masked"})
-"""All but what the committer announces, and `masked`, which older writers left out."""
+"""All fields but the one that the committer sets, and `masked`, which older writers left out."""
 
 
 def head_to_json(head: Head) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def head_to_json(head: Head) -> dict[str, Any]:
 
 
 def head_from_json(value: dict[str, Any], *, where: str) -> Head:
-    """Returns the head in a document; UnsupportedFormatError: a feature is not known here."""
+    """Returns the head in a document; UnsupportedFormatError if a feature is not known here."""
     with reading(f"the head in {where}"):
         info: LogInfo = LOG_INFO.read(value["log"])
         info.check_readable(where=where)
@@ -252,7 +252,7 @@ def head_from_json(value: dict[str, Any], *, where: str) -> Head:
 
 
 def with_columns(store: Store, head: Head, *known: tuple[int, PartitionColumns]) -> Head:
-    """Returns the head with all its columns; one GET if they are unknown (`columns.resolved`)."""
+    """Returns the head with all its columns; one GET if they are not known (`columns.resolved`)."""
     columns = resolved(store, head.partitions, head.log.partitions, *known)
     return head if columns is head.partitions else replace(head, partitions=columns)
 
@@ -268,7 +268,7 @@ class _Next:
         self.rows = Rows(head.partitions)
 
     def need(self, feature: str, what: str) -> None:
-        """Raises unless the log has the feature of what the edit has."""
+        """Raises unless the log has the feature that this part of the edit needs."""
         if feature not in self.now["log"].features:
             raise CorruptionError(f"an edit has {what}, but the log lacks feature {feature!r}")
 
@@ -285,13 +285,13 @@ class Part:
     """What a part of an edit does.
 
     Attributes:
-        head: what it does to the head.
-        segments: what it does to the segments and to what a manifest has beside them.
-        feature: which one of the log it needs, and what the edit has, for the message.
-        names: it names partitions.
-        changes: it changes these otherwise than by appending or sealing: what voids a planned
-            clean.
-        rewrites: those of them whose sealed segments change, which must not lie in pages.
+        head: changes the head.
+        segments: changes the segments and the rest of a manifest.
+        feature: the feature that the log must have, and the name of the part for the message.
+        names: whether it names partitions.
+        changes: whether it changes them in another way than by appending or sealing, and so voids
+            a planned clean.
+        rewrites: returns those whose sealed segments change, which must not be in pages.
     """
 
     head: Callable[[_Next, Any], None] | None = None
@@ -303,7 +303,7 @@ class Part:
 
 
 def _partitions_of(given: Any) -> set[int]:
-    """Returns the partitions that a part names, by which it is, or of which it has entries."""
+    """Returns the partitions that a part names: its keys, or those of its entries."""
     if isinstance(given, Mapping):
         return {*given}
     entries = given.chunks if isinstance(given, Append) else given
@@ -352,7 +352,7 @@ def _give_offsets(head: _Next, _: object) -> None:
 
 
 def _end(head: _Next, given: Sequence[Ending]) -> None:
-    """Takes transactions from those that have not ended; their markers take offsets."""
+    """Removes ended transactions from those that have not ended; their markers take offsets."""
     for ending in given:
         entry = find_unended(head.now["unended"], ending.name)
         for p in () if entry is None else entry.first:
@@ -409,7 +409,7 @@ def _reset_times(head: _Next, _: object) -> None:
 
 
 def _merge(name: str) -> Callable[[_Next, Any], None]:
-    """Returns what gives an object of the head other entries; None takes one away."""
+    """Returns a function that merges entries into an object of the head; None removes one."""
 
     def merge(head: _Next, given: Mapping[str, Any]) -> None:
         after = {**head.now[name], **given}
@@ -434,7 +434,7 @@ _CLEANS = {"names": True, "changes": True, "rewrites": _partitions_of}
 class Edit:
     """One change. Absent parts are None or empty.
 
-    They are applied in the order of the table in FORMAT.md §3.2, which is that of the fields.
+    Parts are applied in the order of the fields, which is that of the table in FORMAT.md §3.2.
     """
 
     create: Annotated[LogInfo | None, LOG_INFO, Part(head=_create)] = None
@@ -574,17 +574,17 @@ class Edit:
     gives_offsets: Annotated[bool, _TRUE, Part(head=_give_offsets, feature=_GIVEN)] = False
 
     def parts(self) -> Iterator[tuple[Part, Any]]:
-        """Yields the parts that are there, in order."""
+        """Yields the parts that are present, in order."""
         for name, part in PARTS.items():
             if (given := getattr(self, name)) != getattr(_NOTHING, name):
                 yield part, given
 
     def changed_partitions(self) -> set[int]:
-        """Returns the partitions in which a planned clean is void: changed, not only longer."""
+        """Returns the partitions that it changes, not only extends: it voids planned cleans."""
         return {p for part, given in self.parts() if part.changes for p in _partitions_of(given)}
 
     def rewritten_partitions(self) -> set[int]:
-        """Returns the partitions whose sealed segments change, and must not be in pages."""
+        """Returns the partitions whose sealed segments change and so must not be in pages."""
         return {p for part, given in self.parts() if part.rewrites for p in part.rewrites(given)}
 
     def first_of(self, joining: Joining) -> dict[int, int]:
@@ -595,11 +595,11 @@ class Edit:
         return first
 
     def chunks_of(self, part: AppendedBy | Joining) -> list[tuple[int, Chunk]]:
-        """Returns those chunks that it appends that are a writer's, or a transaction's."""
+        """Returns the appended chunks that belong to a writer or to a transaction."""
         return [pair for pairs in self.by_object()[part.first : part.next] for pair in pairs]
 
     def by_object(self) -> list[list[tuple[int, Chunk]]]:
-        """Returns the chunks that it appends, object by object."""
+        """Returns the appended chunks, object by object."""
         return [] if self.add is None else self.add.by_object()
 
 
@@ -611,7 +611,7 @@ PARTS: Final[Mapping[str, Part]] = {
     for part in f.type.__metadata__  # type: ignore[union-attr] # each is annotated
     if isinstance(part, Part)
 }
-"""The parts of an edit, by their names."""
+"""The parts of an edit by name."""
 
 
 def edit_to_json(edit: Edit) -> dict[str, Any]:
@@ -661,10 +661,10 @@ def first_head(edit: Edit) -> Head:
 
 
 def advance(head: Head, edit: Edit, *, version: int, time_ms: int) -> Head:
-    """Returns the head after ``edit``; ``head.snapshot`` stays: it is the committer's to announce.
+    """Returns the head after ``edit``. ``head.snapshot`` stays: only the committer sets it.
 
-    CorruptionError: the edit contradicts the head: a chunk that does not begin at the end offset, a
-    partition that does not exist.
+    Raises CorruptionError if the edit contradicts the head: a chunk that does not begin at the end
+    offset, a partition that does not exist.
     """
     count = head.log.partitions
     parts = list(edit.parts())
@@ -691,11 +691,11 @@ def _stored(value: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class EditRecord:
-    """One edit with the commit it came by, still as stored: ``{"edit": …}`` or ``{"edit_at": …}``.
+    """One edit and its commit, still as stored: ``{"edit": …}`` or ``{"edit_at": …}``.
 
-    Parsed by `edit_of` when somebody applies it: an append that only carries it along does not.
-    ``parent`` is the id of the version before, None where nobody said it; ``made`` is the edit
-    itself where it was made here.
+    `edit_of` parses it when it is applied; an append that only carries it along does not need that.
+    ``parent`` is the id of the version before, None if not recorded; ``made`` is the edit itself if
+    it was made here.
     """
 
     version: Int
@@ -712,7 +712,7 @@ _RECORD = record(EditRecord)
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Version N: its edit, edits before it that it carries along, and the head it leaves."""
+    """Version N: its edit, the earlier edits that it carries along, and the head it leaves."""
 
     record: EditRecord
     parent: str | None
@@ -725,21 +725,21 @@ class Commit:
 
 
 def carried_from(version: int, *, snapshot_version: int) -> int:
-    """Returns the first version whose edit a commit carries (FORMAT.md §3.1), or its own."""
+    """Returns the first version whose edit a commit carries (FORMAT.md §3.1); its own if none."""
     if version % HINT_STRIDE == 0:
         return min(snapshot_version + 1, version)
     return version - 1 if version % 2 == 0 else version
 
 
 def lacks_edits(commit: Commit) -> bool:
-    """Tells whether a commit carries less than it should, which only 0.1.0 refuses."""
+    """Returns whether a commit carries fewer edits than it should, which only 0.1.0 refuses."""
     snapshot = -1 if commit.head.snapshot is None else commit.head.snapshot.version
     first = carried_from(commit.version, snapshot_version=snapshot)
     return len(commit.earlier) < commit.version - first
 
 
 def stored_edit(store: Store, edit: Edit, *, commit_id: str) -> dict[str, Any]:
-    """Returns the edit as a commit holds it; a large one is made a document first."""
+    """Returns the edit as a commit holds it; a large one is first stored as a document."""
     value = edit_to_json(edit)
     body = documents.body_json(value)
     if len(body) <= INLINE_EDIT_BYTES_MAX:
@@ -751,7 +751,7 @@ def stored_edit(store: Store, edit: Edit, *, commit_id: str) -> dict[str, Any]:
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """Returns the commit as a document; CorruptionError: it carries not what readers need."""
+    """Returns the commit as a document; CorruptionError if it does not carry what readers need."""
     if _leading_to(commit) != commit.earlier or lacks_edits(commit):
         raise CorruptionError(
             f"version {commit.version}, whose snapshot is {commit.head.snapshot}, would carry the"
@@ -770,7 +770,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def read_commit(store: Store, version: int) -> Commit:
-    """Returns the commit of this version; one GET. FileNotFoundError: there is none (any more)."""
+    """Returns the commit of this version; one GET. FileNotFoundError if none exists (any more)."""
     path = commit_path(version)
     where = f"{path} of {store.url}"
     body = documents.get(store, "commit", path)
@@ -787,7 +787,7 @@ def read_commit(store: Store, version: int) -> Commit:
 
 
 def edit_of(store: Store, record: EditRecord) -> Edit:
-    """Returns the edit of a record; one GET where it is a document of its own."""
+    """Returns the edit of a record; one GET if it is a separate document."""
     if record.made is not None:
         return record.made
     at = record.stored.get("edit_at")
@@ -799,17 +799,17 @@ def edit_of(store: Store, record: EditRecord) -> Edit:
 
 
 def goes_back_in_time(store: Store, before: EditRecord, record: EditRecord) -> bool:
-    """Tells whether a commit is before its parent without being a repair; one GET at most."""
+    """Returns whether a commit has an earlier time than its parent and is no repair; 0 or 1 GET."""
     return record.time_ms < before.time_ms and not edit_of(store, record).reset_times
 
 
 def _leading_to(commit: Commit) -> tuple[EditRecord, ...]:
-    """Returns the edits by id, of those that a commit carries, that lead to it without a gap."""
+    """Returns those of the carried edits that, by their ids, lead to the commit without a gap."""
     leading: list[EditRecord] = []
     version, commit_id = commit.version - 1, commit.parent
     for carried in reversed(commit.earlier):
         if carried.version != version or commit_id not in (None, carried.commit_id):
-            return tuple(reversed(leading[:-1]))  # Nobody says what the oldest one follows.
+            return tuple(reversed(leading[:-1]))  # What the oldest one follows is not known.
         leading.append(carried)
         version, commit_id = version - 1, carried.parent
     return commit.earlier

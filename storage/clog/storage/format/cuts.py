@@ -1,9 +1,9 @@
-"""Named cuts: which version of each log belongs together (FORMAT.md §20).
+"""Named cuts: versions of several logs that belong together (FORMAT.md §20).
 
-A *home* knows its *members*, the logs that its transactions wrote, and has *cuts* by their names.
-A cut says of each log a version; a long list stands in a document. A *keep* is how a log holds a
-version that a cut names: it stands in that log's own head, so whoever expires versions decides from
-the head alone, and says whose it is.
+A *home* knows its *members*, the logs that its transactions wrote to, and has *cuts* by name. A cut
+gives a version of each log; a long list is a separate document. A *keep* holds a version that a cut
+names. It is in the head of that version's log, so that the head alone decides which versions may
+expire, and it says to which cut it belongs.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ _LOGS_BYTES_MAX = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class CutLog:
-    """A log in a cut: its version, and that version's commit."""
+    """A log in a cut, with its version and that version's commit."""
 
     log_id: Hex
     url: Text
@@ -52,7 +52,7 @@ class CutLog:
 
 @dataclass(frozen=True, slots=True)
 class CutLogsAt:
-    """A document that holds the logs of a cut."""
+    """A document with the logs of a cut."""
 
     path: Path
     size_bytes: Annotated[Int, "bytes"]
@@ -77,8 +77,8 @@ def _logs_from_json(value: Mapping[str, Any]) -> CutLogs | CutLogsAt:
 
 @dataclass(frozen=True, slots=True)
 class CutEntry:
-    """A cut, as its home has it. ``cut_id``: of the keeps that hold it; None: nothing does.
-    ``until_ms``: when it may go, -1 where it stays until it is dropped.
+    """A cut in its home. ``cut_id`` is that of the keeps that hold it, None if there are none.
+    ``until_ms`` is the time from which it may be removed, -1 if only dropping removes it.
     """
 
     cut_id: Annotated[str | None, maybe(HEX), "id"]
@@ -87,15 +87,15 @@ class CutEntry:
     logs: Annotated[CutLogs | CutLogsAt, Codec(_logs_to_json, _logs_from_json), BESIDE]
 
     def is_over(self, now_ms: int) -> bool:
-        """Tells whether its time is up."""
+        """Returns whether its time is up."""
         return NONE < self.until_ms <= now_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """A version that a cut needs: the ``name`` of the cut, and its home, so that whoever looks
-    after this log can ask for it. ``views``: by format the version of the published view that shows
-    it, and stays as long.
+    """A version that a cut needs, with the ``name`` and the home of the cut, so that an operator of
+    this log can find it. ``views`` gives, by format, the version of the published view that shows
+    it and is kept as long.
     """
 
     version: Natural
@@ -107,7 +107,7 @@ class Keep:
     views: Annotated[Mapping[str, int], table(SHOWN, NATURAL)] = field(default_factory=dict)
 
     def is_over(self, now_ms: int) -> bool:
-        """Tells whether its time is up."""
+        """Returns whether its time is up."""
         return NONE < self.until_ms <= now_ms
 
 
@@ -126,7 +126,7 @@ MEMBERS_GIVEN: Final = table(HEX, maybe(SHOWN))
 
 
 def stored_logs(store: Store, logs: CutLogs, *, new_id: Callable[[], str]) -> CutLogs | CutLogsAt:
-    """Returns the logs of a cut as its entry holds them: many are written as a document first."""
+    """Returns the logs of a cut as its entry holds them; many are first written as a document."""
     value = _LOGS.write(logs)
     if len(documents.body_json(value)) <= _LOGS_BYTES_MAX:
         return logs
@@ -136,7 +136,7 @@ def stored_logs(store: Store, logs: CutLogs, *, new_id: Callable[[], str]) -> Cu
 
 
 def read_logs(store: Store, logs: CutLogs | CutLogsAt) -> CutLogs:
-    """Returns the logs of a cut; one GET of a document. FileNotFoundError: it was swept."""
+    """Returns the logs of a cut; one GET if they are a document, FileNotFoundError if swept."""
     if not isinstance(logs, CutLogsAt):
         return logs
     body = documents.get(store, "page", logs.path, logs.size_bytes)

@@ -1,24 +1,24 @@
 """Documents: every file under ``_clog/``, its fields, its envelope and its name (FORMAT.md §1, §2).
 
-*Envelope.* One line of JSON with kind, format, length and hash; then the body, JSON or one zlib
-stream of it. Length and hash are checked before a byte of the body is believed, the format's number
-before that. Who can write to a log can write the hash, too, or put a file without end in a
-document's place. So no more is read than one of its kind may have, and a body inflates step by
-step, up to that and so many times what is stored (`RATIOS`): JSON takes up to thirty times its
-length in memory. Text is UTF-8 that can be written again: no half of a surrogate pair.
+*Envelope.* One line of JSON with kind, format, length and hash, then the body: JSON, or JSON as one
+zlib stream. The format's number is checked first, then length and hash, and only then is the body
+used. An attacker who can write to a log can also write a matching hash, or put an endless file in
+place of a document. So no more bytes are read than a document of its kind may have, and a body is
+inflated only up to that size and a multiple of its stored size (`RATIOS`): JSON takes up to thirty
+times its length in memory. Text must be UTF-8 that can be written again: no lone surrogates.
 
-*Fields.* Each is stated once, beside the value that has it. A `Codec` makes JSON of a value, and a
-value of JSON, which it checks. A field has its codec in its annotation, and its name in JSON where
-that is another: ``rows: Natural``, ``size_bytes: Annotated[Natural, "bytes"]``. `record` makes a
-codec of such a value, an object in JSON; `row` one of a list; `columns` one of many values, lists
-side by side. Fields without a codec are no part of the JSON: who reads gives them. A field that has
-its default is left out of an object, and of columns where all have it, unless it is `KEPT`. What is
-`BESIDE` has its own fields among those of the value around it. What a codec refuses it refuses with
-one of `REFUSED`, and says in which field; `reading` makes it the error of the document.
+*Fields.* Each is declared once, in the class of its value. A `Codec` turns a value into JSON, and
+checks JSON as it turns it into a value. The annotation of a field has its codec, and its name in
+JSON if that differs: ``rows: Natural``, ``size_bytes: Annotated[Natural, "bytes"]``. `record` makes
+a codec whose JSON is an object; `row` makes one for a list; `columns` makes one for many values, as
+parallel lists. Fields without a codec are not in the JSON: the caller of ``read`` passes them. A
+field with its default value is left out of an object, and of columns if all values have it, unless
+it is `KEPT`. The fields of a `BESIDE` value are among those of the value that contains it. Codecs
+raise one of `REFUSED`, which names the field; `reading` turns it into an error of the document.
 
-*Names.* ``_clog/log`` names the log that stands there, by its id (S47). All else that belongs to
-the log lies in its *folder*, ``_clog/<id>/``, and is named relative to it. Versions are 20 decimal
-digits, so that names sort as numbers.
+*Names.* ``_clog/log`` has the id of the current log (S47). All other files of the log are in its
+*folder*, ``_clog/<id>/``, and are named relative to it. Versions have 20 decimal digits, so that
+names sort as numbers.
 """
 
 import json
@@ -54,17 +54,17 @@ BODY_BYTES_MAX = {
     "erasure": 16 << 20,
     "receipt": 16 << 20,
 }
-"""By kind the most bytes of a body before compression. Part of the format."""
+"""The most bytes of a body before compression, by kind. Part of the format."""
 RATIOS = ((4 << 20, 100), (256 << 20, 20))
-"""A compressed body longer than the first number is at most so many times as long as stored. Part
-of the format.
+"""A body longer than the first number of bytes has at most the second number times its stored size.
+Part of the format.
 """
 _HEADER_BYTES_MAX = 4096
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def body_json(body: dict[str, Any]) -> bytes:
-    """Returns a body's JSON as measured and stored; CorruptionError: it is nested too deeply."""
+    """Returns a body's JSON as measured and stored; CorruptionError if it is nested too deeply."""
     try:
         return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
     except RecursionError as e:
@@ -74,12 +74,12 @@ def body_json(body: dict[str, Any]) -> bytes:
 
 
 def fetch(store: "Store", kind: str, path: str, size_bytes: int | None = None) -> bytes:
-    """Returns the bytes of a document, or so many that `decode` refuses them: none that is longer
-    than one of its kind may be, or than ``size_bytes``, is read to its end. One GET.
+    """Returns the bytes of a document. If it is longer than its kind or ``size_bytes`` allows, it
+    is not read to its end, but far enough for `decode` to refuse it. One GET.
 
     Raises:
-        CorruptionError: it has not ``size_bytes``.
-        StoreUnavailableError: it takes more memory than there is.
+        CorruptionError: it does not have ``size_bytes``.
+        StoreUnavailableError: there is not enough memory for it.
     """
     longest = BODY_BYTES_MAX[kind] + _HEADER_BYTES_MAX + 1
     end = min(longest, longest if size_bytes is None else size_bytes) + 1
@@ -104,7 +104,7 @@ def encode(kind: str, body: dict[str, Any]) -> bytes:
 
 
 def encode_json(kind: str, stored: bytes) -> bytes:
-    """Returns a document's bytes, from its JSON; InvalidInputError: it is longer than it may be."""
+    """Returns a document's bytes, given its JSON; InvalidInputError if that is too long."""
     if len(stored) > BODY_BYTES_MAX[kind]:
         raise InvalidInputError(
             f"a {kind} of {len(stored)} bytes is more than the {BODY_BYTES_MAX[kind]} allowed;"
@@ -129,9 +129,9 @@ def decode(kind: str, data: bytes, *, where: str) -> dict[str, Any]:
     """Returns the body of a document.
 
     Raises:
-        CorruptionError: truncated, damaged, of another kind, or no document at all.
-        UnsupportedFormatError: written in a newer format.
-        StoreUnavailableError: it takes more memory than there is.
+        CorruptionError: it is truncated, damaged, of another kind, or not a document at all.
+        UnsupportedFormatError: it was written in a newer format.
+        StoreUnavailableError: there is not enough memory for it.
     """
     with enough_memory(where):
         return _decoded(kind, data, where)
@@ -196,7 +196,7 @@ def _json_object(text: bytes, *, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text.decode())
         if _SURROGATE.search(text):
-            body_json(value)  # A whole pair can be written again, half of one cannot.
+            body_json(value)  # A surrogate pair can be written again, a lone surrogate cannot.
     except (ValueError, RecursionError) as e:
         raise CorruptionError(f"{where} is not JSON: {e}") from e
     if not isinstance(value, dict):
@@ -206,7 +206,7 @@ def _json_object(text: bytes, *, where: str) -> dict[str, Any]:
 
 REFUSED: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 NONE: Final = -1
-"""Stands for "none" in a column of numbers that are never negative. Part of the format."""
+"""Means "none" in a column of numbers that are never negative. Part of the format."""
 KEPT: Final = object()
 BESIDE: Final = object()
 _INTEGERS = 1 << 63
@@ -216,7 +216,7 @@ _PARTITION = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class Codec(NamedTuple):
-    """``read_all``: reads a list at once, where that is faster."""
+    """``read_all`` reads a whole list, if there is a faster way than one by one."""
 
     write: Callable[[Any], Any]
     read: Callable[..., Any]
@@ -233,8 +233,8 @@ class _Field:
 
 
 class reading(enough_memory):  # noqa: N801 - a context manager, as a class: it costs less
-    """Makes CorruptionError of what a codec refuses, and StoreUnavailableError of too little
-    memory.
+    """Turns the errors of codecs into CorruptionError, and a lack of memory into
+    StoreUnavailableError.
     """
 
     __slots__ = ()
@@ -248,10 +248,10 @@ class reading(enough_memory):  # noqa: N801 - a context manager, as a class: it 
 
 def record(made: type, *, without: Sequence[str] = ()) -> Codec:
     """Returns the codec of an object with the fields of a dataclass, in their order. Its ``read``
-    takes fields that are known already, by name.
+    takes fields that are already known as keyword arguments.
     """
     steps = [f for f in _fields_of(made) if f.attribute not in without]
-    # Tuples, as loops over them cost half as much: each commit is written and read so.
+    # Loops over tuples cost half as much, and each commit is written and read this way.
     writes = [(f.attribute, f.name, f.codec.write, f.absent, f.is_beside) for f in steps]
     reads = [(f.attribute, f.name, f.codec.read, f.absent, f.is_beside) for f in steps]
 
@@ -283,7 +283,7 @@ def record(made: type, *, without: Sequence[str] = ()) -> Codec:
 
 
 def row(of: type, *, made: Callable[..., Any] | None = None) -> Codec:
-    """Returns the codec of a list with a dataclass's fields in order; ``made`` takes its parts."""
+    """Returns the codec of a list of a dataclass's fields; ``made`` takes them in its place."""
     steps = _fields_of(of)
     get = attrgetter(*(f.attribute for f in steps))
     to_json, from_json, all_from_json = pair(*(f.codec for f in steps))
@@ -299,7 +299,7 @@ def row(of: type, *, made: Callable[..., Any] | None = None) -> Codec:
 
 
 def pair(*codecs: Codec) -> Codec:
-    """Returns the codec of a tuple, a list in JSON."""
+    """Returns the codec of a tuple, which is a list in JSON."""
     writes, reads = [c.write for c in codecs], [c.read for c in codecs]
 
     def write(value: Iterable[Any]) -> list[Any]:
@@ -310,7 +310,7 @@ def pair(*codecs: Codec) -> Codec:
 
     def read_all(values: list[Any]) -> list[tuple[Any, ...]]:
         if any(len(value) != len(codecs) for value in values):
-            list(map(read, values))  # Says which.
+            list(map(read, values))  # The error says which.
         lists = zip(codecs, zip(*values, strict=True), strict=bool(values))
         return list(zip(*(all_of(codec, list(column)) for codec, column in lists), strict=True))
 
@@ -318,8 +318,8 @@ def pair(*codecs: Codec) -> Codec:
 
 
 def columns(of: type, *, only: Sequence[str] = (), made: Callable[..., Any] | None = None) -> Codec:
-    """Returns the codec of many values of a dataclass as lists side by side, ``only`` those with
-    these names; ``made`` makes something else of a row, from its parts.
+    """Returns the codec of many values of a dataclass as parallel lists, one per field, or ``only``
+    of the fields with these names; ``made`` is called with the parts of a row instead.
     """
     steps = [f for f in _fields_of(of) if not only or f.name in only]
     get = attrgetter(*(f.attribute for f in steps))
@@ -357,7 +357,7 @@ def columns(of: type, *, only: Sequence[str] = (), made: Callable[..., Any] | No
 
 
 def seq(codec: Codec) -> Codec:
-    """Returns the codec of many: whatever has elements counts as a list."""
+    """Returns the codec of many values; any iterable counts as a list."""
     return Codec(
         list if codec.write is _same else lambda values: list(map(codec.write, values)),
         lambda value: tuple(all_of(codec, list(value))),
@@ -365,7 +365,7 @@ def seq(codec: Codec) -> Codec:
 
 
 def listed(codec: Codec) -> Codec:
-    """Returns the codec of a list, which must be one."""
+    """Returns the codec of many values in what must be a JSON list."""
     inner = seq(codec)
 
     def read(value: Any) -> Any:
@@ -377,7 +377,7 @@ def listed(codec: Codec) -> Codec:
 
 
 def table(key: Codec, codec: Codec, *, is_sorted: bool = True) -> Codec:
-    """Returns the codec of an object whose names are data."""
+    """Returns the codec of an object whose keys are data."""
 
     def write(value: Mapping[Any, Any]) -> dict[str, Any]:
         pairs = sorted(value.items()) if is_sorted else value.items()
@@ -387,12 +387,12 @@ def table(key: Codec, codec: Codec, *, is_sorted: bool = True) -> Codec:
 
 
 def by_partition(codec: Codec, *, is_sorted: bool = True) -> Codec:
-    """Returns the codec of an object by partition, whose numbers have no leading zeros."""
+    """Returns the codec of an object whose keys are partitions, without leading zeros."""
     return table(Codec(_same, _partition), codec, is_sorted=is_sorted)
 
 
 def maybe(codec: Codec) -> Codec:
-    """Returns the codec of what may be null."""
+    """Returns the codec of a value that may be null."""
     to_json, from_json = codec.write, codec.read
     return Codec(
         _same if to_json is _same else lambda value: None if value is None else to_json(value),
@@ -402,7 +402,7 @@ def maybe(codec: Codec) -> Codec:
 
 
 def checked(codec: Codec, is_allowed: Callable[[Any], bool], what: str) -> Codec:
-    """Returns the codec that refuses what else is not allowed, and says what it is."""
+    """Returns a codec that also refuses values that are not allowed; ``what`` is for the error."""
     from_json = codec.read
 
     def read(value: Any) -> Any:
@@ -442,7 +442,7 @@ def _refused(name: str, e: Exception) -> ValueError:
 
 
 def tuple_of(*parts: Any) -> tuple[Any, ...]:
-    """Returns its arguments, for `row` and `columns` to make no value of."""
+    """Returns its arguments: `row` and `columns` with it make tuples."""
     return parts
 
 
@@ -451,7 +451,7 @@ def _same(value: Any) -> Any:
 
 
 def whole(value: Any) -> int:
-    """Returns an integer of 64 bits: JSON has floats, booleans and longer ones, the format not."""
+    """Returns an integer of 64 bits; refuses JSON's floats, booleans and longer integers."""
     if type(value) is not int:
         raise TypeError(f"expected an integer, found {value!r:.80}")
     if not -_INTEGERS <= value < _INTEGERS:
@@ -467,7 +467,7 @@ def _natural(value: Any) -> int:
 
 def _all_whole(values: list[Any]) -> list[int]:
     if set(map(type, values)) - {int} or (values and not _are_short(values)):
-        list(map(whole, values))  # Says which.
+        list(map(whole, values))  # The error says which.
     return values
 
 
@@ -528,10 +528,10 @@ INT: Final = Codec(_same, whole, _all_whole)
 NATURAL: Final = Codec(_same, _natural, _all_natural)
 TEXT: Final = Codec(_same, _text, _all_text)
 SHOWN: Final = Codec(_same, str)
-"""Text; what else may stand there is read as its text."""
+"""Text; any other value is read as its text."""
 FLAG: Final = Codec(_same, _flag)
 SAID: Final = Codec(_same, lambda value: value is True)
-"""True where it is true, whatever else may stand there."""
+"""True if it is true; any other value is read as false."""
 HEX: Final = Codec(_same, _hex)
 AUTHOR: Final = Codec(_same, _author)
 PATH: Final = Codec(_same, _path)
@@ -569,7 +569,7 @@ DEAD_SUFFIX = ".dead"
 MASK_SUFFIX = ".mask"
 
 BLOCK_VERSIONS = 1024
-"""Commits are deleted by blocks of so many versions. Part of the format (FORMAT.md §7)."""
+"""Commits are deleted in blocks of this many versions. Part of the format (FORMAT.md §7)."""
 
 _LOG_ID = re.compile(r"[0-9a-f]{32}")
 _VERSIONED = re.compile(r"(?:commits|snapshots|blocks)/([0-9]{20})\.json")
@@ -591,7 +591,7 @@ def folder_of(log_id: str) -> str:
 
 
 def is_log_id(text: object) -> bool:
-    """Tells whether this can be the id of a log: 32 hexadecimal digits."""
+    """Returns whether this can be the id of a log: 32 hexadecimal digits."""
     return isinstance(text, str) and _LOG_ID.fullmatch(text) is not None
 
 
@@ -631,22 +631,22 @@ def block_path(version: int) -> str:
 
 
 def data_path(stamp: int, object_id: str) -> str:
-    """Returns the path of a data object, whose writer had read version ``stamp`` (FORMAT.md §6)."""
+    """Returns the path of a data object; its writer had read version ``stamp`` (FORMAT.md §6)."""
     return f"{DATA}{stamp:020d}-{object_id}.parquet"
 
 
 def dead_path(stamp: int, file_id: str) -> str:
-    """Returns the path of a bitmap of dead rows; ``stamp`` as a data object's."""
+    """Returns the path of a bitmap of dead rows; ``stamp`` is as in `data_path`."""
     return f"{DATA}{stamp:020d}-{file_id}{DEAD_SUFFIX}"
 
 
 def view_folder(name: str, view: int) -> str:
-    """Returns the folder of the files that a version of a published view has, with its slash."""
+    """Returns the folder, with a final slash, of the files of a version of a published view."""
     return f"{VIEWS}{name}/{view:020d}/"
 
 
 def view_of(path: str) -> tuple[str, int] | None:
-    """Returns format and version of a view by the name of its file; None for any other name."""
+    """Returns format and version of a view from the name of its file; None for any other name."""
     match = _OF_VIEW.fullmatch(path)
     row = FORMATS.get(match[1]) if match else None
     if match is None or row is None or not row.files.fullmatch(match[3]):
@@ -660,7 +660,7 @@ def reader_path(name: str) -> str:
 
 
 def reader_name_of(path: str) -> str | None:
-    """Returns the name of the reader whose document this is; None for any other name."""
+    """Returns the name of the reader whose document this is; None for any other path."""
     match = _READER.fullmatch(path)
     return match[1] if match else None
 
@@ -673,23 +673,23 @@ def proposal_path(stamp: int, author: str, number: int, attempt: int) -> str:
 
 
 def proposal_of(path: str) -> tuple[int, str, int, int] | None:
-    """Returns stamp, author, number and attempt in the name of a proposal; None for any other."""
+    """Returns stamp, author, number and attempt from the name of a proposal; None for others."""
     match = _PROPOSAL.fullmatch(path)
     return (int(match[1]), match[2], int(match[3]), int(match[4])) if match else None
 
 
 def erasure_path(erasure_id: str) -> str:
-    """Returns the path of the request of an erasure, which has the keys (FORMAT.md §17)."""
+    """Returns the path of the request for an erasure, which has the keys (FORMAT.md §17)."""
     return f"{ERASURES}{erasure_id}.json"
 
 
 def begun_receipt_path(erasure_id: str) -> str:
-    """Returns the path of what is known of an erasure before it has its receipt."""
+    """Returns the path of the facts about an erasure that has no receipt yet."""
     return f"{ERASURES}{erasure_id}.receipt.json"
 
 
 def erasure_of(path: str) -> str | None:
-    """Returns the id in the name of one of these two; None for any other name."""
+    """Returns the id in the name of a request or begun receipt; None for any other name."""
     match = _ERASURE.fullmatch(path)
     return match[1] if match else None
 
@@ -706,7 +706,7 @@ def receipt_number_of(path: str) -> int | None:
 
 
 def is_known(path: str) -> bool:
-    """Tells whether a name in a log's folder is one that FORMAT.md gives."""
+    """Returns whether a name in a log's folder is one that FORMAT.md defines."""
     patterns = _VERSIONED, _COLUMNS, _DATA_OBJECT, _READER, _PROPOSAL, _UNVERSIONED
     every = (*patterns, _ERASURE, _RECEIPT)
     is_plain = path in (LATEST, RESERVE) or view_of(path) is not None
@@ -714,7 +714,7 @@ def is_known(path: str) -> bool:
 
 
 def mask_path(stamp: int, file_id: str) -> str:
-    """Returns the path of a bitmap of a mask; ``stamp`` as a data object's."""
+    """Returns the path of a bitmap of a mask; ``stamp`` is as in `data_path`."""
     return f"{DATA}{stamp:020d}-{file_id}{MASK_SUFFIX}"
 
 
@@ -737,5 +737,5 @@ def columns_version_of(path: str) -> int | None:
 
 
 def is_unversioned(path: str) -> bool:
-    """Tells whether this is the name of a page, an edit or a comparison of clocks."""
+    """Returns whether this is the name of a page, an edit or a comparison of clocks."""
     return _UNVERSIONED.fullmatch(path) is not None

@@ -1,8 +1,8 @@
-"""Erasures: how far each one is, and the documents of one (FORMAT.md §17).
+"""Erasures: the progress of each, and its documents (FORMAT.md §17).
 
-The *request* has the keys, as their canonical bytes, and is deleted before the end. All else knows
-of them by *keyed hashes*, whose secret its maker alone has. The *entry* stands in the manifest;
-what is left when it has gone is the *receipt*.
+The *request* has the keys, as their canonical bytes, and is deleted before the end. Everything else
+has only *keyed hashes* of them, whose secret only the requester has. The *entry* is in the
+manifest; when it has been removed, the *receipt* is left.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ from clog.storage.format.documents import (
 from clog.storage.store.contract import Store
 
 KEYS_MAX: Final = 100_000
-"""Of one request. Part of the format."""
+"""Keys of one request. Part of the format."""
 _SECRET_BYTES: Final = 32
 
 
@@ -44,7 +44,7 @@ _HASHES: Final = listed(_HASH)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A chunk of an object that held a row of the keys; -1 for an object without one."""
+    """A chunk of an object that held a row of the keys; -1 for an object without a chunk."""
 
     path: Annotated[str, PATH]
     partition: Annotated[OrNone, "p"]
@@ -54,7 +54,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureEntry:
-    """How far an erasure is; -1 in what has not come yet. Its fields are FORMAT.md §17's."""
+    """The progress of an erasure; -1 for steps still to come. FORMAT.md §17 explains the fields."""
 
     version: Natural
     requested_ms: Natural
@@ -72,7 +72,7 @@ class ErasureEntry:
     reason: Annotated[str, TEXT] = ""
 
     def ends_beyond(self, count: int) -> bool:
-        """Tells whether it names a partition that a log of so many has not."""
+        """Returns whether it names a partition that a log of ``count`` partitions does not have."""
         return max((*self.ends, *self.told), default=NONE) >= count
 
     @property
@@ -82,16 +82,16 @@ class ErasureEntry:
 
     @property
     def bounds(self) -> Mapping[int, int]:
-        """By partition the offset below which rows of the keys are to be killed next."""
+        """The offsets, by partition, below which rows of the keys are killed next."""
         return self.ends if self.killed == NONE else {**self.ends, **self.told}
 
     @property
     def kills(self) -> bool:
-        """Whether rows of the keys may be there that were not killed yet."""
+        """Whether there may be rows of the keys that were not killed yet."""
         return self.gone == NONE
 
     def reset(self, time_ms: int) -> "ErasureEntry":
-        """Returns the entry with no time later than this one."""
+        """Returns the entry with no time later than ``time_ms``."""
         times = self.requested_ms, self.killed_ms, self.rewritten_ms
         requested_ms, killed_ms, rewritten_ms = (min(ms, time_ms) for ms in times)
         return replace(
@@ -99,7 +99,7 @@ class ErasureEntry:
         )
 
     def killed_by(self, version: int, time_ms: int, held: tuple[Held, ...]) -> "ErasureEntry":
-        """Returns the entry after a commit that killed what was next."""
+        """Returns the entry after a commit that killed the rows below `bounds`."""
         is_last = self.killed != NONE or not self.told
         known = set(self.held)
         return replace(
@@ -122,7 +122,7 @@ _OBJECTS = listed(pair(PATH, seq(PATH), INT))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What is known of an erasure; at its request no more than the first five."""
+    """The facts about an erasure; when it is requested, only the first five fields are known."""
 
     log_id: Annotated[str, HEX]
     erasure: Annotated[str, HEX]
@@ -145,15 +145,15 @@ _RECEIPT = record(Receipt)
 
 
 def keyed_hashes(secret: str, keys: Iterable[bytes]) -> dict[str, bytes]:
-    """Returns the keys by their keyed hashes, in the order of these, which tells nothing."""
-    import hmac  # With OpenSSL: few logs have erasures.
+    """Returns the keys by their keyed hashes, in the hashes' order, which reveals nothing."""
+    import hmac  # Loads OpenSSL, and few logs have erasures.
 
     made = {hmac.digest(bytes.fromhex(secret), key, "sha256").hex(): key for key in keys}
     return dict(sorted(made.items()))
 
 
 def secret_hash(secret: str) -> str:
-    """Returns by what a receipt knows its secret again."""
+    """Returns the hash by which a receipt recognizes its secret."""
     from hashlib import sha256
 
     return sha256(bytes.fromhex(secret)).hexdigest()
@@ -166,7 +166,7 @@ def receipt_to_json(receipt: Receipt) -> dict[str, Any]:
 
 
 def read_receipt(store: Store, path: str) -> tuple[Receipt, bytes]:
-    """Returns a receipt, or what is known of one, and its bytes; one GET."""
+    """Returns a receipt, complete or begun, and its bytes; one GET."""
     data = documents.fetch(store, "receipt", path)
     where = f"{path} of {store.url}"
     body = documents.decode("receipt", data, where=where)

@@ -1,15 +1,15 @@
-"""What a log is: its features, its schema, the rules of its texts (FORMAT.md §0, §12.1, §19).
+"""What a log is: its features, its schema and the rules of its texts (FORMAT.md §0, §12.1, §19).
 
-*Features* are additions to the format that a log announces before it uses them. A name stands in
-one of two lists of the head. Readers and writers must know those in ``read``, writers those in
-``write`` too. Both lists only grow; a log without a feature has nothing of it. `FEATURES` holds
-every name that FORMAT.md specifies, built or not: a log that has what is built by nobody yet is
-refused by this name, and nobody uses it for something else.
+*Features* are additions to the format that a log announces before it uses them. Each name is in one
+of two lists of the head. Readers and writers must know those in ``read``, and writers also those in
+``write``. Both lists only grow; a log without a feature does not use any part of it. `FEATURES` has
+every name that FORMAT.md specifies, built or not: a log with a feature that is not built yet is
+refused by this name, and the name is not used for anything else.
 
-The *schema* of a typed log is a tree of fields for the key and one for the value, named by the
-format's own words: types of Arrow and of all others are those of `column_kinds`. A schema never
-loses a field and never changes one's name or id, so what was written under an earlier one is read
-under every later one (§12.4).
+The *schema* of a typed log has one tree of fields for the key and one for the value. Their types
+have names of the format; `column_kinds` maps them to Arrow's and all other types. A schema never
+loses a field and never changes a field's name or id, so data written under an earlier schema can be
+read under every later one (§12.4).
 """
 
 import re
@@ -58,34 +58,34 @@ PROPOSALS = "proposals"
 
 
 _PARTITIONS_MAX = 1 << 16
-"""A head has columns of so many entries. Part of the format; `Log.create` allows those tested."""
+"""The most entries of a head's columns. Part of the format; `Log.create` allows those tested."""
 _SEED = re.compile("[0-9a-f]{16}")
 BYTES: Final = {"key": "binary", "value": "binary"}
 """The schema of a log that was created without one."""
 KEY_ID: Final = 1
 VALUE_ID: Final = 2
 FIRST_ID: Final = 16
-"""Ids of fields inside key and value begin here; those below are of columns of the format."""
+"""Ids of fields inside key and value begin here; lower ones are for columns of the format."""
 FIELDS_MAX: Final = 1000
-"""Fields of a schema, those in lists and maps counted. Part of the format."""
+"""The most fields of a schema, including those in lists and maps. Part of the format."""
 DEPTH_MAX: Final = 8
-"""Fields inside one another. Part of the format."""
+"""The most levels of nested fields. Part of the format."""
 
 STRUCT: Final = "struct"
 LIST: Final = "list"
 MAP: Final = "map"
 NESTED: Final = {STRUCT: None, LIST: ("element",), MAP: ("key", "value")}
-"""Types with fields inside; those of all but structs have names that the format gives."""
+"""Types with inner fields; except in structs, the format gives the names of these."""
 
 FIXED_BYTES_MAX: Final = 1024
-"""Of a ``fixed(N)``, which takes N bytes of memory for each row that is read, null or not: 32 MiB
-of a row group. Part of the format.
+"""The longest ``fixed(N)``, which takes N bytes of memory for each row read, null or not: 32 MiB
+per row group. Part of the format.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureNames:
-    """What a log demands: of readers and writers, and of writers alone."""
+    """The features that readers and writers must know, and those that only writers must know."""
 
     read: Annotated[tuple[str, ...], listed(TEXT), KEPT] = ()
     write: Annotated[tuple[str, ...], listed(TEXT), KEPT] = ()
@@ -94,7 +94,7 @@ class FeatureNames:
         return name in self.read or name in self.write
 
     def with_added(self, more: "FeatureNames") -> "FeatureNames":
-        """Returns these and ``more``; a name that is there already stays where it is."""
+        """Returns these and ``more``; names that are already there stay in their list."""
         return FeatureNames(
             (*self.read, *(name for name in more.read if name not in self)),
             (*self.write, *(name for name in more.write if name not in self)),
@@ -114,13 +114,13 @@ class Feature:
     """One addition to the format.
 
     Attributes:
-        name: as in the head.
-        section: of FORMAT.md, without the sign.
-        of_readers: readers must know it, too; else only writers.
-        summary: what it is for, in a line.
-        is_built: whether this clog knows it; else it is specified and nothing more.
-        is_default: new logs have it.
-        at_creation: a log has it from its first version on or never.
+        name: its name in the head.
+        section: its section of FORMAT.md, without the sign.
+        of_readers: whether readers must know it, too; otherwise only writers.
+        summary: its purpose, in a line.
+        is_built: whether this clog knows it; otherwise it is only specified.
+        is_default: whether new logs have it.
+        at_creation: whether a log has it from its first version on or never.
     """
 
     name: str
@@ -205,7 +205,7 @@ FEATURES = {
 
 
 def lists_of(features: Sequence[Feature]) -> FeatureNames:
-    """Returns the names of the features, in the lists to which they belong."""
+    """Returns the names of the features in the lists they belong to."""
     return FeatureNames(
         tuple(f.name for f in features if f.of_readers),
         tuple(f.name for f in features if not f.of_readers),
@@ -213,12 +213,12 @@ def lists_of(features: Sequence[Feature]) -> FeatureNames:
 
 
 NEW_LOG_FEATURES = lists_of([f for f in FEATURES.values() if f.is_default])
-"""What a new log demands."""
+"""The features of a new log."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaField:
-    """One field: its type, ``kind``; ``required`` where it is null only as what is around it."""
+    """One field; ``kind`` is its type, and if ``required`` it is null only where its parent is."""
 
     name: str
     id: int
@@ -227,7 +227,7 @@ class SchemaField:
     fields: tuple["SchemaField", ...] = ()
 
     def walk(self, above: str = "") -> Iterator[tuple[str, "SchemaField"]]:
-        """Yields (path, field) of this one and of all inside, in the order of the schema."""
+        """Yields (path, field) of this field and all inner ones, in the order of the schema."""
         path = f"{above}.{self.name}" if above else self.name
         yield path, self
         for field in self.fields:
@@ -236,7 +236,7 @@ class SchemaField:
 
 @dataclass(frozen=True, slots=True)
 class LogSchema:
-    """The types of key and value, the ``id``-th of a log; ``last_id`` is the highest of fields."""
+    """A log's ``id``-th schema: the types of key and value; ``last_id`` is the highest field id."""
 
     id: int
     last_id: int
@@ -250,7 +250,7 @@ class LogSchema:
 
 
 def schema_to_json(schema: LogSchema | None) -> dict[str, Any]:
-    """Returns the schema as in ``create``, in an edit and in each head; None: that of bytes."""
+    """Returns the JSON of a schema in ``create``, in edits and heads; None is a log of bytes."""
     if schema is None:
         return dict(BYTES)
     return {
@@ -262,7 +262,7 @@ def schema_to_json(schema: LogSchema | None) -> dict[str, Any]:
 
 
 def schema_from_json(value: dict[str, Any]) -> LogSchema | None:
-    """Reads what `schema_to_json` made; raises as codecs do."""
+    """Reads the JSON of `schema_to_json`; raises as codecs do."""
     if value == BYTES:
         return None
     schema = LogSchema(
@@ -283,7 +283,7 @@ NEXT_SCHEMA: Final = checked(
 
 
 def schema_problem(schema: LogSchema) -> str | None:
-    """Returns what the format does not allow in a schema, None for nothing."""
+    """Returns what the format does not allow in a schema; None if it is valid."""
     fields = list(schema.walk())
     ids = [field.id for _, field in fields]
     if len(fields) > FIELDS_MAX:
@@ -311,12 +311,12 @@ def schema_problem(schema: LogSchema) -> str | None:
 
 
 def has_typed_keys(schema: LogSchema | None) -> bool:
-    """Tells whether keys are, or have fields, of types that the feature ``typed-keys`` adds."""
+    """Returns whether the key or a field of it has a type that ``typed-keys`` adds."""
     return schema is not None and any(_stands_in(field.kind) for _, field in schema.key.walk())
 
 
 def check_evolution(old: LogSchema | None, new: LogSchema) -> None:
-    """Raises CorruptionError unless a log with the old schema may get the new one next (§12.4)."""
+    """Raises CorruptionError unless the new schema may follow the old one (§12.4)."""
     if old is None:
         raise CorruptionError("an edit gives a schema to a log of bytes")
     if new.id != old.id + 1 or new.last_id < old.last_id:
@@ -329,8 +329,8 @@ def check_evolution(old: LogSchema | None, new: LogSchema) -> None:
 
 
 def key_columns_problem(schema: LogSchema | None, names: Sequence[str]) -> str | None:
-    """Returns why a log with this schema cannot be shown as a table of plain columns, with those of
-    its key named so; None where it can, or there are no names.
+    """Returns why a log with this schema cannot be shown as a table of plain columns with these
+    names for its key columns; None if it can, or if there are no names.
     """
     if not names:
         return None
@@ -351,7 +351,7 @@ def key_columns_problem(schema: LogSchema | None, names: Sequence[str]) -> str |
 
 
 def _check_field(old: SchemaField, new: SchemaField, path: str, *, last_id: int | None) -> None:
-    """Checks a field and those inside; fields may be added unless ``last_id`` is None."""
+    """Checks a field and its inner fields; fields may be added unless ``last_id`` is None."""
     same = (old.name, old.id) == (new.name, new.id)
     if not same or (old.kind != new.kind and not widens(old.kind, new.kind)):
         raise CorruptionError(f"an edit makes {new.kind} field {new.id} of {old.kind} {path}")
@@ -396,7 +396,7 @@ def _field_problem(path: str, field: SchemaField) -> str | None:
 
 
 def _stands_in(kind: str) -> str | None:
-    """Returns the type in whose place ``typed-keys`` lets a key have this one; None for others."""
+    """Returns the type that a key of this ``typed-keys`` type has in JSON; None for other types."""
     found = kind_named(kind)
     return None if found is None else found.stands_in
 
@@ -431,8 +431,8 @@ def _field_from_json(value: dict[str, Any], depth: int, *, in_key: bool = False)
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """What a log is; of it the features grow and the schema evolves. ``seed`` (16 hex digits) is
-    for the hashes that it keeps (S19); ``schema`` is None for a log of bytes.
+    """What a log is; only its features and its schema change. ``seed`` (16 hex digits) is for the
+    hashes that the log stores (S19); ``schema`` is None for a log of bytes.
     """
 
     log_id: Hex
@@ -458,8 +458,8 @@ class LogInfo:
             )
 
     def check_writable(self, *, where: str) -> None:
-        """Raises UnsupportedFormatError if writers must know a feature that this clog does not; to
-        delete is to write.
+        """Raises UnsupportedFormatError if writers must know a feature that this clog does not;
+        deleting counts as writing.
         """
         if names := unknown((*self.features.read, *self.features.write)):
             raise UnsupportedFormatError(
@@ -468,7 +468,7 @@ class LogInfo:
             )
 
     def check_schema(self) -> None:
-        """Raises ValueError unless the features are there that the schema needs, and no others."""
+        """Raises ValueError unless the log has exactly the type features that its schema needs."""
         if (self.schema is not None) != (TYPED_COLUMNS in self.features.read):
             raise ValueError(f"a schema without the feature {TYPED_COLUMNS!r}, or the reverse")
         if has_typed_keys(self.schema) != (TYPED_KEYS in self.features.read):
@@ -480,10 +480,10 @@ LOG_INFO: Final = record(LogInfo)
 
 @dataclass(frozen=True, slots=True)
 class RowTexts:
-    """By which rules rows become the texts of a log of bytes (FORMAT.md §19).
+    """The rules by which rows become the texts of a log of bytes (FORMAT.md §19).
 
     ``time_zone`` is that of encoding 1; ``keys`` are the names in the JSON of keys, in their order
-    and as they were spelled first, a tuple for each set of columns that ever made a key.
+    and first spelling, one tuple for each set of columns that was ever a key.
     """
 
     encoding: Natural
@@ -491,12 +491,12 @@ class RowTexts:
     keys: Annotated[tuple[tuple[str, ...], ...], listed(listed(TEXT)), KEPT] = ()
 
     def spelled(self, names: Sequence[str]) -> tuple[str, ...] | None:
-        """Returns the names that are kept of these, whatever their case and order; None: none."""
+        """Returns the stored form of these names, in any case and order; None if none is stored."""
         wanted = sorted(map(str.lower, names))
         return next((own for own in self.keys if sorted(map(str.lower, own)) == wanted), None)
 
     def after(self, before: "RowTexts | None") -> "RowTexts":
-        """Returns these rules where a log has others before, which may only have grown."""
+        """Returns these rules; CorruptionError unless they only add keys to those ``before``."""
         if before is not None:
             rules = (before.encoding, before.time_zone)
             grown = self.keys[: len(before.keys)] == before.keys
@@ -509,5 +509,5 @@ ROW_TEXT_RULES: Final = maybe(record(RowTexts))
 
 
 def unknown(names: tuple[str, ...]) -> list[str]:
-    """Returns the names that this clog does not know, or knows and has not built."""
+    """Returns the names of features that this clog does not know or has not built."""
     return sorted(n for n in names if n not in FEATURES or not FEATURES[n].is_built)

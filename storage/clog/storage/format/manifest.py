@@ -1,16 +1,16 @@
 """The manifest: all segments at one version, how an edit changes them, and how they are stored
 (FORMAT.md §3.2, §3.3, §4).
 
-A manifest is a value: `apply` returns the next one and shares what did not change. Pure. Segments
-that a snapshot keeps in pages may be left there (`Manifest.pages`): an append needs none of them,
-and an edit of a paged range is refused until `unpage` has brought it in.
+A manifest is an immutable value: `apply` is pure, returns the next one and shares what did not
+change. Segments that a snapshot keeps in pages may be left there (`Manifest.pages`): appends need
+none of them, and an edit of a paged range is refused until `unpage` has read it.
 
-A snapshot is a manifest as a document. It holds the active segments and the sealed ones of late;
-older sealed segments are in immutable *pages*, which the next snapshot refers to again instead of
-repeating them. Pages grow as a binary counter does: a new page swallows the last ones while they
-are not bigger than itself, so each segment is rewritten O(log n) times. They grow up to
-`PAGE_BYTES_MAX`: whoever appends makes a snapshot now and then, and must not stop for all segments
-there are.
+A snapshot is a manifest as a document. It holds the active segments and the most recent sealed
+ones; older sealed segments are in immutable *pages*, which the next snapshot refers to again
+instead of repeating them. Pages grow like a binary counter: a new page absorbs the last ones as
+long as they are not bigger than itself, so each segment is rewritten O(log n) times. They grow only
+up to `PAGE_BYTES_MAX`, because appends make snapshots now and then, and none should have to rewrite
+all segments.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -79,16 +79,16 @@ from clog.storage.format.transactions import (
 from clog.storage.store.contract import ObjectExistsError, Store
 
 PAGE_CHUNKS_MIN = 256
-"""Sealed segments stay in the snapshot itself until they have so many chunks."""
+"""Sealed segments stay in the snapshot itself until they have this many chunks."""
 PAGE_BYTES_MAX = 512 << 10
-"""Of a page as stored, some 8,000 segments; up to four times of it where segments that were
-rewritten share objects, which each of their pages names.
+"""Size of a stored page, about 8,000 segments; up to four times that if rewritten segments share
+objects, since each of their pages names these.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """A segment without its chunks, of which it has so many."""
+    """A segment with only the number of its chunks."""
 
     partition: Annotated[Int, "p"]
     base: Int
@@ -99,7 +99,7 @@ class _Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Up to which offset a version removed tombstones for their horizons (S41)."""
+    """The offset up to which a version removed tombstones because of their horizons (S41)."""
 
     partition: Annotated[Natural, "p"]
     version: Natural
@@ -108,7 +108,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Removed:
-    """The highest order of tombstones that were removed when a partition's end offset was this."""
+    """The highest order of the tombstones removed when a partition's end offset was ``end``."""
 
     partition: Annotated[Natural, "p"]
     order: Natural
@@ -122,7 +122,7 @@ _ORDERS = columns(_Removed, made=tuple_of)
 
 @dataclass(frozen=True, slots=True)
 class SegmentPage:
-    """Sealed segments kept in a page; ``ranges`` are the offsets it answers for, by partition."""
+    """A page of sealed segments; ``ranges`` are the offsets it is used for, by partition."""
 
     path: Path
     size_bytes: Annotated[Natural, "bytes"]
@@ -143,7 +143,7 @@ def _flat(segments: Mapping[int, tuple[Segment, ...]]) -> list[tuple[int, Segmen
 
 
 def _flat_to_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
-    """Returns segments, their chunks and objects as columns, as snapshots and pages have them."""
+    """Returns segments with their chunks and objects as columns, as in snapshots and pages."""
     chunks = [chunk for _, segment in pairs for chunk in segment.chunks]
     index: dict[ObjectRef, int] = {}
     places = [index.setdefault(chunk.object, len(index)) for chunk in chunks]
@@ -163,7 +163,7 @@ def _flat_to_json(pairs: Sequence[tuple[int, Segment]]) -> dict[str, Any]:
 
 
 def _segments_from_json(value: Mapping[str, Any]) -> dict[int, list[Segment]]:
-    """Reads what `_flat_to_json` made; raises as codecs do."""
+    """Reads the JSON of `_flat_to_json`; raises as codecs do."""
     objects: tuple[ObjectRef, ...] = OBJECTS.read(value["objects"])
     places = seq(NATURAL).read(value["chunks"]["object"])
     rows = zip(places, CHUNKS.read(value["chunks"]), strict=True)
@@ -186,7 +186,7 @@ def _segments_from_json(value: Mapping[str, Any]) -> dict[int, list[Segment]]:
 
 
 def _set_marks(chunks: list[Chunk], value: Mapping[str, Any]) -> None:
-    """Gives chunks the rows that are left out of them, and their outcomes."""
+    """Sets the dead rows, outcomes and masks of chunks."""
     dead = [(NATURAL.read(i), DEAD.read(marked)) for i, marked in value["dead"]]
     undecided = [(NATURAL.read(i), NAME.read(name)) for i, name in value.get("undecided", ())]
     aborted = [NATURAL.read(i) for i in value.get("aborted", ())]
@@ -215,8 +215,8 @@ def _covered_from_json(value: list[Any]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """State of a log at ``version``. ``segments[p]`` are in offset order, the last one active.
-    ``covered`` are the offsets below which there are masks, by partition; empty while all are 0.
+    """State of a log at ``version``. ``segments[p]`` are in offset order; the last one is active.
+    ``covered`` are the offsets up to which partitions are covered; empty while all are 0.
     """
 
     version: int
@@ -251,8 +251,8 @@ class Manifest:
                     yield p, chunk
 
     def files(self, partition: int | None = None) -> dict[str, int]:
-        """Returns path -> bytes of the files that live as long as its chunks do, or those of a
-        partition: objects and bitmaps. What a page refers to is left out.
+        """Returns path -> bytes of the objects and bitmaps of its chunks, or of the chunks of a
+        partition. Files that only a page refers to are left out.
         """
         return {
             path: size_bytes
@@ -266,7 +266,7 @@ class Manifest:
         return tuple((order, end) for p, order, end in self.orders_removed if p == partition)
 
     def paged_below(self, partition: int) -> int:
-        """Returns the offset below which segments of the partition are in pages; -1: none is."""
+        """Returns the offset below which segments of the partition are in pages; -1 if none are."""
         ends = [r[partition][1] for page in self.pages if partition in (r := page.ranges)]
         return max(ends, default=NONE)
 
@@ -289,10 +289,10 @@ def first_manifest(edit: Edit, *, commit_id: str, time_ms: int) -> Manifest:
 
 
 def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Manifest:
-    """Returns the manifest at version N+1, from that at N.
+    """Returns the manifest at version N+1, given the one at N.
 
-    CorruptionError: the edit contradicts the manifest: sources that are not there, ranges that do
-    not tile, whatever `advance` refuses.
+    Raises CorruptionError if the edit contradicts the manifest: sources that do not exist, ranges
+    with gaps or overlaps, anything that `advance` refuses.
     """
     version = manifest.version + 1
     if time_ms < manifest.time_ms and not edit.reset_times:
@@ -328,7 +328,7 @@ def apply(manifest: Manifest, edit: Edit, *, commit_id: str, time_ms: int) -> Ma
 
 
 def _with_released(before: tuple[Released, ...], work: Work) -> tuple[Released, ...]:
-    """Returns all that is released, an object from the newest commit that took from it (§6)."""
+    """Returns all released objects, each with the newest commit that took a chunk from it (§6)."""
     gone = work.forgotten.union(work.released)
     if not gone:
         return before
@@ -337,7 +337,7 @@ def _with_released(before: tuple[Released, ...], work: Work) -> tuple[Released, 
 
 
 def _with_times_reset(manifest: Manifest, time_ms: int) -> Manifest:
-    """Returns the manifest with no time later than ``time_ms``, but those in its objects."""
+    """Returns the manifest with no time later than ``time_ms``, except those in its objects."""
     return replace(
         manifest,
         segments=tuple(
@@ -353,7 +353,7 @@ def _with_times_reset(manifest: Manifest, time_ms: int) -> Manifest:
 
 
 def _segment_reset(segment: Segment, time_ms: int) -> Segment:
-    """Returns the segment with no time later than this (FORMAT.md §3.2, ``reset_times``)."""
+    """Returns the segment with no later time than ``time_ms`` (FORMAT.md §3.2, ``reset_times``)."""
     chunks = tuple(_chunk_reset(c, time_ms) for c in segment.chunks)
     return replace(segment, created_ms=min(segment.created_ms, time_ms), chunks=chunks)
 
@@ -369,13 +369,13 @@ def _chunk_reset(c: Chunk, time_ms: int) -> Chunk:
 def write_snapshot(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) -> SnapshotRef:
     """Writes the snapshot of this version, after the page it may need.
 
-    Costs 2 PUTs, and a GET for each page that it merges, which have `PAGE_BYTES_MAX` together at
-    most; a PUT more for each so many bytes of segments that are in no page, after these were
-    rewritten; one GET more where another committer was first.
+    Costs 2 PUTs, and one GET for each page that it merges, together at most `PAGE_BYTES_MAX`. Costs
+    one PUT more for each `PAGE_BYTES_MAX` of segments in no page, if these were rewritten, and one
+    GET more if another committer was first.
 
     Raises:
-        FileNotFoundError: another one is under way, and may never be there.
-        CorruptionError: the one that is there is damaged, or of another history.
+        FileNotFoundError: another committer's is under way, and may never be complete.
+        CorruptionError: the existing one is damaged, or of another history.
     """
     manifest = _page_out(store, manifest, new_id=new_id)
     body = documents.body_json(_snapshot_json(manifest))
@@ -383,18 +383,18 @@ def write_snapshot(store: Store, manifest: Manifest, *, new_id: Callable[[], str
     try:
         store.create(path, documents.encode_json("snapshot", body))
     except ObjectExistsError:
-        # Another committer snapshotted the same version, and it says the same: unless it was left
-        # from before a copy was restored. A create is also refused while another is under way,
-        # whose process may die: a head names what is there.
+        # Another committer's snapshot of the same version says the same, unless it is left over
+        # from before a copy was restored. A create is also refused while another one is under way,
+        # whose process may die; but a head must name a snapshot that exists.
         read_named_snapshot(store, SnapshotRef(manifest.version, len(body), manifest.commit_id))
     return SnapshotRef(manifest.version, len(body), manifest.commit_id)
 
 
 def read_named_snapshot(store: Store, named: SnapshotRef) -> Manifest:
-    """Returns the manifest of the snapshot that a head names; pages are left where they are.
+    """Returns the manifest of the snapshot that a head names, without reading its pages.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: it does not exist.
         CorruptionError: it violates the format, or is of another history.
     """
     manifest = read_snapshot(store, named.version)
@@ -404,13 +404,13 @@ def read_named_snapshot(store: Store, named: SnapshotRef) -> Manifest:
 
 
 def named_snapshot(store: Store, version: int, commit_id: str) -> SnapshotRef:
-    """Returns how a head names this commit's snapshot; one GET, errors as `read_named_snapshot`."""
+    """Returns a head's reference to this commit's snapshot; one GET, raises as the reading does."""
     found = read_named_snapshot(store, SnapshotRef(version, 0, commit_id))
     return SnapshotRef(version, len(documents.body_json(_snapshot_json(found))), commit_id)
 
 
 def mixed_histories(url: str, what: str) -> CorruptionError:
-    """Makes the error of something that is not of the history that a newer version goes on from."""
+    """Makes the error for a file that does not belong to the history of the newest version."""
     return CorruptionError(
         f"{what} of {url} is not of the history of its newest version: files of two copies of the"
         " log were mixed, or it was restored while somebody had it open and wrote to it; restore"
@@ -419,7 +419,7 @@ def mixed_histories(url: str, what: str) -> CorruptionError:
 
 
 def read_snapshot(store: Store, version: int) -> Manifest:
-    """Returns a snapshot's manifest, pages as they are; FileNotFoundError: there is none."""
+    """Returns a snapshot's manifest without reading its pages; FileNotFoundError if none exists."""
     where = snapshot_path(version)
     body = documents.get(store, "snapshot", where)
     with reading(where):
@@ -427,7 +427,7 @@ def read_snapshot(store: Store, version: int) -> Manifest:
 
 
 def unpage(store: Store, manifest: Manifest, partitions: Collection[int] | None = None) -> Manifest:
-    """Returns the manifest with paged segments of partitions (None: all); one GET a page."""
+    """Returns the manifest with the paged segments of partitions (None: all); one GET per page."""
     wanted = set(range(manifest.head.log.partitions) if partitions is None else partitions)
     older: dict[int, list[Segment]] = {p: [] for p in wanted}
     pages = []
@@ -468,7 +468,7 @@ def _page_out(store: Store, manifest: Manifest, *, new_id: Callable[[], str]) ->
 
 
 def _decided(sealed: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Returns the segments before the first undecided chunk: an end need not bring pages in."""
+    """Returns the segments before the first undecided chunk: so an end needs no pages."""
     undecided = (i for i, s in enumerate(sealed) if any(c.undecided for c in s.chunks))
     return sealed[: next(undecided, len(sealed))]
 
@@ -476,7 +476,7 @@ def _decided(sealed: tuple[Segment, ...]) -> tuple[Segment, ...]:
 def _cut(
     pairs: Sequence[tuple[int, Segment]], pieces: int
 ) -> Iterator[Sequence[tuple[int, Segment]]]:
-    """Yields so many pieces, each of about as many chunks, or fewer where segments are large."""
+    """Yields about that many pieces, each of at most the mean number of chunks or one segment."""
     room = -(-sum(len(s.chunks) for _, s in pairs) // pieces)
     first = chunks = 0
     for i, (_, segment) in enumerate(pairs):
@@ -488,7 +488,7 @@ def _cut(
 
 
 def _read_page(store: Store, page: SegmentPage) -> dict[int, tuple[Segment, ...]]:
-    """Returns segments of the partitions and offsets that the page still answers for."""
+    """Returns the segments of the partitions and offsets that the page is still used for."""
     where = f"{page.path} of {store.url}"
     body = documents.get(store, "page", page.path, page.size_bytes)
     with reading(where):
@@ -559,7 +559,7 @@ def _snapshot_from_json(body: dict[str, Any], where: str) -> Manifest:
 
 
 def _check_order(segment: Segment, *, after: list[Segment], partition: int) -> None:
-    """Raises ValueError unless segments, and the chunks in them, follow one another."""
+    """Raises ValueError unless segments, and the chunks in them, are in order."""
     edges = [segment.base, *(at for c in segment.chunks for at in (c.base, c.next)), segment.next]
     if segment.base < 0 or edges != sorted(edges):
         raise ValueError(f"partition {partition}: chunks at {edges[1:-1]} in [{segment.base}, …")
@@ -568,7 +568,7 @@ def _check_order(segment: Segment, *, after: list[Segment], partition: int) -> N
 
 
 def _check_follow(segments: Sequence[Segment], partition: int) -> None:
-    """Raises ValueError where there is a gap between two segments."""
+    """Raises ValueError if there is a gap between two segments."""
     for before, after in pairwise(segments):
         if before.next != after.base:
             raise ValueError(
@@ -580,7 +580,7 @@ def _check_follow(segments: Sequence[Segment], partition: int) -> None:
 def _check_places(
     partition: int, paged: Sequence[tuple[int, int]], mine: Sequence[Segment]
 ) -> None:
-    """Raises ValueError unless the ranges of pages and the segments after them follow."""
+    """Raises ValueError unless the ranges of pages, then the segments, follow without gaps."""
     ranges = [*paged, (mine[0].base, mine[0].base)]
     for (base, end), (after, _) in pairwise(ranges):
         if not base < end == after:
@@ -591,7 +591,7 @@ def _check_places(
 
 
 def _check_active(partition: int, row: Row, active: Segment) -> None:
-    """Raises ValueError unless the active segment is that of which a head has the row."""
+    """Raises ValueError unless the active segment agrees with the partition's row in the head."""
     chunks = active.chunks
     first_ms = chunks[0].first_timestamp_ms if chunks else NONE
     sums = sum(c.size_bytes for c in chunks), len(chunks), first_ms
@@ -603,10 +603,10 @@ def _check_active(partition: int, row: Row, active: Segment) -> None:
 
 
 def overdue(manifest: Manifest, delay_ms: int, *, now_ms: int) -> list[Released]:
-    """Returns files that nothing refers to and whose time is up: kept for somebody, or unswept."""
+    """Returns unreferenced files past their delay: they are kept for a reader, or not yet swept."""
     if not manifest.released:
         return []
-    alive = manifest.files()  # A dead object never comes back: replacements refer to what is there.
-    # One that lost its chunks bit by bit is dead since it lost the last (FORMAT.md §6).
+    alive = manifest.files()  # Dead objects stay dead: replacements refer only to live ones.
+    # An object that lost its chunks one by one is dead since it lost the last (FORMAT.md §6).
     last = {r.path: r for r in manifest.released if r.path not in alive}
     return [r for r in last.values() if now_ms - r.time_ms > delay_ms]

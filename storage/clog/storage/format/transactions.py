@@ -1,22 +1,22 @@
-"""Writers and transactions in the format: who committed what last, for appends that must not happen
-twice, and what a log keeps of transactions and of records that are undecided (FORMAT.md §3.4, §11).
-Pure, but for documents of positions.
+"""Writers and transactions in the format: each writer's last commit, so that no append happens
+twice, and what a log keeps about transactions and undecided records (FORMAT.md §3.4, §11). Pure,
+except for documents of positions.
 
 The state of an id is part of its writer entry, of kind ``transaction``: its epoch, the last number
-that the log knows of, which transaction was committed last (kept apart from the current state), and
-the *positions*, how far the readers behind it have come: in logs, and in what is no log (*foreign*
-ones). Large positions are a document of their own, since each commit repeats the entries in the
+that the log knows of, the last committed transaction (apart from the current state), and the
+*positions* that its readers have reached, in logs and in sources that are not logs (*foreign*
+positions). Large positions are a separate document, since each commit repeats the entries in the
 head.
 
-The head lists the transactions that have not ended, so that every reader knows from it alone up to
-where all is decided (the *last stable offset*), and every writer whether a transaction is still
-open. An end decides all chunks of the transaction at once, and takes one offset in each partition
-that it touched: a *marker*. Who decides, and when, is the room `transactions`; what an end does to
-chunks, `manifest`.
+The head lists the transactions that have not ended. So it alone tells every reader up to which
+offset all is decided (the *last stable offset*), and every writer whether a transaction is still
+open. An end decides all chunks of the transaction together, and takes one offset, a *marker*, in
+each partition that the transaction wrote to. `transactions` decides who ends one, and when;
+`manifest` says what an end does to chunks.
 
-*Answers* say what became of the newest operation of each author who proposes (FORMAT.md §21): who
-commits takes proposals along (`commit.combining`), and their authors learn it from the heads that
-they follow. They are forgotten up to version ``first`` (`Combined`).
+*Answers* are the outcomes of the newest operation of each proposing author (FORMAT.md §21): commits
+include proposals (`commit.combining`), and the authors find the answers in the heads that they
+follow. Answers are forgotten up to version ``first`` (`Combined`).
 """
 
 import re
@@ -61,13 +61,13 @@ from clog.storage.format.documents import (
 from clog.storage.store.contract import Store
 
 TRANSACTION = "transaction"
-"""The kind of the writer entries."""
+"""The kind of writer entries with the state of an id."""
 PARTICIPANT = "participant"
-"""The kind of those in a log that takes part in a transaction of another log."""
+"""The kind of such entries in a log that takes part in a transaction of another log."""
 POSITIONS_BYTES_MAX = 1 << 10
-"""Positions whose JSON is longer are a document of their own."""
+"""Positions whose JSON is longer are a separate document."""
 SOURCE_BYTES_MAX = 512
-"""Of the name of what is no log. This and the next two are part of the format."""
+"""Bytes of the name of a foreign source. This and the next two are part of the format."""
 MARK_BYTES_MAX = 128
 FOREIGN_PARTITIONS_MAX = 1 << 31
 _SOURCE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?!//)[^\x00-\x1f\x7f\ud800-\udfff]+")
@@ -75,7 +75,7 @@ _MARK = re.compile(r"[^\ud800-\udfff]+")
 WRITER_ID_BYTES_MAX = 1024
 """The head repeats the ids of recent writers in each commit. Part of the format."""
 UNENDED_MAX = 64
-"""Transactions of a log that have not ended, at most. Part of the format."""
+"""The most transactions of a log that have not ended. Part of the format."""
 OPEN = "open"
 PREPARED = "prepared"
 COMMITTED = "committed"
@@ -88,8 +88,8 @@ _Said = Annotated[bool, SAID]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a partition was read: ``offset`` is the next one to read, ``version`` that at which
-    the ones before were read (S41).
+    """How far a partition was read: ``offset`` is the next one to read, ``version`` the one at
+    which those before it were read (S41).
     """
 
     offset: Int
@@ -97,19 +97,19 @@ class Position:
 
 
 def is_source_name(text: str) -> bool:
-    """Tells whether this can name what is no log (FORMAT.md §11.4)."""
+    """Returns whether this can name a source that is not a log (FORMAT.md §11.4)."""
     return _SOURCE_NAME.fullmatch(text) is not None and len(text.encode()) <= SOURCE_BYTES_MAX
 
 
 def is_mark(text: str) -> bool:
-    """Tells whether this can be a mark (FORMAT.md §11.4)."""
+    """Returns whether this can be a mark (FORMAT.md §11.4)."""
     return _MARK.fullmatch(text) is not None and len(text.encode()) <= MARK_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignPosition:
-    """How far a partition of what is no log was read: ``offset`` is the next one to read, ``mark``
-    tells the source's histories apart (FORMAT.md §11.4).
+    """How far a partition of a foreign source was read: ``offset`` is the next one to read;
+    ``mark`` tells the source's histories apart (FORMAT.md §11.4).
     """
 
     offset: Natural
@@ -117,7 +117,7 @@ class ForeignPosition:
 
 
 Positions = Mapping[str, Mapping[int, Position | ForeignPosition]]
-"""By log id, or the name of what is no log, and partition."""
+"""By log id, or name of a foreign source, and partition."""
 
 
 def _of_source(kind: type, partition: Codec) -> Codec:
@@ -142,7 +142,7 @@ _FOREIGN = table(_NAME, _of_source(ForeignPosition, _PARTITION))
 
 @dataclass(frozen=True, slots=True)
 class PositionsAt:
-    """A document that holds positions."""
+    """A document with positions."""
 
     path: Path
     size_bytes: Annotated[Int, "bytes"]
@@ -153,7 +153,7 @@ _AT = record(PositionsAt)
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A transaction that was committed, and the version that did."""
+    """A committed transaction, and the version that committed it."""
 
     epoch: Int
     number: Int
@@ -176,18 +176,18 @@ def _positions_from_json(value: Mapping[str, Any]) -> Positions | PositionsAt:
 
 
 def foreign_of(positions: Positions) -> Positions:
-    """Returns those in what is no log."""
+    """Returns the positions in foreign sources."""
     return {name: mine for name, mine in positions.items() if ":" in name}
 
 
 POSITIONS: Final = Codec(_positions_to_json, _positions_from_json)
-"""Those in logs and in what is none, where they stand for themselves."""
+"""Positions in logs and in foreign sources, when not part of an entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionState:
-    """The state of an id. ``number`` is that of the epoch's last transaction that the log knows of,
-    -1 before the first. ``forced``, in a participant: an operator aborted that one by force.
+    """The state of an id. ``number`` is the epoch's last transaction that the log knows of, -1
+    before the first. In a participant, ``forced`` means that an operator aborted it by force.
     """
 
     epoch: Int
@@ -203,12 +203,12 @@ STATES: Final = {
     TRANSACTION: record(TransactionState, without=("forced",)),
     PARTICIPANT: record(TransactionState, without=("committed", "positions")),
 }
-"""By the kind of the writer entry."""
+"""By kind of the writer entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionName:
-    """Names one transaction (FORMAT.md §11.2); ``home`` is the id of the log that decides."""
+    """Names one transaction (FORMAT.md §11.2); ``home`` is the id of the log that decides it."""
 
     home: Annotated[str, HEX]
     id: Text
@@ -224,13 +224,13 @@ class Unended:
     """A transaction that has not ended.
 
     Attributes:
-        name: names it.
-        home_url: where its home stood; None in the home itself.
-        state: ``open``, ``prepared``, or in the home its outcome, while a participant may lack it.
-        version, started_ms: of the commit that brought it.
-        timeout_ms: how long after it began anybody may abort it.
-        first: by partition the offset of its first undecided record.
-        participants: in the home (log id, URL) of the others.
+        name: its name.
+        home_url: the URL that its home had; None in the home itself.
+        state: ``open``, ``prepared``, or, in the home, its outcome while a participant may lack it.
+        version, started_ms: of the commit that added it.
+        timeout_ms: the time after its start from which on anyone may abort it.
+        first: the offset of its first undecided record, by partition.
+        participants: (log id, URL) of the other logs; only in the home.
     """
 
     name: Annotated[TransactionName, NAME, BESIDE]
@@ -244,7 +244,7 @@ class Unended:
 
     @property
     def is_decided(self) -> bool:
-        """Whether its outcome is known, and kept for participants alone."""
+        """Whether its outcome is known, and kept only for participants."""
         return self.state in _OUTCOMES
 
 
@@ -253,7 +253,7 @@ _JOINED = record(Unended, without=("version", "started_ms", "first"))
 
 
 def unended_from_json(value: list[Any], partitions: int) -> tuple[Unended, ...]:
-    """Reads the list of a head with so many partitions; raises as codecs do."""
+    """Reads the list in a head of ``partitions`` partitions; raises as codecs do."""
     entries: tuple[Unended, ...] = _UNENDED.read(value)
     if len(entries) > UNENDED_MAX:
         raise ValueError(f"{len(entries)} transactions that have not ended; {UNENDED_MAX} may")
@@ -269,7 +269,7 @@ UNENDED: Final = Codec(_UNENDED.write, unended_from_json)
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """A transaction that joins the list, or goes on; the objects ``[first, next)`` of the edit's
+    """A transaction that joins the list or continues; the objects ``[first, next)`` of the edit's
     `Append` are its own.
     """
 
@@ -291,7 +291,7 @@ JOINING: Final = Codec(
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a transaction; ``forced``: by an operator who could not ask its home."""
+    """The end of a transaction; ``forced`` by an operator if its home could not be asked."""
 
     name: Annotated[TransactionName, NAME, BESIDE]
     outcome: Annotated[str, _OUTCOME]
@@ -303,7 +303,7 @@ ENDING: Final = record(Ending)
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """An offset without a record, where a transaction ended; ``horizon_ms`` -1: before a pass."""
+    """An offset without a record, where a transaction ended; ``horizon_ms`` is -1 before a pass."""
 
     partition: Annotated[Natural, "p"]
     offset: Natural
@@ -318,7 +318,7 @@ class Marker:
         return self.partition, self.offset
 
     def may_go(self, now_ms: int) -> bool:
-        """Tells whether its horizon has passed."""
+        """Returns whether its horizon has passed."""
         return NONE < self.horizon_ms <= now_ms
 
 
@@ -326,7 +326,7 @@ _MARKERS = columns(Marker)
 
 
 def markers_from_json(value: dict[str, Any], partitions: int) -> tuple[Marker, ...]:
-    """Reads the markers of a log with so many partitions; raises as codecs do."""
+    """Reads the markers of a log of ``partitions`` partitions; raises as codecs do."""
     markers: tuple[Marker, ...] = _MARKERS.read(value)
     if any(a.place >= b.place for a, b in pairwise(markers)):
         raise ValueError("markers that are not in order")
@@ -339,12 +339,12 @@ MARKERS: Final = Codec(_MARKERS.write, markers_from_json)
 
 
 def find_unended(unended: Sequence[Unended], name: TransactionName) -> Unended | None:
-    """Returns the entry of this name; None where the list has none."""
+    """Returns the entry with this name; None if the list has none."""
     return next((entry for entry in unended if entry.name == name), None)
 
 
 def ended(unended: tuple[Unended, ...], ending: Ending) -> tuple[Unended, ...]:
-    """Returns the list after an end; the home keeps the outcome while there are participants."""
+    """Returns the list after an end; a home with participants keeps the outcome for them."""
     entry = find_unended(unended, ending.name)
     if entry is None:
         return unended
@@ -367,7 +367,7 @@ def joined(
     version: int,
     time_ms: int,
 ) -> tuple[Unended, ...]:
-    """Returns the list with a transaction whose first undecided offsets are ``first``."""
+    """Returns the list with a transaction; ``first`` are its first offsets in this edit."""
     known = find_unended(unended, joining.entry.name)
     if known is not None and known.is_decided:
         raise CorruptionError(f"an edit adds to {known.name}, which was {known.state}")
@@ -381,7 +381,7 @@ def joined(
 
 
 def with_started_reset(unended: tuple[Unended, ...], time_ms: int) -> tuple[Unended, ...]:
-    """Returns the list in which none began later than ``time_ms``."""
+    """Returns the list with no start later than ``time_ms``."""
     return tuple(replace(entry, started_ms=min(entry.started_ms, time_ms)) for entry in unended)
 
 
@@ -393,9 +393,9 @@ def markers_after(
     starts: Sequence[int] | None,
     fresh: Sequence[Marker],
 ) -> tuple[Marker, ...]:
-    """Returns the markers after an edit, in order; ``starts``: the log start offsets, below which
-    none are left, where the edit raises some. CorruptionError: the edit names one that is not
-    there, or has its horizon, or one twice.
+    """Returns the markers after an edit, in order. ``starts`` are the log start offsets, below
+    which none are left, if the edit changes some. Raises CorruptionError if the edit names a marker
+    twice, one that does not exist, or one that already has its horizon.
     """
     if not (marked or unmarked or starts or fresh):
         return before
@@ -417,7 +417,7 @@ def markers_after(
 def stored_positions(
     store: Store, positions: Positions, *, new_id: Callable[[], str]
 ) -> Positions | PositionsAt:
-    """Returns positions as an entry holds them: large ones are written as a document first."""
+    """Returns positions as an entry holds them; large ones are first written as a document."""
     parts = _positions_to_json(positions)
     if sum(len(documents.body_json(part)) for part in parts.values()) <= POSITIONS_BYTES_MAX:
         return positions
@@ -429,8 +429,8 @@ def stored_positions(
 def kept_positions(
     store: Store, state: TransactionState | None, *, new_id: Callable[[], str]
 ) -> Positions | PositionsAt:
-    """Returns the positions of an id as its next entry has them. An entry that comes out of a page
-    has them inline: large ones are written as a document then (FORMAT.md §11.1).
+    """Returns the positions of an id as its next entry has them. An entry from a page has them
+    inline; large ones are then written as a document (FORMAT.md §11.1).
     """
     if state is None or isinstance(state.positions, PositionsAt):
         return {} if state is None else state.positions
@@ -450,8 +450,8 @@ def read_positions(store: Store, positions: Positions | PositionsAt) -> Position
 
 @dataclass(frozen=True, slots=True)
 class WriterEntry:
-    """The last thing a writer committed. ``kind``: producer, stream, txn or transaction, whose
-    entry has the state of its id (FORMAT.md §3.4, §11).
+    """A writer's last commit. ``kind`` is producer, stream, txn or transaction; an entry of the
+    last kind has the state of its id (FORMAT.md §3.4, §11).
     """
 
     writer_id: Annotated[
@@ -467,7 +467,7 @@ class WriterEntry:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The kind and the id: what tells one writer from another."""
+        """The kind and the id, which together identify a writer."""
         return self.kind, self.writer_id
 
 
@@ -476,7 +476,7 @@ _NAMED_FIELDS = 5
 
 
 def _entry_to_json(entry: WriterEntry, *numbers: int) -> list[Any]:
-    """Returns an entry with these numbers after what names it, and the state of its id."""
+    """Returns an entry's JSON: what names it, then these numbers, then the state of its id."""
     made: list[Any] = _NAMED.write(entry)
     made += numbers
     if entry.transaction is not None:
@@ -487,7 +487,7 @@ def _entry_to_json(entry: WriterEntry, *numbers: int) -> list[Any]:
 def _entries_from_json(
     values: Sequence[list[Any]], versions: Sequence[int], state_at: int
 ) -> list[WriterEntry]:
-    """Reads entries; what one of another kind has more is ignored."""
+    """Reads entries; further elements of an entry of another kind are ignored."""
     named = all_of(_NAMED, [value[:_NAMED_FIELDS] for value in values])
     states = (
         STATES[parts[1]].read(value[state_at]) if parts[1] in STATES else None
@@ -513,8 +513,8 @@ WRITER: Final = Codec(
 
 @dataclass(frozen=True, slots=True)
 class AppendedBy:
-    """Who appended the objects ``[first, next)`` of an edit's `Append`, counted from 0: one commit
-    may hold the appends of several writers.
+    """The writer of the objects ``[first, next)`` of an edit's `Append`, counted from 0: one commit
+    may contain the appends of several writers.
     """
 
     entry: WriterEntry
@@ -523,7 +523,7 @@ class AppendedBy:
 
 
 def appended_by_from_json(value: list[Any], *, version: int) -> AppendedBy:
-    """Reads an entry of the edit of this version; raises as codecs do."""
+    """Reads an entry in the edit of this version; raises as codecs do."""
     first, end = map(NATURAL.read, value[_NAMED_FIELDS : _NAMED_FIELDS + 2])
     (entry,) = _entries_from_json([value], [version], _NAMED_FIELDS + 2)
     return AppendedBy(entry, first, end)
@@ -545,8 +545,8 @@ def with_writers(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of an author's newest operation: the commit of ``version`` at ``time_ms`` applied
-    it, or withdrew it, so that none ever will.
+    """The outcome of an author's newest operation: the commit of ``version`` at ``time_ms`` applied
+    it, or withdrew it, so that no commit ever applies it.
     """
 
     author: Annotated[str, AUTHOR]
@@ -561,17 +561,17 @@ _ANSWERS = seq(row(Answer))
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The answers that are remembered: all of versions after ``first``."""
+    """The remembered answers: all those of versions after ``first``."""
 
     first: Annotated[int, NATURAL, KEPT] = 0
     authors: Annotated[tuple[Answer, ...], _ANSWERS, KEPT] = ()
 
     def of(self, author: str) -> Answer | None:
-        """Returns what became of an author's newest operation; None where nobody knows."""
+        """Returns the answer to an author's newest operation; None if none is remembered."""
         return next((answer for answer in self.authors if answer.author == author), None)
 
     def after(self, given: "Combining", *, version: int, time_ms: int) -> "Combined":
-        """Returns what is remembered after an edit that answers some, and forgets as it says."""
+        """Returns the answers after an edit that gives some, and says which to forget."""
         known = {answer.author: answer for answer in self.authors}
         first = max(self.first, given.first)
         if first >= version:
@@ -587,7 +587,7 @@ class Combined:
         return Combined(first, tuple(a for a in known.values() if a.version > first))
 
     def reset(self, time_ms: int) -> "Combined":
-        """Returns the same, in which no time is later."""
+        """Returns the same answers with no time later than ``time_ms``."""
         kept = (replace(a, time_ms=min(a.time_ms, time_ms)) for a in self.authors)
         return replace(self, authors=tuple(kept))
 
@@ -606,7 +606,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """What an edit answers, and up to which version it forgets; 0: no further than before."""
+    """An edit's answers, and the version up to which it forgets others; 0 forgets no more."""
 
     first: Natural = 0
     authors: Annotated[tuple[Answered, ...], seq(row(Answered))] = ()

@@ -1,17 +1,17 @@
 """Older writers. None is ever forgotten: a stream that was stopped for a year may come back.
 
-The head holds the entries of recent ones (`transactions`); older ones are in *pages*: a tree over
-the hashes of writers, in which one is found, and one added, by reading and writing few small pages,
-however many there are (FORMAT.md §4, decision 0016). Pages of level 0 hold entries, those above
-name the pages below and the least hash of each. A page is never changed. To add entries is to write
-their pages anew, and the ones above:
+The head holds the entries of recent writers (`transactions`); those of older ones are in *pages*: a
+tree over the hashes of writers. Finding or adding one reads and writes few small pages, however
+many there are (FORMAT.md §4, decision 0016). Pages of level 0 hold entries; those above name the
+pages below and the lowest hash of each. A page never changes. Adding entries rewrites their pages
+and those above:
 
-T1. Each entry goes down to the page of its hash, where it takes the place of an older one.
-T2. What has become too large is written as several pages, cut between two hashes.
-T3. The page above names what came in place of what it named, and is itself written so.
-T4. Where several are left at the top they get a page above them.
+T1. Each entry is added to the page of its hash, where it replaces the writer's older entry.
+T2. A page that has become too large is written as several pages, cut between two hashes.
+T3. The page above names the new pages in place of the old, and is itself rewritten the same way.
+T4. If several pages are left at the top, they get a page above them.
 
-As a path stands for the same bytes for ever, `WriterPages` keeps some of those it read or wrote.
+A path always has the same bytes, so `WriterPages` keeps some of the pages it read or wrote.
 """
 
 from bisect import bisect_right
@@ -55,24 +55,24 @@ if TYPE_CHECKING:
     from clog.storage.format.commits import Head
 
 WRITERS_MAX = 64
-"""A head that would have more writers than this lets go of the oldest."""
+"""A head that would have more writers than this moves the oldest to pages."""
 COMBINING_BYTES_MAX = 128 << 10
-"""Of the writers in a head while many combine: some 1,000 entries."""
+"""Bytes of the writers in a head while many combine: about 1,000 entries."""
 _ENTRY_BYTES = 100
-"""Of an entry, beside its id."""
+"""Bytes of an entry without its id."""
 WRITER_LEVEL_MAX = 8
-"""Levels of pages of older writers, above the lowest. Part of the format."""
+"""Levels of pages above the lowest. Part of the format."""
 PAGE_BYTES_MAX = 64 << 10
-"""Of a page as stored: some 1,000 entries."""
+"""Size of a stored page: about 1,000 entries."""
 KEPT_BYTES_MAX = 8 << 20
-"""Of pages kept in memory: those of a full head and of as many unknown writers."""
+"""Bytes of pages kept in memory: those of a full head and of as many unknown writers."""
 FIRST = ""
-"""The least hash of all, without its zeros."""
+"""The lowest possible hash, without its zeros."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """A page of older writers; ``count`` entries are in it, or, above level 0, below it."""
+    """A page of older writers; ``count`` entries are in it or, above level 0, below it."""
 
     path: Path
     size_bytes: Annotated[Natural, "bytes"]
@@ -87,8 +87,8 @@ PAGE: Final = record(PageRef)
 
 @dataclass(frozen=True, slots=True)
 class PagedWriters:
-    """Writers who left the head for pages, of which ``root`` is the new root: those at the places
-    ``left`` of the head's list, the edit's own writers in it.
+    """Writers that leave the head for pages, whose new root is ``root``: those at the indexes
+    ``left`` of the head's list, which includes the writers of the edit.
     """
 
     root: Annotated[PageRef, PAGE, BESIDE]
@@ -98,7 +98,7 @@ class PagedWriters:
     ]
 
     def removed_from(self, writers: tuple[WriterEntry, ...]) -> tuple[WriterEntry, ...]:
-        """Returns the head's list without those who leave it."""
+        """Returns the head's list without those that leave it."""
         if self.left and self.left[-1] >= len(writers):
             raise CorruptionError(
                 f"writer {self.left[-1]} of the {len(writers)} in the head leaves it"
@@ -110,7 +110,7 @@ PAGED_WRITERS: Final = record(PagedWriters)
 
 
 Child = tuple[str, PageRef]
-"""A page, and the least hash that belongs into it."""
+"""A page, and the lowest hash that belongs in it."""
 _Row = list[Any]
 _Body = dict[str, Any]
 
@@ -142,12 +142,12 @@ class WriterPages(Shared):
         register(self)
 
     def after_fork(self) -> None:
-        """Forgets, in a forked child, what another thread may have been changing."""
+        """Drops, in a forked child, the pages that another thread may have been changing."""
         self._kept: dict[str, bytes] = {}
         self._kept_bytes = 0
 
     def find(self, root: PageRef, seed: int, kind: str, writer_id: str) -> WriterEntry | None:
-        """Returns the entry of a writer; a GET for each level that is not in memory."""
+        """Returns the entry of a writer; one GET for each level that is not in memory."""
         child, hashed = (FIRST, root), writer_hash(seed, kind, writer_id)
         while child[1].level:
             children = self.children(child)
@@ -170,7 +170,7 @@ class WriterPages(Shared):
         seed: int,
         new_id: Callable[[], str],
     ) -> PageRef:
-        """Writes entries into the tree and returns its root; a PUT per page, and some GETs."""
+        """Writes entries into the tree and returns its root; one PUT per page, and some GETs."""
         rows = ((writer_hash(seed, *entry.key), WRITER.write(entry)) for entry in entries)
         tree = _Growing(self, seed, new_id)
         pages = tree.added((FIRST, root), sorted(rows, key=_hash_of))
@@ -179,7 +179,7 @@ class WriterPages(Shared):
         return pages[0][1]
 
     def children(self, child: Child) -> list[Child]:
-        """Returns the pages below a page, and where each begins; a GET where it is not kept."""
+        """Returns the pages below a page with their lowest hashes; one GET if it is not kept."""
         start, page = child
         where, body = self._where(page), self._body(page)
         with reading(where):
@@ -191,7 +191,7 @@ class WriterPages(Shared):
         return [(one.start, PageRef(one.path, one.size_bytes, one.count, level)) for one in found]
 
     def entries(self, page: PageRef) -> list[WriterEntry]:
-        """Returns the entries of a page of level 0; a GET where it is not kept."""
+        """Returns the entries of a page of level 0; one GET if it is not kept."""
         where = self._where(page)
         return [_parsed(row, where) for row in self.rows(page)]
 
@@ -200,7 +200,7 @@ class WriterPages(Shared):
         return self._paths((FIRST, root))
 
     def write(self, path: str, data: bytes) -> None:
-        """Stores a page, under a name that is new."""
+        """Stores a page under a new name."""
         self.store.put(path, data)
         self._keep(path, data)
 
@@ -239,18 +239,18 @@ class WriterPages(Shared):
     def _keep(self, path: str, data: bytes) -> None:
         with self._lock:
             self._kept_bytes += len(data) - len(self._kept.pop(path, b""))
-            self._kept[path] = data  # Last: the one used longest ago comes first.
+            self._kept[path] = data  # As the last: the one used longest ago is the first.
             while self._kept_bytes > KEPT_BYTES_MAX and len(self._kept) > 1:
                 self._kept_bytes -= len(self._kept.pop(next(iter(self._kept))))
             if len(self._kept) == 1:
-                self._kept_bytes = len(data)  # Whatever an interrupt has left uncounted.
+                self._kept_bytes = len(data)  # Corrects what an interrupt left uncounted.
 
     def _where(self, page: PageRef) -> str:
         return f"{page.path} of {self.store.url}"
 
 
 def find_writer(pages: WriterPages, head: "Head", kind: str, writer_id: str) -> WriterEntry | None:
-    """Returns the writer's entry, from the head or pages; a GET for each level not kept."""
+    """Returns the writer's entry, from the head or pages; one GET for each level not kept."""
     for entry in head.writers:
         if entry.key == (kind, writer_id):
             return entry
@@ -260,8 +260,8 @@ def find_writer(pages: WriterPages, head: "Head", kind: str, writer_id: str) -> 
 
 
 def count_writers(pages: WriterPages, head: "Head") -> int:
-    """Returns how many writers are remembered; where there are older ones, a GET for each page in
-    which a writer of the head may have an entry, too, and which is not kept.
+    """Returns how many writers are remembered. If there are older ones, it costs one GET for each
+    page not kept in which a writer of the head may have an entry, too.
     """
     root, seed = head.older_writers, head.log.key_seed
     if root is None:
@@ -274,12 +274,12 @@ def count_writers(pages: WriterPages, head: "Head") -> int:
 def page_out_if_full(
     pages: WriterPages, head: "Head", added: Sequence[AppendedBy], *, new_id: Callable[[], str]
 ) -> PagedWriters | None:
-    """Writes pages with those who must leave the head where these writers come to it; None where
-    there is room.
+    """Writes pages with the writers that must leave the head to make room for those added; returns
+    None if there is room.
 
-    The oldest leave, as many as there are too many. With them go those of the older half whose page
-    is written anyway: while there are few writers the page is the same for all, and is written once
-    for many of them.
+    The oldest leave, as many as there are too many. Those of the older half whose page is written
+    anyway leave, too: while there are few writers all have the same page, so it is written once for
+    many of them.
     """
     writers = with_writers(head.writers, added)
     over = len(writers) - _room(head, writers)
@@ -312,7 +312,7 @@ def _room(head: "Head", writers: Sequence[WriterEntry]) -> int:
 
 
 def _with_positions_inline(store: Store, entry: WriterEntry) -> WriterEntry:
-    """Returns the entry as pages hold it (FORMAT.md §11.1); a GET for positions elsewhere."""
+    """Returns the entry as pages hold it (FORMAT.md §11.1); one GET for positions elsewhere."""
     state = entry.transaction
     if state is None or not isinstance(state.positions, PositionsAt):
         return entry
@@ -336,7 +336,7 @@ class _Growing:
     def added(
         self, child: tuple[str, PageRef | None], new: Sequence[tuple[str, _Row]]
     ) -> list[Child]:
-        """Returns what comes in place of a page (T1 to T3)."""
+        """Returns the pages that replace a page (T1 to T3)."""
         start, page = child
         if page is None or not page.level:
             rows = {} if page is None else {_key(row): row for row in self._pages.rows(page)}
@@ -348,7 +348,7 @@ class _Growing:
         return self.inner(named, page.level)
 
     def inner(self, children: list[Child], level: int) -> list[Child]:
-        """Writes pages that name these."""
+        """Writes the pages above these."""
         named = (_Child(start, page.path, page.size_bytes, page.count) for start, page in children)
         data = documents.encode("page", {"children": _CHILDREN.write(named)})
         if cuts := _cuts(len(children), len(data)):
@@ -375,7 +375,7 @@ class _Growing:
 def _pieces(
     start: str, hashed: Sequence[tuple[str, _Row]], cuts: Sequence[int]
 ) -> Iterator[tuple[str, list[_Row]]]:
-    """Yields the rows between the cuts, and the digits that tell each from the one before."""
+    """Yields the rows between cuts, after the shortest prefix that is above the piece before."""
     first = 0
     for cut, following in pairwise([*cuts, len(hashed)]):
         edges = (i for i in range(cut, following) if hashed[i][0] != hashed[i - 1][0])
@@ -388,23 +388,23 @@ def _pieces(
 
 
 def _cuts(count: int, size_bytes: int) -> list[int]:
-    """Returns where to cut so many things, together a page of this size; nowhere if it is small."""
+    """Returns where to cut ``count`` items of ``size_bytes`` in all; nowhere if they fit a page."""
     if size_bytes <= PAGE_BYTES_MAX:
         return []
-    pieces = min(-(-size_bytes * 4 // (PAGE_BYTES_MAX * 3)), count // 2)  # with room in them
+    pieces = min(-(-size_bytes * 4 // (PAGE_BYTES_MAX * 3)), count // 2)  # with room to grow
     return [count * i // pieces for i in range(1, pieces)]
 
 
 def _by_child(
     children: Sequence[Child], sorted_by_hash: Sequence[tuple[str, Any]]
 ) -> Iterator[tuple[int, list[tuple[str, Any]]]]:
-    """Yields the index of each child that has some of them, and these."""
+    """Yields the index of each child to which some of them belong, and these."""
     for i, mine in groupby(sorted_by_hash, lambda pair: _index(children, pair[0])):
         yield i, list(mine)
 
 
 def _index(children: Sequence[Child], hashed: str) -> int:
-    # Digits compare as their numbers do, the zeros at their end being left out or not.
+    # Digits compare as their numbers do, with or without the zeros at their end.
     return bisect_right(children, hashed, key=_hash_of) - 1
 
 

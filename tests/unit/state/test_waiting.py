@@ -135,6 +135,19 @@ def test_a_key_in_two_partitions_does_not_wait(make_log, open_store, open_log, c
     assert s.get("a") == b"of 1"
 
 
+def test_a_key_that_waits_comes_in_another_partition(make_log, open_store, open_log, clock):
+    """The file has both rows then: the later one does not replace the one that counts."""
+    log = make_log(partitions=2)
+    s = open_store()
+    commit(s, a="counts")
+    (free,) = (p for p, end in log.end_offsets().items() if not end)
+    record = {"key": "a", "value": "of before", "timestamp": clock.now_ms() - 1}
+    open_log().append([record], partition=free)
+    s.refresh()
+    assert dict(s.scan()) == in_file(s) == {b"a": b"counts"}
+    assert s.get("a") == b"counts"
+
+
 @pytest.mark.parametrize("when", ["before", "between", "after"])
 def test_another_process_moves_the_file(make_log, open_store, store, clock, when):
     """What waits stays until the file has it; nothing older is shown meanwhile."""

@@ -53,7 +53,7 @@ from clog.storage.store.contract import Store
 from clog.storage.types.columns import OFFSET
 
 _GATHER_ROWS = 1 << 14
-_GATHER_BYTES = 4 << 20
+_GATHER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _gathered(parts: Iterable[pa.RecordBatch | CopiedGroup]) -> Iterator[pa.Tabl
     for part in parts:
         is_full = rows >= _GATHER_ROWS or size_bytes >= _GATHER_BYTES
         if held and (is_full or isinstance(part, CopiedGroup) or part.schema != held[0].schema):
-            yield pa.Table.from_batches(held).combine_chunks()
+            yield _one_table(held)
             held.clear()
             rows = size_bytes = 0
         if isinstance(part, CopiedGroup):
@@ -207,7 +207,12 @@ def _gathered(parts: Iterable[pa.RecordBatch | CopiedGroup]) -> Iterator[pa.Tabl
         held.append(part)
         rows, size_bytes = rows + part.num_rows, size_bytes + part.nbytes
     if held:
-        yield pa.Table.from_batches(held).combine_chunks()
+        yield _one_table(held)
+
+
+def _one_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    table = pa.Table.from_batches(batches)
+    return table.combine_chunks() if len(batches) > 1 else table
 
 
 class Composition:

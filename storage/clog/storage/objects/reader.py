@@ -56,7 +56,7 @@ from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format.chunks import FOOTER_SUM_BYTES, ObjectRef, damage
 from clog.storage.format.log_info import LogSchema
 from clog.storage.numpy_arrays import parquet, to_numpy
-from clog.storage.store.contract import BYTES_MAX, Store, ahead, coalesce
+from clog.storage.store.contract import BYTES_MAX, HeldObject, Store, ahead, coalesce
 from clog.storage.types.columns import OFFSET, as_type, can_read, column_types, leaves_of, projected
 
 BATCH_ROWS = 16384
@@ -165,6 +165,8 @@ def _decoded(
 
 def fetch_whole(store: Store, obj: ObjectRef) -> bytes:
     """Returns all bytes of an object, in one request, verified by their checksum."""
+    if isinstance(store, HeldObject) and store.path == obj.path:
+        return store.data
     data = store.get(obj.path, 0, obj.size_bytes)
     if (why := damage(data, obj)) is not None:
         raise _damaged(store, obj, why)
@@ -354,9 +356,7 @@ class _Source:
         """Yields the rows of a group, from its first."""
         where = f"row group {group.number}"
         with self._decoding(where):
-            batches = self._file.iter_batches(
-                batch_rows, row_groups=[group.number], columns=self._stored, use_threads=False
-            )
+            batches = self._batches(group, batch_rows)
         rows = 0
         while True:
             with self._decoding(where):
@@ -368,6 +368,13 @@ class _Source:
             yield made
         if rows != group.end - group.start:
             raise self._damaged(f"{where} holds {rows} rows, expected {group.end - group.start}")
+
+    def _batches(self, group: _Group, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        asked = {"columns": self._stored, "use_threads": False}
+        if group.end - group.start > batch_rows:
+            return iter(self._file.iter_batches(batch_rows, row_groups=[group.number], **asked))
+        # A sixth less CPU than the same by batches.
+        return iter(self._file.read_row_group(group.number, **asked).to_batches())
 
     def _complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the batch with the columns that were asked for, the absent ones null."""

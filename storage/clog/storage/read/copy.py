@@ -62,7 +62,7 @@ from clog.storage.objects.writer import (
     stored_schema,
 )
 from clog.storage.read.scan import ReadPiece, dead_rows_of, open_run, read_pieces
-from clog.storage.store.contract import Store, WrappingStore
+from clog.storage.store.contract import HeldObject, Store
 from clog.storage.types.columns import DELETE_HORIZON, OFFSET, column_types, leaf_sizes
 
 CODECS: Final = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
@@ -97,27 +97,6 @@ class Wanted:
         """Tells whether rows of the object, all in the piece, have to be decoded."""
         at = first - self.chunk.first_row
         return self.decoded is not None and bool(self.decoded[at : at + rows].any())
-
-
-class _HeldObject(WrappingStore):
-    """A store of which one object is in memory, and its chunks' bitmaps once they are read."""
-
-    def __init__(self, inner: Store, path: str, data: bytes) -> None:
-        super().__init__(inner)
-        self._path = path
-        self._data = data
-        self._others: dict[str, bytes] = {}
-
-    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        if path == self._path:
-            return self._data[start:end]
-        if path not in self._others:
-            self._others[path] = self.inner.get(path, start, end)
-        return self._others[path]
-
-    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        assert path == self._path
-        return [self._data[start:end] for start, end in ranges]
 
 
 class RowGroupSource:
@@ -309,7 +288,7 @@ def open_portions(
         return [(live_rows, lambda: batches)]
     ref = pieces[0].object
     data = fetch_whole(store, ref)
-    held = _HeldObject(store, ref.path, data)
+    held = HeldObject(store, ref.path, data)
     try:
         source = RowGroupSource(data, ref, compression, key_seed, pieces[0].schema)
     except (pa.ArrowException, OSError, ValueError):

@@ -488,6 +488,29 @@ class WrappingStore:
         return self.inner.forget_old(prefix, begun_ms)
 
 
+class HeldObject(WrappingStore):
+    """A store of which one object is in memory, verified, and its chunks' bitmaps once they are
+    read.
+    """
+
+    def __init__(self, inner: Store, path: str, data: bytes) -> None:
+        super().__init__(inner)
+        self.path = path
+        self.data = data
+        self._others: dict[str, bytes] = {}
+
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        if path == self.path:
+            return self.data[start:end]
+        if path not in self._others:
+            self._others[path] = self.inner.get(path, start, end)
+        return self._others[path]
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        assert path == self.path
+        return [self.data[start:end] for start, end in ranges]
+
+
 def not_found(path: str, url: str) -> FileNotFoundError:
     """Returns the builtin error that reads of an absent object raise; ``filename`` is the path."""
     return FileNotFoundError(errno.ENOENT, f"no such object in {url}", path)

@@ -176,7 +176,8 @@ class ReadPiece:
 
     ``base`` is the offset of ``first_row`` where the object is dense; ``schema`` the log's, by
     which it is read; ``marked`` the rows of the chunk it is a part of that are left out, by its
-    mask as well where it ``is_masked``.
+    mask as well where it ``is_masked``. No value is null
+    unless it ``holds_tombstones``.
     """
 
     partition: int
@@ -192,6 +193,7 @@ class ReadPiece:
     up_to: int = NONE
     marked: MarkedChunk | None = None
     is_masked: bool = False
+    holds_tombstones: bool = True
 
 
 class Pruning(Protocol):
@@ -286,6 +288,7 @@ def piece_of(
         up_to=chunk.up_to,
         marked=MarkedChunk(bitmaps, chunk.first_row, chunk.rows) if bitmaps else None,
         is_masked=chunk.mask is not None and hidden is not Hidden.DEAD,
+        holds_tombstones=chunk.tombstones > 0,
     )
 
 

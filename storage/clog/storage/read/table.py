@@ -10,8 +10,9 @@ there count for nothing. A plan may be *a slice* for one task of several: a run 
 Reading a plan:
 
 T1. Map the dirty part: key -> last offset, reading only its keys (`hashing`: 128 bits of each).
-T2. Clean part: a record stays when the map does not know its key. Where there are masks no value
-    is asked for whether it is a tombstone, and without a dirty part no key.
+T2. Clean part: a record stays when the map does not know its key. Where there are masks, or chunks
+    count no tombstones, no value is asked for whether it is one, and with masks and without a dirty
+    part no key.
 T3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
     again. Keys are kept from T1, and small objects, which are fetched whole, as they came, if the
     budget has room for them beside the map: what is over drops all of it, and it is read again.
@@ -356,12 +357,12 @@ def _unknown(
     """Yields the clean records whose key the map does not know (T2); masks alone need no key."""
     is_dirty = bool(plan.dirty or plan.later)
     for is_masked, pieces in groupby(plan.clean, attrgetter("is_masked")):
+        read = list(pieces)
         needed = {*columns, "key"} if is_dirty or not is_masked else {*columns}
         if not is_masked:
-            needed.add(presence_column("value", plan.schema, columns))
-        read = list(pieces)
+            needed.update(_presence(plan, read, columns))
         for batch in read_pieces(store, read, columns=in_order(needed), pruning=plan.wanted):
-            rows = batch if is_masked else present(present(batch, "key"), "value")
+            rows = batch if is_masked else _without_tombstones(present(batch, "key"))
             if not is_dirty:
                 yield rows
                 continue
@@ -386,7 +387,7 @@ def _at(
         offsets = to_numpy(batch.column("offset"))
         first, end = np.searchsorted(last, [offsets[0], offsets[-1] + 1])
         for rows in _rows_of(batch, _places_of(offsets, last[first:end])):
-            yield rows if plan.tombstones else present(rows, "value")
+            yield rows if plan.tombstones else _without_tombstones(rows)
 
 
 def _batches_at(
@@ -397,17 +398,33 @@ def _batches_at(
     kept: Kept | None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields what is needed of the pieces' rows, kept or read."""
-    presence = () if plan.tombstones else (presence_column("value", plan.schema, columns),)
+    presence = () if plan.tombstones else _presence(plan, pieces, columns)
     needed = {*columns, *presence, "offset"}
     has_keys = kept is not None and "key" in needed
-    asked = in_order(needed - {"key"} if has_keys else needed)
-    for batch in read_pieces(kept or store, pieces, columns=asked, pruning=plan.wanted):
+    asked = needed - {"key"} if has_keys else needed
+    if has_keys and asked <= {"partition", "offset"}:
+        asked = {*asked, "timestamp"}  # Of what nothing is read batches end elsewhere.
+    for batch in read_pieces(kept or store, pieces, columns=in_order(asked), pruning=plan.wanted):
         if kept is None or not has_keys:
             yield batch
             continue
         keys = kept.keys_at(batch.column("offset")[0].as_py())
         schema = batch.schema.append(read_schema(plan.schema).field("key"))
         yield pa.RecordBatch.from_arrays([*batch.columns, keys], schema=schema)
+
+
+def _presence(
+    plan: TablePlan, pieces: Sequence[ReadPiece], columns: Sequence[str]
+) -> tuple[str, ...]:
+    """Returns what tells tombstones in the pieces; nothing where there are none."""
+    if any(piece.holds_tombstones for piece in pieces):
+        return (presence_column("value", plan.schema, columns),)
+    return ()
+
+
+def _without_tombstones(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the rows that have a value: all where none was read for `_presence`."""
+    return present(rows, "value") if "value" in rows.schema.names else rows
 
 
 def _places_of(offsets: Offsets, wanted: Offsets) -> Offsets:

@@ -343,6 +343,14 @@ def in_doubt(request, make_log, store, open_store):
     return s, log, request.param is HAPPENED
 
 
+def test_what_others_append_while_a_commit_is_in_doubt_is_shown(in_doubt):
+    """V6: what comes behind the commit is read, too, where that happened before it was known."""
+    s, log, _ = in_doubt
+    log.append([{"key": "b", "value": "others"}])
+    s.commit()
+    assert dict(s.scan()) == {b"a": b"1", b"b": b"others"}
+
+
 def test_a_commit_in_doubt_is_committed_again(in_doubt):
     """H-T13: it is there once, with its positions; then the store goes on."""
     s, log, _ = in_doubt

@@ -1,28 +1,28 @@
-"""The cleaner: a side process that keeps logs small, never in a writer's way (S30).
+"""The cleaner: a side process that keeps logs small and never gets in a writer's way (S30).
 
 A *round* over all its logs, in this order:
 
 R1. Seal active segments that are idle (S8).
 R2. Retention and the start offset rule (S31-S35); trimming below the low watermark (S37);
     publishing the table (S63).
-R3. Passes over the eligible partitions of all logs, each once, by ``threads`` at a time
-    (`selection`, `run_pass`). Before each the most urgent one is chosen anew. Before the first of
-    a log the objects that its passes share are gathered, or coalesced (`layout`).
-R4. Delete objects whose delay is over (S27); rewrite what has held dead rows for long (S46);
-    coalesce what the passes left fresh, under every policy; before and after that merge small
-    sealed segments where no pass does it.
-R5. Once a day delete what was never committed (`sweep`) and blocks of old commits
+R3. Passes over the eligible partitions of all logs, one each, ``threads`` at a time (`selection`,
+    `run_pass`). Before each pass the most urgent partition is chosen anew. Before the first pass
+    over a log, the objects that its passes share are gathered or coalesced (`layout`).
+R4. Delete objects whose delay is over (S27); rewrite chunks that have held dead rows for long
+    (S46); coalesce the fresh chunks that the passes left, under every policy; before and after
+    that, merge small sealed segments where no pass does so.
+R5. Once a day, delete what was never committed (`sweep`) and blocks of old commits
     (`commit_blocks`).
 
-A pass may take hours, and nothing but passes waits for more than one. Between two passes the rounds
-of other logs begin and end, ``log.cleaner.backoff.ms`` apart where there is nothing to clean. Logs
-with passes that wait, as others are more urgent, have all but R3 done each
-``log.retention.check.interval.ms``, at least `_BETWEEN_MS_MIN` apart; where one of them goes on,
-R1, R2, and what is to be deleted of R4. With several threads all that goes on beside the passes.
+A pass may take hours, and only passes wait for more than one. Between two passes the rounds of
+other logs begin and end, ``log.cleaner.backoff.ms`` apart where there is nothing to clean. A log
+whose passes wait because others are more urgent gets everything but R3 done every
+``log.retention.check.interval.ms``, at least `_BETWEEN_MS_MIN` apart; a log with a running pass
+gets R1, R2, and the deletions of R4. With several threads all this happens beside the passes.
 
 The share of one log is in `log_round`. A pass that fails leaves the log as it was; its partition is
-uncleanable, with the reason, and retried with back-off, the others go on (S28). A log whose round
-fails, or whose store does, waits alone.
+uncleanable, with the reason, and is retried with back-off, while the others continue (S28). A log
+whose round or store fails waits alone.
 """
 
 import logging
@@ -48,10 +48,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FoundLogs:
-    """What changed for a cleaner: new ``logs``, and URLs of those that are ``gone``: deleted.
+    """What changed for a cleaner: new ``logs``, and the URLs of those that are ``gone`` (deleted).
 
-    And what is in the way now, with the reasons: logs that are ``unopened`` though they should be
-    looked after, and folders ``unlisted`` in which there may be more.
+    Also the current obstacles, with reasons: logs that should be looked after but are ``unopened``,
+    and folders that are ``unlisted`` and may contain more logs.
     """
 
     logs: Sequence[Log] = ()
@@ -61,15 +61,15 @@ class FoundLogs:
 
 
 _BETWEEN_MS_MIN = 60_000
-"""A log whose passes go on, or wait, is not maintained more often."""
+"""A log whose passes are running or waiting is not maintained more often than this."""
 
 
 @dataclass(slots=True, eq=False)
 class _OpenRound:
-    """The round of one log under way.
+    """The round of one log, under way.
 
-    ``is_well``: what came before its passes did not fail. ``begun`` are the partitions that had
-    their pass, ``running`` how many go on, ``has_more`` whether others wait.
+    ``is_well``: no step before its passes has failed. ``begun``: the partitions whose pass has
+    begun; ``running``: the number of running passes; ``has_more``: whether other passes wait.
     """
 
     log_round: LogRound
@@ -85,7 +85,7 @@ class _OpenRound:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A pass of a round, the ``number``-th that began."""
+    """A pass of a round, the ``number``-th to begin."""
 
     round: _OpenRound
     candidate: Candidate
@@ -93,8 +93,8 @@ class _Work:
 
 
 class Cleaner:
-    """Cleans one or more logs. One thread at a time may call it; several cleaners, in one process
-    or many, may work on one log.
+    """Cleans one or more logs. Only one thread at a time may call it; several cleaners, in one
+    process or many, may work on the same log.
 
     >>> from clog.storage import Log
     >>> log = Log.create("memory://help-of-cleaner", 1)
@@ -104,32 +104,33 @@ class Cleaner:
     >>> cleaner = Cleaner(log)
     >>> print(*(result.stats.records_removed for result in cleaner.run_once(force=True)))
     1
-    >>> cleaner.stop()  # `run` goes on until then: from a signal's handler, or another thread
+    >>> cleaner.stop()  # `run` continues until this is called, by a signal handler or a thread
     >>> cleaner.run()
 
     Args:
         logs: a log, or several.
-        threads: partitions, or parts of one, cleaned at once; they share the buffer and the limit.
-        dedupe_buffer_bytes: memory of all offset maps together
-            (``log.cleaner.dedupe.buffer.size``), 24 bytes an entry.
+        threads: how many partitions, or parts of one, are cleaned at the same time; they share the
+            buffer and the limit.
+        dedupe_buffer_bytes: memory of all offset maps together, 24 bytes an entry
+            (``log.cleaner.dedupe.buffer.size``).
         io_bytes_per_second: limit on bytes read and written by all threads
             (``log.cleaner.io.max.bytes.per.second``); None: no limit.
-        clock: where times come from; None: the clock of each log.
+        clock: the source of times; None: the clock of each log.
         backoff_ms: how long `run` sleeps when there was nothing to clean.
         settings: the settings for all logs.
         on_pass: called after each pass, from the thread that did it.
-        on_maintained: called when segments were sealed, or went by retention.
-        find: called by `run` before each round; returns the logs that are new or gone since. With
-            it, the cleaner may start without a log.
+        on_maintained: called when segments were sealed, or removed by retention.
+        find: called by `run` before each round; returns the logs that are new or gone since the
+            last call. With it, the cleaner may start without a log.
 
     Attributes:
         backoff_ms: as given.
-        monitor: its current and past work, for metrics and health.
+        monitor: current and past work, for metrics and health.
 
     Raises:
         InvalidInputError: a thread's share of the buffer cannot hold one key; no log or no thread
             is given.
-        OutOfMemoryError: there is not as much memory as a thread's share.
+        OutOfMemoryError: there is less memory than a thread's share.
     """
 
     def __init__(
@@ -180,26 +181,27 @@ class Cleaner:
 
     @property
     def moved_ms(self) -> int:
-        """When it last moved a byte, or began or ended a round, by its clock's monotonic time."""
+        """When it last moved a byte or began or ended a round, by its clock's monotonic time."""
         return max(self._throttle.moved_ms, self.monitor.round_ms)
 
     def run_once(self, force: bool = False) -> list[PassResult]:  # noqa: FBT001, FBT002 - public
-        """Does one round over all logs: maintenance that is due, then every eligible partition
-        once.
+        """Does one round over all logs: maintenance that is due, then one pass over every eligible
+        partition.
 
         Args:
             force: clean whatever can be cleaned, whatever the dirty ratio; active segments, and
-                those with records younger than ``min.compaction.lag.ms``, stay out.
+                those with records younger than ``min.compaction.lag.ms``, are left out.
 
         Returns:
-            What each pass did; the most urgent began first. Empty where nothing was eligible.
+            The result of each pass, in the order in which they began, the most urgent first. Empty
+            if nothing was eligible.
 
         Raises:
             StoreUnavailableError: the filesystem failed, or the clocks differ too much; what was
-                done until then stays, and the other logs are done.
+                done before stays, and the other logs are still cleaned.
             CommitConflictError, CommitStateUnknownError: other writers were faster for too long, or
                 the store's reply to a commit was lost; the same holds.
-            CorruptionError: an object to be trimmed or coalesced is damaged or gone; everything
+            CorruptionError: an object to be trimmed or coalesced is damaged or missing; everything
                 else is done.
         """
         with self._workers() as pool:
@@ -217,9 +219,9 @@ class Cleaner:
         return Passes(result for _, result in done)
 
     def run(self) -> None:
-        """Does rounds until `stop` is called; sleeps if there was nothing to clean. Survives logs
-        and stores that fail. No log waits for more than one pass of another; with several threads,
-        its next round begins while the passes of other logs continue.
+        """Does rounds until `stop` is called; sleeps when there was nothing to clean. Survives
+        failing logs and stores. No log waits for more than one pass over another; with several
+        threads, its next round begins while the passes over other logs continue.
         """
         with self._workers() as pool:
             while not self._is_stopping:
@@ -229,7 +231,7 @@ class Cleaner:
                 for log_round in self._log_rounds:
                     if log_round not in self._open and self._waits_ms(log_round) <= 0:
                         self._begin(log_round, force=False)
-                self._end_some()  # They are done before a pass that may take hours.
+                self._end_some()  # Before a pass that may take hours.
                 self._maintain_between()
                 self._work(pool)
                 self._end_some()
@@ -245,7 +247,7 @@ class Cleaner:
         return self._is_stopping
 
     def _look_around(self) -> None:
-        """Takes logs that were found, drops those that are gone."""
+        """Adds logs that were found and drops those that are gone."""
         found = self._find() if self._find else FoundLogs()
         self._log_rounds = [r for r in self._log_rounds if r.log.url not in found.gone]
         for url in found.gone:
@@ -259,14 +261,14 @@ class Cleaner:
             self._rest(mine)
 
     def _rest(self, mine: _OpenRound) -> None:
-        """Lets a log whose round failed rest before the next one, and one that was clean wait."""
+        """Makes a log whose round failed rest before the next one, and one that was clean wait."""
         moved = any(result.complete for _, result in mine.results)
         mine.log_round.due_ms = self._clock.monotonic_ms() + (0 if moved else self.backoff_ms)
         if mine.failure is None:
             mine.log_round.rest.succeeded()
             return
         mine.log_round.failed(mine.failure)
-        is_gone = isinstance(mine.failure, NotFoundError)  # Words say all of it.
+        is_gone = isinstance(mine.failure, NotFoundError)  # The message says it all.
         logger.error(
             "a round over %s failed; it will be retried%s",
             *(mine.log_round.log.url, f": {mine.failure}" if is_gone else ""),
@@ -274,7 +276,7 @@ class Cleaner:
         )
 
     def _waits_ms(self, log_round: LogRound) -> int:
-        """Returns how long it is until a log's next round."""
+        """Returns the time until a log's next round."""
         return max(log_round.rest.until_ms, log_round.due_ms) - self._clock.monotonic_ms()
 
     def _add(self, log: Log) -> None:
@@ -282,7 +284,7 @@ class Cleaner:
         self._log_rounds.append(LogRound(log, clock, self._throttle, self._settings, self._room))
 
     def _begin(self, log_round: LogRound, *, force: bool) -> None:
-        """Does R1 and R2 of a log's round; its passes wait for `_work`."""
+        """Does R1 and R2 of a log's round; its passes are left to `_work`."""
         mine = self._open[log_round] = _OpenRound(log_round, force, self._clock.monotonic_ms())
         self._maintain(mine, log_round.begin)
         self._choices(mine)
@@ -301,7 +303,7 @@ class Cleaner:
         mine.is_well = self._attempt(mine, maintain) and mine.is_well
 
     def _maintain_between(self) -> None:
-        """Maintains logs whose passes go on or wait, where that is due."""
+        """Maintains logs whose passes are running or waiting, where that is due."""
         interval_ms = max(self._settings.retention_check_ms, _BETWEEN_MS_MIN)
         for mine in self._open.values():
             waited_ms = self._clock.monotonic_ms() - mine.maintained_ms
@@ -311,7 +313,7 @@ class Cleaner:
                 self._attempt(mine, mine.log_round.sweep_released if mine.running else finish)
 
     def _choices(self, mine: _OpenRound) -> list[Candidate]:
-        """Returns the partitions of a log that wait for their pass, as far as it was looked at."""
+        """Returns the partitions of a log that wait for their pass; none once a step failed."""
         chosen: list[Candidate] = []
 
         def choose() -> None:
@@ -324,7 +326,7 @@ class Cleaner:
         return chosen
 
     def _most_urgent(self) -> _Work | None:
-        """Returns the pass that comes next, of all logs, if there is one."""
+        """Returns the next pass, of all logs, if there is one."""
         waiting = [(c, mine) for mine in self._open.values() for c in self._choices(mine)]
         if not waiting:
             return None
@@ -336,7 +338,7 @@ class Cleaner:
         return _Work(mine, chosen, self._passes_begun)
 
     def _work(self, pool: Executor | None) -> None:
-        """Does R3 for a while: a pass, or with threads until one ended or `backoff_ms` passed."""
+        """Does R3 for a while: one pass, or with threads until one ends or `backoff_ms` pass."""
         if pool is None:
             if (work := self._most_urgent()) is not None:
                 self._attempt(work.round, partial(self._pass, work))
@@ -356,7 +358,7 @@ class Cleaner:
             patience_ms = 0 if done else patience_ms - NAP_MS
 
     def _end(self) -> list[_OpenRound]:
-        """Does R4 and R5 of the logs whose passes are done; returns these."""
+        """Does R4 and R5 of the logs whose passes are done; returns their rounds."""
         ended = [m for m in self._open.values() if not (m.running or m.has_more)]
         for mine in ended:
             if mine.is_well:
@@ -365,12 +367,12 @@ class Cleaner:
             url = mine.log_round.log.url
             self.monitor.round_ended(url, mine.failure)
             if all(url != log_round.log.url for log_round in self._log_rounds):
-                self.monitor.forget(url)  # It was deleted while its passes went on.
+                self.monitor.forget(url)  # It was deleted while its passes were running.
             del self._open[mine.log_round]
         return ended
 
     def _attempt(self, mine: _OpenRound, step: Callable[[], None]) -> bool:
-        """Does a step of a log's round; False where it failed: the others go on (S28)."""
+        """Does a step of a log's round; returns False if it fails: the others continue (S28)."""
         try:
             if not self._is_stopping:
                 with enough_memory(f"the cleaning of {mine.log_round.log.url}", MORE_MEMORY):
@@ -389,7 +391,7 @@ class Cleaner:
 
     @contextmanager
     def _workers(self) -> Iterator[Executor | None]:
-        """Yields what does passes, None: the caller's own thread; interrupted rounds begin anew."""
+        """Yields the pool for passes; None: the caller's thread. Interrupted rounds start over."""
         self._open, self._running = {}, {}
         if self._threads.count == 1:
             yield None
@@ -398,7 +400,7 @@ class Cleaner:
                 yield pool
 
     def _pass(self, work: _Work) -> None:
-        """Does one pass; its result, if it has one, goes to the round."""
+        """Does one pass; adds its result, if it has one, to the round."""
         log_round, chosen, force = work.round.log_round, work.candidate, work.round.force
         url = log_round.log.url
         with self._threads.of_a_pass(), self.monitor.watched(url, chosen) as progress:
@@ -412,13 +414,13 @@ class Cleaner:
     def _cleaned(
         self, log_round: LogRound, partition: int, progress: PassProgress, *, force: bool
     ) -> Iterator[PassResult]:
-        """Cleans a partition; yields what each pass did. Who has it done elsewhere overrides it."""
+        """Cleans a partition; yields the result of each pass. A subclass may do it elsewhere."""
         result = log_round.clean(partition, self._threads, progress, force=force)
         if result is not None:
             yield result
 
     def _gathering_room(self) -> Room | None:
-        """Returns the memory for what passes share; who has them done elsewhere has none."""
+        """Returns the memory for what passes share; None if they are done elsewhere."""
         return Room()
 
     def _watch(self, log_round: LogRound) -> None:

@@ -1,24 +1,24 @@
-"""One log, looked after round by round: its share of what `cleaner.Cleaner` does; and what its next
-round would do.
+"""One log, looked after round by round: its share of what `cleaner.Cleaner` does, and a plan of its
+next round.
 
-`begin`, then `candidates`, each of them by `clean`, then `end`. None of it is lost when the
-next fails; a log that failed waits before it is tried again, longer each time, and at random, so
-that many logs on one store that was away do not come back at once (S28). One that another stands in
-place of is opened anew for the next round (S47).
+A round calls `begin`, then `candidates`, then `clean` for each of them, then `end`. A failing step
+undoes none before it. A log that failed waits before it is tried again, longer each time and for a
+random time, so that many logs on one store that was away do not come back all at the same time
+(S28). A log that was replaced by another one is opened anew for the next round (S47).
 
-Where two cleaners work on one log, the one that finds its sources changed lets the partition rest:
-it wastes one group, not one after the other.
+Where two cleaners work on one log, the one that finds its sources changed lets the partition rest,
+so it wastes one group and not group after group.
 
-A round is a list of duties (`duties.Duty`), before its passes and after them: the rows that
+A round is two lists of duties (`duties.Duty`), one before its passes and one after: the rows that
 `LogRound` makes. A new duty is a row there.
 
 *A dry run* (`plan_round`) asks the same duties what is due, and writes nothing, not even a probe of
 the clocks. Everything but the passes is exact: each step is applied to the manifest in memory, and
-the next one looks at what it made. Passes are shown as they are planned: which range is mapped,
-which segments are looked at. What dies in them is known only when their keys are read, and so is
-what is coalesced, freed of dead rows and released after them; these are said as of before the
-passes. What is gathered (`layout`) is part of the passes, and said with them alone. Merges are
-those before and after coalescing, which leaves a chunk for every ``object.bytes`` of a run.
+the next one sees the result. Passes are shown as they are planned: which range is mapped, which
+segments are looked at. What dies in them is known only when their keys are read, and so is what is
+coalesced, freed of dead rows and released after them; these are shown as of before the passes.
+Gathering (`layout`) is part of the passes, and is shown only with them. Merges are those before
+and after coalescing, which leaves a chunk for every ``object.bytes`` of a run.
 """
 
 import logging
@@ -121,14 +121,14 @@ from clog.storage.transactions.several import finish_all
 logger = logging.getLogger(__name__)
 
 REST_MS_MAX = 300_000
-"""A log that keeps failing is tried again at least this often; so is a partition on which somebody
-else is faster.
+"""A log that keeps failing is tried again at least this often; so is a partition on which another
+cleaner is faster.
 """
 
 
 @dataclass(slots=True)
 class Rest:
-    """Waiting after failures: 15 s, doubled up to `REST_MS_MAX`, less up to half at random."""
+    """Waiting after failures: 15 s, doubled up to `REST_MS_MAX`, less a random part up to half."""
 
     until_ms: int = 0
     failures: int = 0
@@ -140,20 +140,20 @@ class Rest:
         self.until_ms = now_ms + int(wait_ms * (1 - uniform() / 2))
 
     def succeeded(self) -> None:
-        """Waits no more."""
+        """Ends the waiting."""
         self.until_ms = self.failures = 0
 
 
 _CUTS_CHECK_MS = 3_600_000
-"""Homes of named cuts are asked this often for what they still keep."""
+"""How often the homes of named cuts are asked which cuts they still keep."""
 _BLOCKS_CHECK_MS = 86_400_000
-"""Blocks of old commits are looked at this often, the first time at once: that is cheap."""
+"""How often blocks of old commits are checked, the first time immediately: that is cheap."""
 _PROPOSALS_MS = 60_000
-"""Proposals are swept this often at most, where there are any."""
+"""Proposals are swept at most this often, if there are any."""
 _INDEX_BYTES = 32 << 20
-"""Memory for the key indexes of a log with masks: those of six million keys."""
+"""Memory for the key indexes of a log with masks: enough for six million keys."""
 _HOLDS_SEEN_MS = 60_000
-"""For choosing, readers are asked this often at most what they hold; whoever plans asks anew."""
+"""For choosing, the holds of readers are read at most this often; a plan reads them anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,15 +161,15 @@ class CleanerSettings:
     """The settings for all logs of one cleaner.
 
     Args:
-        defaults: configs for logs that do not set them, by the logs' names.
-        compaction: whether to do passes; everything else goes on without them
+        defaults: configs for logs that do not set them, by their names as configs of a log.
+        compaction: whether to do passes; everything else is done without them, too
             (``log.cleaner.enable``).
         retention_check_ms: minimum interval between two checks of retention; 0: each round
             (``log.retention.check.interval.ms``).
         hash_algorithm: how keys are hashed: ``xxh3_128``, seeded at random for each pass, or the
             cryptographic ``blake2b`` (``log.cleaner.hash.algorithm``).
         watch_readers_ms: minimum interval between two reads of a log's named readers, for metrics;
-            0: never.
+            0: they are never read.
     """
 
     defaults: Mapping[str, str] = field(default_factory=dict)
@@ -183,9 +183,9 @@ class LogRound:
     """One log, and when it was last looked after. ``clean`` may be called from several threads.
 
     Attributes:
-        log: the log; another one once that stands in its place.
-        rest: after rounds that failed, by the clock's monotonic time.
-        due_ms: the next round is not before, by the same.
+        log: the log, or the one that has replaced it.
+        rest: its rest after rounds that failed, by the clock's monotonic time.
+        due_ms: the earliest time of the next round, by the same clock.
     """
 
     def __init__(
@@ -228,8 +228,8 @@ class LogRound:
         self._maintaining, self._ending = self._duties()
 
     def _duties(self) -> tuple[Sequence[Duty], Sequence[Duty]]:
-        """Returns what a round does before its passes (R1, R2), and after them (R4, R5)."""
-        # Chunks become one within a segment only, and small ones few enough to merge once more.
+        """Returns the duties of a round before its passes (R1, R2) and after them (R4, R5)."""
+        # Coalescing joins chunks within a segment only; then they may be few enough to merge again.
         merges = Duty("merge", due_merges, merge_segments)
         proposals = self._proposals = ProposalSweep()
         before = (
@@ -291,7 +291,7 @@ class LogRound:
         return before, after
 
     def _do(self, duties: Sequence[Duty], work: Work) -> dict[str, Any]:
-        """Does duties; returns what each that was run did, by name."""
+        """Does duties; returns the result of each that was run, by name."""
         done: dict[str, Any] = {}
         noted = NotedStore(work.store)
         with noted.leaves_room(work.handle):
@@ -299,7 +299,7 @@ class LogRound:
         return done
 
     def _do_each(self, duties: Sequence[Duty], work: Work, done: dict[str, Any]) -> None:
-        """Does duties; what each did goes to ``done``, by name."""
+        """Does duties; puts the result of each into ``done``, by name."""
         for duty in duties:
             if not self._is_time(duty.name, duty.every_ms) or (duty.asked and not duty.due(work)):
                 continue
@@ -315,13 +315,13 @@ class LogRound:
                     self._counts.update(duty.counts(did))
 
     def take_counts(self) -> Counter[str]:
-        """Returns the counts of what duties did since they were taken last."""
+        """Returns the counts of what duties did since the last call."""
         with self._lock:
             taken, self._counts = self._counts, Counter()
         return taken
 
     def _is_time(self, what: str, interval_ms: int) -> bool:
-        """Tells whether something was done so long ago, or never."""
+        """Returns whether something was last done at least that long ago, or never."""
         done_ms = self._done_ms.get(what)
         return done_ms is None or self.clock.monotonic_ms() - done_ms >= interval_ms
 
@@ -330,7 +330,7 @@ class LogRound:
         return Work(self._handle, now_ms, store, self._settings.defaults)
 
     def now_ms(self) -> int:
-        """Returns the time by which something is decided (`WatchedClock.now_ms`)."""
+        """Returns the time by which decisions are made (`WatchedClock.now_ms`)."""
         return self._wall.now_ms()
 
     def begin(self) -> MaintenanceResult:
@@ -343,9 +343,9 @@ class LogRound:
         return done
 
     def maintain(self) -> MaintenanceResult:
-        """Does R1 and R2: ends transactions that others left (S50), seals what is idle (S8),
-        applies retention (S31-S35), trims (S37), and publishes the table where that is due (S63).
-        Where the disk is full, makes room first (`sweep`).
+        """Does R1 and R2: ends transactions that others left (S50), seals idle segments (S8),
+        applies retention (S31-S35), trims (S37), and publishes the table if that is due (S63).
+        If the disk is full, makes room first (`sweep`).
         """
         return with_room(self._work(self.clock.now_ms()), self._maintained)
 
@@ -362,7 +362,7 @@ class LogRound:
         )
 
     def readers(self) -> Sequence[Reader]:
-        """Returns the named readers, at most ``watch_readers_ms`` old, where they are watched."""
+        """Returns the named readers, at most ``watch_readers_ms`` old, if they are watched."""
         every_ms = self._settings.watch_readers_ms
         if every_ms and self._is_time("readers", every_ms):
             self._done_ms["readers"] = self.clock.monotonic_ms()
@@ -374,20 +374,20 @@ class LogRound:
 
     @property
     def lags_ms(self) -> Mapping[str, int]:
-        """By format, for how long a published view has not shown what the log has."""
+        """For each format, how long its published view has been behind the log."""
         return {} if self._publishing is None else dict(self._publishing.lags_ms)
 
     @property
     def waits(self) -> Waits:
-        """How long appends wait that others may commit, as of the last sweep of proposals; nobody
-        does where there is nothing to sweep since.
+        """How long proposed appends have been waiting, as of the last sweep of proposals; none
+        wait if there has been nothing to sweep since.
         """
         proposals, work = self._proposals, self._work(self.clock.now_ms())
         is_over = self._is_time("proposals", _PROPOSALS_MS) and not proposals.is_due(work)
         return Waits() if is_over else proposals.waits
 
     def candidates(self, *, force: bool) -> list[Candidate]:
-        """Returns what may be cleaned now; without ``force`` not what failed lately."""
+        """Returns the partitions to clean now; without ``force``, none that failed lately."""
         if not (self._settings.compaction or force):
             return []
         now_ms, manifest = self.now_ms(), self._handle.manifest()
@@ -404,9 +404,9 @@ class LogRound:
         return found
 
     def before_passes(self) -> None:
-        """Prepares the passes over the candidates, which would read each shared object once for
-        each of them: gathers what they need of these, or coalesces first where that is the cheaper
-        way. Once a round; other threads wait.
+        """Prepares the passes over the candidates, each of which would read the shared objects
+        again: gathers what they need of these, or coalesces first if that is cheaper. Done once a
+        round; other threads wait.
         """
         with self._gathering:
             if self._gathered is not None:
@@ -430,12 +430,12 @@ class LogRound:
     def plan(
         self, partition: int, *, force: bool, stretch: Stretch | None = None
     ) -> PassPlan | None:
-        """Plans a pass at the newest version; None where there is no reason for one any more:
-        others may have cleaned the partition since it was chosen.
+        """Plans a pass at the newest version; returns None if there is no longer a reason for one:
+        another cleaner may have cleaned the partition since it was chosen.
         """
         self._handle.refresh()
         manifest = self._handle.manifest()
-        now_ms = self.now_ms()  # After the look: no horizon counts from before its record.
+        now_ms = self.now_ms()  # After the refresh: no horizon counts from before its record.
         config = self.config(manifest)
         holds = _holds(self._handle, config, now_ms)
         found = candidate(manifest, config, partition, now_ms=now_ms, force=force, holds=holds)
@@ -459,8 +459,8 @@ class LogRound:
         force: bool,
         stretch: Stretch | None = None,
     ) -> PassResult | None:
-        """Does one pass; None where there is no reason for it any more, or it failed and the
-        partition is uncleanable (S28). The end of one over a ``stretch`` is its caller's to tell.
+        """Does one pass; returns None if there is no longer a reason for it, or if it failed and
+        the partition is uncleanable (S28). The caller ends a pass over a ``stretch``.
         """
         handle = self._handle
         plan = self.plan(partition, force=force, stretch=stretch)
@@ -481,8 +481,8 @@ class LogRound:
             result = run_pass(handle, plan, tools)
         except (*PASSING_TROUBLE, StoppedError):
             raise
-        except Exception as e:  # noqa: BLE001 - the others go on (S28)
-            handle.standing.check()  # A log that was deleted has no uncleanable partition.
+        except Exception as e:  # noqa: BLE001 - the others continue (S28)
+            handle.standing.check()  # A deleted log has no uncleanable partition.
             self.fail_pass(plan, e)
             return None
         if stretch is None:
@@ -490,7 +490,7 @@ class LogRound:
         return result
 
     def fail_pass(self, plan: PassPlan, cause: Exception) -> None:
-        """Makes the partition uncleanable (S28), and logs why; a traceback of the unforeseen."""
+        """Makes the partition uncleanable (S28) and logs why, with a traceback if unforeseen."""
         reason = f"{type(cause).__name__}: {cause}"
         unforeseen = None if isinstance(cause, ClogError | FileNotFoundError) else cause
         logger.error(
@@ -503,7 +503,7 @@ class LogRound:
         set_uncleanable(self._handle, plan.partition, reason, now_ms=plan.now_ms)
 
     def end_pass(self, plan: PassPlan, result: PassResult) -> None:
-        """Makes the partition cleanable again; lets it rest where another cleaner works on it, or
+        """Makes the partition cleanable again; lets it rest if another cleaner works on it, or if
         its tombstones wait for records that the pass could not reach.
         """
         is_in_vain = (
@@ -513,7 +513,7 @@ class LogRound:
         set_uncleanable(self._handle, plan.partition, None, now_ms=plan.now_ms)
 
     def rest_after(self, result: PassResult, *, is_in_vain: bool = False) -> None:
-        """Lets the partition rest where another cleaner works on it, or the pass did nothing."""
+        """Lets the partition rest if another cleaner works on it or the pass did nothing."""
         if result.complete and not is_in_vain:
             self._partition_rest.pop(result.partition, None)
         else:
@@ -521,20 +521,20 @@ class LogRound:
             mine.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
 
     def end(self) -> None:
-        """Does R4 and R5: deletes what is dead (S27), rewrites what has held dead rows for long
-        (S46), coalesces, merges and keeps masks up; once a day closes blocks of old commits and
-        looks for what never lived.
+        """Does R4 and R5: deletes dead objects (S27), rewrites chunks that have held dead rows for
+        long (S46), coalesces, merges and keeps masks up to date; once a day closes blocks of old
+        commits and looks for objects that were never committed.
         """
         self._do(self._ending, self._work(self.now_ms()))
         if self._damage:
             raise self._damage[0]
 
     def sweep_released(self) -> None:
-        """Deletes what was replaced longer than ``file.delete.delay.ms`` ago (S27)."""
+        """Deletes objects that were replaced more than ``file.delete.delay.ms`` ago (S27)."""
         sweep_released(self._work(self.clock.now_ms()))
 
     def _has_views(self, work: Work) -> bool:
-        """Tells whether a view is published, or was."""
+        """Returns whether a view is or was published."""
         is_published = work.config.published_formats or work.head.pins
         return bool(is_published) or self._publishing is not None
 
@@ -544,21 +544,21 @@ class LogRound:
         return self._publishing.run(work)
 
     def _keep_masks(self, work: Work) -> int:
-        """Keeps the masks up; returns how many records were judged."""
+        """Keeps the masks up to date; returns how many records were judged."""
         if self._indexes is None:
             seed = work.head.log.key_seed
             self._indexes = KeyIndexCache(work.store, seed=seed, cache_bytes=_INDEX_BYTES)
-        self._indexes.inner = work.store  # A round's own.
+        self._indexes.inner = work.store  # Each round has its own.
         with suppress(VersionExpiredError):  # The next round plans from a newer one.
             return keep_masks(work.handle, self._indexes)
         return 0
 
     def config(self, manifest: Manifest) -> LogConfig:
-        """Returns what holds for the log: its own configs, then the cleaner's (S42, S45)."""
+        """Returns the log's effective configs: its own, then the cleaner's (S42, S45)."""
         return with_defaults(manifest.head.config, self._settings.defaults)
 
     def failed(self, cause: Exception) -> None:
-        """Notes that the round failed: the log rests, unless another one stands in its place."""
+        """Notes that the round failed: the log rests, unless another one has replaced it."""
         if isinstance(cause, LogReplacedError):
             self._is_replaced = True
             self.rest.succeeded()
@@ -566,7 +566,7 @@ class LogRound:
             self.rest.failed(self.clock.monotonic_ms(), self._handle.ids.uniform)
 
     def _finish_transactions(self, work: Work) -> None:
-        """Ends what others left (S50), and tells once of what nothing will end."""
+        """Ends transactions that others left (S50); warns once of each that nothing will end."""
         waiting = finish_all(work.handle)
         stuck = {f"{w.info.id!r}, epoch {w.info.epoch}: {w.reason}" for w in waiting if w.is_stuck}
         for text in sorted(stuck - self._stuck):
@@ -633,7 +633,7 @@ def _holds(handle: Handle, config: LogConfig, now_ms: int) -> Holds:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRewrite:
-    """Chunks that are read and written anew, less what lies below the log start."""
+    """Chunks that are read and written anew, without what is below the log start."""
 
     partition: int
     base_offset: int
@@ -645,11 +645,11 @@ class PlannedRewrite:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPass:
-    """A pass: it maps the keys of ``map_records``, and looks at the keys of ``segments`` of so many
-    records and bytes; at most that much is written again. By their bytes of now
-    ``segments_merged`` are left of them; fewer, as their bytes after cleaning count (S25).
-    ``records_marked`` of these segments are dead already. Of chunks of ``markable_records`` the
-    pass only marks what dies, where it is little: the others it rewrites.
+    """A pass: it maps the keys of ``map_records``, and looks at the keys of ``segments``, which
+    have ``records`` and ``size_bytes``; it writes at most that much. Going by their current bytes,
+    ``segments_merged`` are left of them; in fact fewer, as bytes after cleaning count (S25).
+    ``records_marked`` of them are already dead. In chunks with ``markable_records`` the pass only
+    marks what dies, if that is little; it rewrites the others.
     """
 
     partition: int
@@ -668,7 +668,7 @@ class PlannedPass:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMerge:
-    """Neighbouring segments become one, without any reading or writing of their chunks."""
+    """Neighbouring segments that become one, without reading or writing their chunks."""
 
     partition: int
     base_offset: int
@@ -680,8 +680,8 @@ class PlannedMerge:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """All of a round. ``materialised`` is rewritten without its dead rows (S46); ``deleted`` are
-    paths of objects. ``resting`` are partitions that would have a pass, but for one that failed
+    """A whole round. ``materialised`` is rewritten without its dead rows (S46); ``deleted`` are
+    paths of objects. ``resting`` are partitions that would have a pass if one had not failed
     lately (S28). ``coalesced_first`` is coalesced before the passes, ``coalesced`` after them.
     """
 
@@ -706,7 +706,7 @@ def plan_round(
     compaction: bool = True,
     defaults: Mapping[str, str] = NO_DEFAULTS,
 ) -> PlannedRound:
-    """Plans the next round by the process's ``defaults``; costs the opening of a version."""
+    """Plans the next round with the process's ``defaults``; costs the opening of a version."""
     handle.refresh()
     work = Work(handle, now_ms, None, defaults, planned=handle.manifest())
     if sealed := idle_partitions(work):
@@ -746,13 +746,13 @@ def _coalesced(work: Work, eligible: Sequence[Candidate]) -> tuple[list[Run], li
 
 
 def _eligible(work: Work, *, force: bool, compaction: bool) -> tuple[list[Candidate], list[int]]:
-    """Returns what would have a pass, and the partitions that would but rest."""
+    """Returns the candidates for a pass, and the partitions that would be but rest."""
     if not (compaction or force):
         return [], []
     config, now_ms, manifest = work.config, work.now_ms, work.manifest
     holds = _holds(work.handle, config, now_ms)
     found = candidates(manifest, config, now_ms=now_ms, force=force, holds=holds)
-    if force:  # An operator need not wait.
+    if force:  # An operator does not have to wait.
         return found, []
     resting = {c.partition for c in found if is_resting(manifest, c.partition, now_ms=now_ms)}
     return [c for c in found if c.partition not in resting], sorted(resting)
@@ -770,7 +770,7 @@ def _rewrite(run: Run) -> PlannedRewrite:
 
 
 def _chunks_after(coalesced: Sequence[Run], config: LogConfig) -> Callable[[Segment], int]:
-    """Returns how many chunks a segment has when these are coalesced."""
+    """Returns a function: how many chunks a segment has once these runs are coalesced."""
     fewer = {
         run.chunks[0].identity: len(run.chunks) - -(-run.size_bytes // config.object_bytes)
         for run in coalesced

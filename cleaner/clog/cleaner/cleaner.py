@@ -109,8 +109,8 @@ class Cleaner:
 
     Args:
         logs: a log, or several.
-        threads: how many partitions, or parts of one, are cleaned at the same time; they share the
-            buffer and the limit.
+        threads: partitions, or parts of one, cleaned in parallel; they share the buffer and the
+            limit.
         dedupe_buffer_bytes: memory of all offset maps together, 24 bytes an entry
             (``log.cleaner.dedupe.buffer.size``).
         io_bytes_per_second: limit on bytes read and written by all threads
@@ -193,8 +193,7 @@ class Cleaner:
                 those with records younger than ``min.compaction.lag.ms``, are left out.
 
         Returns:
-            The result of each pass, in the order in which they began, the most urgent first. Empty
-            if nothing was eligible.
+            The result of each pass, the first to begin first. Empty if nothing was eligible.
 
         Raises:
             StoreUnavailableError: the filesystem failed, or the clocks differ too much; what was

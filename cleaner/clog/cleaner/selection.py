@@ -1,18 +1,18 @@
-"""Which partitions to clean, and in which order (S13-S17). Pure, but for `Choosing`, which
+"""Which partitions to clean, and in which order (S13-S17). Pure, except for `Choosing`, which
 remembers.
 
 A partition is eligible when one of these holds; the first that does is its reason:
 
-- *forced*: an operator asked (S17) and there is anything to clean;
+- *forced*: an operator asked for it (S17) and there is anything to clean;
 - *overdue*: cleanable bytes, and a dirty sealed segment whose first record is older than
   ``max.compaction.lag.ms`` (S14);
 - *dirty*: dirty ratio > ``min.cleanable.dirty.ratio`` (S14, strict);
-- *tombstones*: tombstones past their delete horizon lie in the clean part, and are a worthwhile
-  share of it or wait too long (S16).
+- *tombstones*: the clean part has tombstones past their delete horizon, and they are a worthwhile
+  share of it or have waited too long (S16).
 
-Overdue ones come first, the longest first: a deadline outranks a ratio (S15; Kafka takes the
-highest ratio only). Tombstones that wait too long have one, too: else those of a quiet partition
-would stay for as long as others are dirtier (S46). Then the highest ratio.
+Overdue partitions come first, the longest overdue before the others: a deadline outranks a ratio
+(S15; Kafka takes only the highest ratio). So do tombstones that wait too long: else those of a
+quiet partition would stay while others are dirtier (S46). Then comes the highest ratio.
 """
 
 from collections.abc import Mapping
@@ -31,18 +31,18 @@ from clog.storage.read.cleanable import CleanableBounds, cleanable_bounds
 from clog.storage.readers import NO_HOLDS, NOTHING_HELD, HeldTombstones, Holds
 
 TOMBSTONE_SHARE_MIN = 0.1
-"""Expired tombstones are worth a pass of their own from this share of the clean part's records."""
+"""Expired tombstones are worth their own pass from this share of the clean part's records."""
 TOMBSTONE_WAIT_MS_MAX = 86_400_000
-"""However few they are, they wait no longer than this after their horizon."""
+"""However few they are, tombstones wait no longer than this after their horizon."""
 DOUBT_MS_MAX = 9 * 86_400_000
-"""So long after the horizon, where nobody knows whether a chunk's dead rows are its tombstones.
-With the default of ``dead.rows.delay.ms``, 7 days, their chunk is rewritten before.
+"""How long after the horizon a chunk is rewritten if its dead rows may or may not be its
+tombstones. With the default ``dead.rows.delay.ms``, 7 days, it is rewritten earlier.
 """
 
 _SMALL_SHARE = 8
-"""A chunk of less than one of so many parts of ``object.bytes`` is small."""
+"""A chunk is small if it is less than this fraction (1/8) of ``object.bytes``."""
 JUDGED_MS = 5_000
-"""A deadline is measured in minutes at least."""
+"""How long a judgement is good for: deadlines are at least minutes."""
 
 
 class Reason(StrEnum):
@@ -56,8 +56,8 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A partition to clean. ``late_ms`` is how long it is past a deadline, 0 when it is not:
-    overdue by ``max.compaction.lag.ms``, or with tombstones that wait for more than
+    """A partition to clean. ``late_ms`` is how far it is past a deadline, 0 if it is not: overdue
+    by ``max.compaction.lag.ms``, or with tombstones that have waited for more than
     `TOMBSTONE_WAIT_MS_MAX`.
     """
 
@@ -68,7 +68,7 @@ class Candidate:
 
     @property
     def urgency(self) -> tuple[int, float, int]:
-        """Sorts the most urgent first, those of several logs, too (S15)."""
+        """The sort key that puts the most urgent first, also across logs (S15)."""
         return -self.late_ms, -self.bounds.dirty_ratio, self.partition
 
 
@@ -80,7 +80,7 @@ def candidates(
     force: bool = False,
     holds: Holds = NO_HOLDS,
 ) -> list[Candidate]:
-    """Returns the eligible partitions, most urgent first; none if not compacted (S31)."""
+    """Returns the eligible partitions, most urgent first; none if never compacted (S31)."""
     found = (
         candidate(manifest, config, p, now_ms=now_ms, force=force, holds=holds)
         for p in range(manifest.head.log.partitions)
@@ -90,10 +90,10 @@ def candidates(
 
 
 class Choosing:
-    """The candidates of one log, asked for before each pass: of thousands of partitions those are
-    judged again that changed, and all once `JUDGED_MS` have passed, as time makes some eligible.
-    Who begins a pass judges its partition once more, so what was kept decides no more than the
-    order.
+    """Remembers the candidates of one log, which are asked for before each pass: of thousands of
+    partitions only those that changed are judged again, and all once `JUDGED_MS` have passed, as
+    time makes some eligible. A pass judges its partition again before it begins, so what is
+    remembered here affects only the order.
     """
 
     def __init__(self) -> None:
@@ -111,8 +111,8 @@ class Choosing:
         force: bool,
         holds: Holds = NO_HOLDS,
     ) -> list[Candidate]:
-        """Returns the eligible partitions, most urgent first, as `candidates` does, but
-        that those which did not change may be those of a few seconds ago.
+        """Returns the eligible partitions, most urgent first, as `candidates` does, except that
+        unchanged ones may be as of a few seconds ago.
         """
         given = (config, force, holds)
         partitions = self._to_judge(manifest, given, now_ms)
@@ -153,7 +153,7 @@ def candidate(
     force: bool = False,
     holds: Holds = NO_HOLDS,
 ) -> Candidate | None:
-    """Returns one partition as a candidate, where it is eligible."""
+    """Returns one partition as a candidate, if it is eligible."""
     if not config.compact:
         return None
     b = cleanable_bounds(manifest, partition, config, now_ms=now_ms)
@@ -180,7 +180,7 @@ def held_in(holds: Holds, partition: int, *, now_ms: int) -> HeldTombstones:
 
 
 def overdue_ms(manifest: Manifest, b: CleanableBounds, config: LogConfig, *, now_ms: int) -> int:
-    """Returns how long the oldest dirty segment is past ``max.compaction.lag.ms``; else 0."""
+    """Returns how long the oldest dirty segment is past ``max.compaction.lag.ms``, or 0."""
     if not b.cleanable_bytes:
         return 0
     dirty = [s for s in manifest.segments[b.partition][:-1] if s.next > b.first_dirty and s.chunks]
@@ -191,10 +191,10 @@ def overdue_ms(manifest: Manifest, b: CleanableBounds, config: LogConfig, *, now
 def expired_tombstones(
     manifest: Manifest, b: CleanableBounds, held: HeldTombstones = NOTHING_HELD, *, now_ms: int
 ) -> tuple[int, int]:
-    """Returns how many tombstones and markers of the clean part are past their horizon, and for
-    how long in ms the earliest waits. Chunks whose horizons have not all passed count nothing, nor
-    do those of which a reader may hold a tombstone (S64), nor tombstones that may be dead
-    (`Chunk.tombstones_left`), until they are `in_doubt` for long.
+    """Returns the number of tombstones and markers of the clean part that are past their horizon,
+    and how long in ms the earliest has waited. A chunk does not count until all its horizons have
+    passed, nor if a reader may hold one of its tombstones (S64). Tombstones that may be dead
+    (`Chunk.tombstones_left`) count only once they have been `in_doubt` for long.
     """
     count, wait_ms = 0, 0
     for m in manifest.markers:
@@ -214,37 +214,37 @@ def expired_tombstones(
 
 
 def in_doubt(chunk: Chunk, *, now_ms: int) -> bool:
-    """Tells whether its tombstones have long been due, but its dead rows may be others."""
+    """Returns whether its tombstones have long been due, but may or may not be its dead rows."""
     horizon = latest_horizon_ms(chunk)
     is_late = horizon != NONE and now_ms - horizon > DOUBT_MS_MAX
     return is_late and chunk.dead is not None and chunk.tombstones > 0
 
 
 def latest_horizon_ms(chunk: Chunk) -> int:
-    """Returns the latest horizon of a tombstone in the chunk; -1 where none is set."""
+    """Returns the latest horizon of a tombstone in the chunk; -1 if none is set."""
     return max(chunk.horizon_max, chunk.horizon, NONE)
 
 
 def earliest_horizon_ms(chunk: Chunk) -> int:
-    """Returns the earliest horizon of a tombstone in the chunk; -1 where none is set, 0 where a
-    row has one that wrapped, which counts as none (FORMAT.md §5.3).
+    """Returns the earliest horizon of a tombstone in the chunk; -1 if none is set, 0 if a row has a
+    horizon that wrapped, which counts as none (FORMAT.md §5.3).
     """
     horizons = (max(ms, 0) for ms in (chunk.horizon_min, chunk.horizon) if ms != NONE)
     return min(horizons, default=NONE)
 
 
 def is_purge_due(chunk: Chunk, config: LogConfig, *, now_ms: int) -> bool:
-    """Tells whether the chunk's dead rows have waited long enough for their bytes to go."""
+    """Returns whether the chunk's dead rows have waited long enough to be removed physically."""
     return chunk.dead is not None and now_ms - chunk.dead.since_ms >= config.dead_rows_delay_ms
 
 
 def is_shared(chunk: Chunk) -> bool:
-    """Tells whether the object holds other rows, too, and lives as long as any chunk."""
+    """Returns whether the object holds other rows, too, so it lives as long as any chunk."""
     return chunk.rows != chunk.object.rows
 
 
 def is_loose(chunk: Chunk, config: LogConfig) -> bool:
-    """Tells whether the chunk shares its object, or is small: below 1/8 of ``object.bytes``."""
+    """Returns whether the chunk shares its object or is small: below 1/8 of ``object.bytes``."""
     return is_shared(chunk) or chunk.size_bytes < config.object_bytes // _SMALL_SHARE
 
 
@@ -258,7 +258,7 @@ def _are_worthwhile(manifest: Manifest, b: CleanableBounds, expired: int) -> boo
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Neighbouring segments of a partition that is cleaned in parts (`stretches`): those that begin
-    in ``[start, end)``. ``dirty_end`` is where the dirty part of all of them ends.
+    in ``[start, end)``. ``dirty_end`` is where the dirty part of the whole partition ends.
     """
 
     start: int
@@ -271,15 +271,15 @@ class PassPlan:
     """What to clean, as plain values.
 
     Args:
-        manifest: at which it was planned.
+        manifest: the one at which it was planned.
         candidate: the partition and its bounds.
-        config: what holds for the log.
-        now_ms: the pass's start: what has expired by then may go.
-        held: but for the tombstones that readers hold back.
-        stretch: of what is cleaned in parts, the one of this pass; None: all is.
-        gathered: by path, objects of ``manifest`` that are in memory alone (`layout`): their
-            rows lie elsewhere in the log.
-        fetched: by path, objects of the log that are in memory, too.
+        config: the log's effective configs.
+        now_ms: the pass's start: what has expired by then may be removed.
+        held: the tombstones that readers hold back, which may not.
+        stretch: the part of the partition that this pass cleans; None: all of it.
+        gathered: by path, objects of ``manifest`` that exist only in memory (`layout`): their rows
+            are elsewhere in the log.
+        fetched: by path, objects of the log that are in memory as well.
     """
 
     manifest: Manifest
@@ -304,8 +304,8 @@ class PassPlan:
 
     @property
     def sealed(self) -> list[Segment]:
-        """The sealed segments that the pass may clean; one that reaches beyond the cleanable range
-        is none of them: its rest may not be cleaned yet (S11).
+        """The sealed segments that the pass may clean, without one that reaches beyond the
+        cleanable range: its rest may not be cleaned yet (S11).
         """
         found = [s for s in self.manifest.segments[self.partition][:-1] if s.next <= self.dirty[1]]
         mine = self.stretch
@@ -316,40 +316,40 @@ class PassPlan:
 class PassStats:
     """Counts of one pass over one partition. Sizes are record bytes.
 
-    The records of the chunks that were replaced are all accounted for, and checked before each
-    commit (`passes.rewriter`)::
+    All records of the chunks that were replaced are accounted for, and checked before each commit
+    (`passes.rewriter`)::
 
         records_read = records_written + records_superseded + tombstones_expired
                      + records_without_key + records_trimmed
 
     Attributes:
-        maps: how many offset maps the pass filled; more than one where its keys did not fit.
+        maps: how many offset maps the pass filled; more than one if its keys did not fit.
         map_records: records read to fill them.
-        map_entries: keys in them.
+        map_entries: keys in these maps.
         map_utilization: how full the fullest was, from 0 to 1.
         records_read: live records of the chunks that were replaced.
-        records_superseded: those that a later record of their key replaced.
+        records_superseded: those that a later record of the same key replaced.
         tombstones_expired: those past their delete horizon.
         tombstones_stamped: tombstones that got their delete horizon.
         records_without_key: dropped, as compaction needs keys.
         records_trimmed: those below the log start offset.
-        records_late: records that came after a tombstone of their order or a higher one was
-            removed, and found no other of their key: kept, or dropped, as the log says.
-        records_tied: records that had the order of another one of their key, where orders are
-            compared: which of them wins is decided by their arrival.
+        records_late: records that arrived after a tombstone of the same or a higher order had been
+            removed, when no other record of their key was left: kept or dropped, as the log says.
+        records_tied: records with the same order as another of their key, where orders are
+            compared: their arrival decides which of them wins.
         records_written: those that stay.
-        records_marked: records that died in chunks that stay, and are in none of the sums: a bitmap
-            hides them, and their bytes go later.
+        records_marked: records that died in chunks that stay; in none of the sums above: a bitmap
+            hides them, and their bytes are removed later.
         segments_before: segments that the pass looked at.
-        segments_after: what is left of them.
-        size_bytes_before: of these segments.
-        size_bytes_after: of what is left of them.
+        segments_after: segments that are left of these.
+        size_bytes_before: size of the segments that the pass looked at.
+        size_bytes_after: size of what is left of them.
         bytes_read: fetched from the store.
         bytes_written: sent to the store.
         groups_committed: groups of segments whose outcome was committed.
-        chunks_untouched: left alone by their key indexes, without reading their keys.
+        chunks_untouched: chunks ruled out by their key indexes, without reading their keys.
         index_ms: time to fill the maps, and to find what all but the last of them found dead.
-        clean_ms: time of all that came after.
+        clean_ms: time of everything after that.
     """
 
     maps: int = 0
@@ -378,13 +378,13 @@ class PassStats:
     clean_ms: int = 0
 
     def add_records(self, other: "PassStats") -> None:
-        """Adds the counts of records of ``other``, those of a group that was committed."""
+        """Adds the record counts of ``other``, those of a group that was committed."""
         for name in _OF_RECORDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
     def records_removed(self) -> int:
-        """What the pass removed, for whatever reason."""
+        """The records that the pass removed, for whatever reason."""
         return (
             self.records_superseded
             + self.tombstones_expired
@@ -416,10 +416,10 @@ class PassResult:
     """One pass over one partition.
 
     Attributes:
-        partition: which one.
+        partition: the partition.
         first_dirty_offset: where the dirty part began.
-        next_dirty_offset: where it begins now: what lies between the two became clean. Equal in a
-            pass for tombstones alone, and in one that is not complete.
+        next_dirty_offset: where it begins now: the range between the two became clean. Equal after
+            a pass for tombstones alone, and after one that is not complete.
         stats: what it read, dropped and wrote.
         complete: False if it stopped because its sources had changed or the cleaner was stopped.
             What it had committed stays.
@@ -433,7 +433,7 @@ class PassResult:
 
 
 class Passes(list[PassResult]):
-    """What the passes of a round did: a list that prints as a table."""
+    """The results of a round's passes: a list that prints as a table."""
 
     _NAMES = ("partition", "clean to", "removed", "kept", "bytes before", "after", "seconds")
 

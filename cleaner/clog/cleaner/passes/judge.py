@@ -1,39 +1,39 @@
-"""P2: what is dead in each sealed segment (S21, S23), and whether each row that goes may go.
+"""P2: what is dead in each sealed segment (S21, S23), and whether each removed row may be removed.
 
-*Judging*. Only what can be dead is read, and of it only keys; values only of chunks with tombstones
-that may go, or that get their horizon while their chunk is marked: in a fresh chunk all that stay
-get one, and which these are is seen when it is rewritten, and does not matter where all of its rows
-stay. Chunks wholly below the log start, wholly beyond the map, or without any record that could go
-are judged without reading, and so are clean ones that hold no key of the map by their key index,
-and those of the range of the last map by their offsets (`offset_map`). Control records and records
-of aborted transactions (S22, S24) are not rows here.
+*Judging*. Only what can be dead is read, and of that only the keys. Values are read only in chunks
+with tombstones that may be removed, or that get their horizon while their chunk is marked: in a
+fresh chunk all that stay get one; which these are is found when the chunk is rewritten, and does
+not matter if all of its rows stay. Chunks wholly below the log start, wholly beyond the map, or
+without any removable record are judged without reading; so are clean chunks that by their key index
+hold no key of the map, and those in the range of the last map, by their offsets (`offset_map`).
+Control records and records of aborted transactions (S22, S24) are not rows here.
 
-*The recheck*. Judging works with masks, row numbers and chunks. A fault there could drop a row that
-lives while every sum is right. So rows that are about to be left out are checked again, as they
-were read, and by nothing of judging but the map. Each must
+*The recheck*. Judging works with masks, row numbers and chunks. A fault there could drop a live row
+while every sum is right. So rows that are about to be left out are checked again, as they were
+read, using nothing of judging but the map. Each must
 
-- lie below the log start (S37), or
-- lie in the range of the last map and not be the last of its key, by its own offset: the map knows
+- be below the log start (S37), or
+- be in the range of the last map and, by its own offset, not be the last of its key: the map knows
   all last offsets of its range, or
 - have no key, or have one for which the map has a higher offset (S21); an earlier map of the pass
-  may have had it, and that one's finding is believed, or
-- be a tombstone whose delete horizon has come (S23), and which no reader holds (S64).
+  may have had it, whose finding is trusted, or
+- be a tombstone whose delete horizon has come (S23) and that no reader holds (S64).
 
-The second needs no hash, so it does not show that the row's key is in the map at all. That is shown
-by two sums and by a sample. As many rows with a key as the map took of the segments that are judged
-must be judged in its range, and as many of them must stay, or be such tombstones, as it has entries
-that lie there. The first `_ALL_ROWS` rows that go by their offsets are looked up by their keys,
-too, and of those after them one of `_ONE_OF`. Where one of it does not hold nothing is committed,
-and the partition is uncleanable (S28).
+The second needs no hash, so it does not show that the row's key is in the map at all. Two sums and
+a sample show that. The rows with a key that are judged in the map's range must be as many as the
+map took from the segments that are judged; those of them that stay, or are such tombstones, must be
+as many as the map's entries there. The first `_ALL_ROWS` rows that are removed by their offsets are
+also looked up by their keys, and of those after them one in `_ONE_OF`. If any check fails, nothing
+is committed, and the partition is uncleanable (S28).
 
 *Index filter*: which chunks of the clean part hold none of the keys of a map, by their objects' key
 indexes: 3.5 bytes a key instead of its key, and no hashing (decision: storage 0007). Dirty keys are
 noted while the map is filled, by their hashes with the log's own seed, 8 bytes each; above
-`KEYS_MAX` nothing is noted, since so many leave few objects alone. Where keys are spread evenly no
-object is left alone: after some answers in vain nothing is asked any more. Safe because an index
-has no false negatives: a chunk of which it says "none" has no row that the map supersedes.
+`KEYS_MAX` nothing is noted, since that many leave few objects alone. If keys are spread evenly, no
+object is left alone: after some answers in vain no more indexes are read. This is safe because an
+index has no false negatives: of a chunk for which it says "none", no row is superseded.
 
-Costs: a look at a byte for each row of the range that goes; a hash and a look-up for each one below
+Costs: a look at one byte for each removed row of the range; a hash and a look-up for each one below
 it, and for the sample; and the keys of rewritten chunks of which nothing is left.
 """
 
@@ -69,20 +69,20 @@ from clog.storage.readers import NOTHING_HELD, HeldTombstones
 from clog.storage.store.contract import Store, ahead
 
 KEYS_MAX = 1 << 20
-"""Distinct dirty keys that are noted at most: 8 MiB."""
+"""The most distinct dirty keys that are noted: 8 MiB."""
 IN_VAIN_MAX = 4
-"""So many more answers may be "maybe" than "none"."""
+"""The most answers "maybe" in excess of those that say "none"."""
 
 
 class IndexFilter:
-    """The keys of one map, and what was asked by them.
+    """The keys of one map, and the answers about them.
 
     Args:
         seed: the log's.
-        chunks: those that it may be asked about; where none has an index, nothing is noted.
+        chunks: those that it may be asked about; if none has an index, nothing is noted.
 
     Attributes:
-        count: chunks that were found to hold none.
+        count: the number of chunks found to hold none.
     """
 
     def __init__(self, seed: int, chunks: Iterable[Chunk]) -> None:
@@ -94,13 +94,13 @@ class IndexFilter:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets the keys, for those of another map."""
+        """Forgets the keys, to make room for those of another map."""
         self._noted: IndexHashes | None = np.zeros(0, np.uint64) if self._is_wanted else None
         self._fresh: list[IndexHashes] = []
         self._fresh_keys = 0
 
     def note(self, keys: pa.Array) -> None:
-        """Adds keys of the map; several threads may."""
+        """Adds keys of the map; several threads may call it."""
         if self._notes_nothing:
             return
         hashes = index_hashes(keys, seed=self._seed)
@@ -116,7 +116,7 @@ class IndexFilter:
         return self._noted is None
 
     def holds_none(self, store: Store, chunk: Chunk) -> bool:
-        """Tells whether no key of the map is in the chunk, for sure; one request."""
+        """Returns whether it is certain that no key of the map is in the chunk; one request."""
         with self._lock:
             if self._fresh:
                 self._merge()
@@ -139,15 +139,15 @@ class IndexFilter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """What becomes of each row, and how many go for which reason.
+    """What becomes of each row, and how many are dropped for which reason.
 
     Attributes:
         keep: rows that stay.
-        new_horizon: kept tombstones whose delete horizon this pass sets: the latest of their
-            key, mapped, and without a horizon so far (S23).
-        expired: tombstones, latest of their key, dropped because their horizon has come.
-        superseded: rows dropped because the map has a higher offset for their key.
-        invalid: rows dropped because they have no key.
+        new_horizon: kept tombstones whose delete horizon this pass sets: the latest of their key,
+            mapped, and without a horizon so far (S23).
+        expired: tombstones, latest of their key, that are dropped because their horizon has come.
+        superseded: rows that are dropped because the map has a higher offset for their key.
+        invalid: rows that are dropped because they have no key.
     """
 
     keep: Mask
@@ -158,12 +158,12 @@ class Verdict:
 
     @property
     def expired_tombstones(self) -> int:
-        """Number of rows that are `expired`."""
+        """The number of rows that are `expired`."""
         return int(np.count_nonzero(self.expired))
 
     @property
     def dropped(self) -> int:
-        """Number of rows that go."""
+        """The number of rows that are dropped."""
         return self.superseded + self.expired_tombstones + self.invalid
 
 
@@ -189,16 +189,16 @@ def decide_retention(
         anything else                                 keep
 
     A tombstone is a row with a key and a null value; an empty value is a value. So a tombstone
-    survives the first pass that sees it as the latest of its key, whatever the clock says, and
-    a horizon is never set again.
+    survives the first pass that sees it as the latest of its key, whatever the clock says, and a
+    horizon is never set again.
 
     Args:
-        offsets: of the rows, in any order.
+        offsets: those of the rows, in any order.
         superseded: whether the map has a higher offset for the row's key.
         key_valid: whether the row has a key.
         is_tombstone: whether the row's value is null.
-        delete_horizon_ms: set by an earlier pass; -1 where none.
-        latest_offset: the last one that the map covers.
+        delete_horizon_ms: set by an earlier pass; -1 if none was.
+        latest_offset: the last offset that the map covers.
         now_ms: time of the pass.
         held: tombstones that readers hold back (S64).
     """
@@ -221,12 +221,12 @@ def decide_retention(
 _ALL_ROWS = 4096
 _ONE_OF = 32
 _ASKED_ROWS = 1 << 14
-"""So many keys are looked up together: a call costs more than a few of them."""
+"""This many keys are looked up together: a call costs more than a few of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unexplained:
-    """Rows that go, and whose reason only their keys can show."""
+    """Rows that are removed for a reason that only their keys can show."""
 
     offsets: Offsets
     keys: pa.Array
@@ -268,20 +268,20 @@ class Recheck:
     def unexplained(
         self, rows: pa.RecordBatch, gone: Mask, found: Mask | None = None
     ) -> Unexplained:
-        """Returns rows that go whose keys are to be asked: unexplained ones, and the sample."""
+        """Returns the removed rows to be looked up by key: unexplained ones, and the sample."""
         places, by_offset = self._without_keys(rows, gone, found)
         places = np.concatenate((self._sample(by_offset), places))
         offsets = to_numpy(rows.column("offset")).take(places)
         return Unexplained(offsets, rows.column("key").take(to_arrow(places)))
 
     def check_unread(self, partition: int, rows: pa.RecordBatch, gone: Mask) -> None:
-        """Checks rows of the range that go, of which no key was read; else as `check`."""
+        """Checks removed rows of the range of which no key was read; otherwise like `check`."""
         places, _ = self._without_keys(rows, gone, None)
         if places.size:
             raise _alive(partition, rows.column("offset")[int(places[0])].as_py())
 
     def check_keys(self, partition: int, rows: Sequence[Unexplained]) -> None:
-        """Checks that the map has a higher offset for each key that there is."""
+        """Checks that the map has a higher offset for each key that is not null."""
         if not rows:
             return
         offsets = np.concatenate([some.offsets for some in rows])
@@ -293,8 +293,8 @@ class Recheck:
             raise _alive(partition, int(offsets[~dead].min()))
 
     def count(self, offsets: Offsets, key_valid: Mask, latest: Mask) -> None:
-        """Counts rows that have a key, and those of them that the map has as the latest of theirs;
-        those outside its range left out.
+        """Counts the rows of the range that have a key, and those that the map has as the latest of
+        theirs.
         """
         in_range = (self._mapped.start <= offsets) & (offsets < self._mapped.end)
         self.count_chunk(
@@ -302,13 +302,13 @@ class Recheck:
         )
 
     def count_chunk(self, rows: int, latest: int) -> None:
-        """Counts such rows of a chunk that lies in the range."""
+        """Adds such counts of a chunk that is in the range."""
         with self._lock:
             self._seen += rows
             self._latest += latest
 
     def check_range(self, partition: int) -> None:
-        """Compares what was counted with the map, after all of its range was judged."""
+        """Compares the counts with the map, after all of its range was judged."""
         where = f"[{self._mapped.start}, {self._mapped.end}) of partition {partition}"
         if self._seen != self._mapped.records:
             raise CorruptionError(
@@ -324,7 +324,7 @@ class Recheck:
     def _without_keys(
         self, rows: pa.RecordBatch, gone: Mask, found: Mask | None
     ) -> tuple[Offsets, Offsets]:
-        """Returns which rows go whatever their keys tell, and which go by their offsets."""
+        """Returns which rows are removed whatever their keys, and which by their offsets."""
         places = np.flatnonzero(gone if found is None else gone & ~found)
         offsets = to_numpy(rows.column("offset")).take(places)
         if offsets.size and offsets[0] < self._log_start:
@@ -345,7 +345,7 @@ class Recheck:
         return places, by_offset
 
     def _sample(self, by_offset: Offsets) -> Offsets:
-        """Returns which of the rows that go by their offsets are looked up, too."""
+        """Returns which of the rows that are removed by their offsets are also looked up."""
         with self._lock:
             before, self._by_offset = self._by_offset, self._by_offset + len(by_offset)
         all_of = max(0, _ALL_ROWS - before)
@@ -353,10 +353,10 @@ class Recheck:
 
 
 class GroupRecheck:
-    """The recheck of the rows that go from one group, for all threads that work on it.
+    """The recheck of the rows that are removed from one group, for all threads that work on it.
 
     Args:
-        recheck: the pass's.
+        recheck: that of the pass.
         partition: theirs.
     """
 
@@ -367,12 +367,12 @@ class GroupRecheck:
         self._waiting: list[Unexplained] = []
 
     def check(self, rows: pa.RecordBatch, gone: Mask, found: Mask | None = None) -> None:
-        """Checks rows that go, some of them only when `finish` is called: offset and key, value
-        and `DELETE_HORIZON` where tombstones may go.
+        """Checks rows that are removed, some of them only in `finish`: offset and key, value and
+        `DELETE_HORIZON` where tombstones may be removed.
 
         Args:
-            rows: in the order of their offsets.
-            gone: which of them go.
+            rows: in offset order.
+            gone: which of them are removed.
             found: which of them an earlier map of the pass found superseded.
         """
         some = self._recheck.unexplained(rows, gone, found)
@@ -397,16 +397,17 @@ def _alive(partition: int, offset: int) -> CorruptionError:
 
 
 _KEYS_SHARE = 4
-"""About this share of an object's bytes is fetched and held to judge its keys."""
+"""About this share (1/4) of an object's bytes is fetched and held to judge its keys."""
 _FEW = 4
-"""Where less than one row of so many goes the chunk may only be marked (`rewriter`), and is
-not read again: the recheck asks those rows here."""
+"""If less than one row in this many goes, the chunk may only be marked (`rewriter`), and is not
+read again: the recheck looks those rows up here.
+"""
 
 
 @dataclass(slots=True)
 class Removed:
-    """How many rows go, and why. ``last_expired`` is the highest offset of a tombstone that goes
-    because its horizon has come, -1 for none (S41): one that was superseded hides no delete.
+    """How many rows are removed, and why. ``last_expired`` is the highest offset of a tombstone
+    removed because its horizon has come, or -1 (S41): a superseded one hides no delete.
     """
 
     superseded: int = 0
@@ -421,7 +422,7 @@ class Removed:
 
 
 class Action(StrEnum):
-    """What a pass does with a chunk: leaves it, marks its dead rows, or rewrites it."""
+    """What a pass does with a chunk: leave it, mark its dead rows, or rewrite it."""
 
     KEEP = "keep"
     MARK = "mark"
@@ -430,11 +431,11 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedChunk:
-    """A chunk and what becomes of its rows, those that were dead before left out.
+    """A chunk and what becomes of its rows, except those that were dead before.
 
-    ``keep`` is None when all rows stay or none does; ``new_horizon`` says which tombstones get
-    their horizon by this pass, None when there are none. In an ``undated`` one all do that stay,
-    and which they are was not read. ``action`` is decided by `rewriter`.
+    ``keep`` is None if all rows stay or none does; ``new_horizon`` says which tombstones get their
+    horizon in this pass, None if none do. In an ``undated`` chunk all tombstones that stay do, and
+    which these are was not read. ``action`` is decided by `rewriter`.
     """
 
     chunk: Chunk
@@ -478,18 +479,18 @@ class Judge:
     Args:
         offset_map: the last of the pass.
         mapped: the range that it covers.
-        found: what the maps before it found, in ranges before its own.
+        found: what the earlier maps found, in ranges before its own.
         hasher: makes the hashes of all.
         log_start: below it all is dead (S37).
-        first_dirty: where the last complete pass ended: below it every tombstone has its horizon.
+        first_dirty: where the last complete pass ended: every tombstone below it has its horizon.
         now_ms: the pass's start.
-        index_filter: knows of chunks below ``first_dirty`` that hold none of the map's keys.
+        index_filter: knows chunks below ``first_dirty`` that hold none of the map's keys.
         schema: the log's.
         held: tombstones that readers hold back.
-        threads: judge the next chunks meanwhile.
+        threads: judge the next chunks ahead.
 
     Attributes:
-        recheck: hears which rows stay.
+        recheck: is given the rows that stay.
     """
 
     offset_map: OffsetMap
@@ -515,7 +516,7 @@ class Judge:
         object.__setattr__(self, "recheck", recheck)
 
     def judge_segment(self, store: Store, partition: int, segment: Segment) -> JudgedSegment:
-        """Judges all chunks of a segment; requests for the next ones go ahead."""
+        """Judges all chunks of a segment; requests for the next ones are made ahead."""
         chunks = segment.chunks
         sizes = [c.object.size_bytes * c.rows // (c.object.rows * _KEYS_SHARE) for c in chunks]
         begun = (partial(self._opened, store, partition, c) for c in chunks)
@@ -561,7 +562,7 @@ class Judge:
         return np.concatenate([self._by_keys(batch)[0] for batch in batches])
 
     def _by_keys(self, batch: pa.RecordBatch) -> tuple[Mask, Mask]:
-        """Tells whether the map has a higher offset of each row's key, and has it at all."""
+        """Returns for each row whether the map has a higher offset of its key, and has the key."""
         offsets, keys = to_numpy(batch.column("offset")), batch.column("key")
         if not keys.null_count:
             superseded = self.offset_map.superseded(self.hasher(keys), offsets)
@@ -573,7 +574,7 @@ class Judge:
         return superseded, key_valid
 
     def judge(self, batch: pa.RecordBatch, superseded: Mask, key_valid: Mask) -> Verdict:
-        """Judges rows at or above the log start: a batch with offset, and with value and
+        """Judges rows at or above the log start: a batch with offsets, and with values and
         `DELETE_HORIZON` where tombstones count.
         """
         offsets = to_numpy(batch.column("offset"))
@@ -594,9 +595,9 @@ class Judge:
         )
 
     def _opened(self, store: Store, partition: int, chunk: Chunk) -> Callable[[], JudgedChunk]:
-        """Fetches what is needed to judge a chunk; returns what judges it."""
+        """Fetches what is needed to judge a chunk; returns a function that judges it."""
         if chunk.aborted:
-            return partial(JudgedChunk, chunk)  # No row of it lives: it is dropped unread (S53).
+            return partial(JudgedChunk, chunk)  # No row of it is live: it is dropped unread (S53).
         if chunk.next <= self.log_start:
             return partial(JudgedChunk, chunk, Removed(trimmed=chunk.live_rows))
         tombstones_count = self._tombstones_count(chunk)
@@ -649,15 +650,15 @@ class Judge:
         self.recheck.check_unread(partition, rows, dead)
 
     def _reaches(self, chunk: Chunk) -> bool:
-        """Tells whether the map goes as far as the chunk."""
+        """Returns whether the map reaches the chunk."""
         return chunk.base <= self.offset_map.latest_offset
 
     def _holds_none(self, store: Store, chunk: Chunk) -> bool:
-        """Tells whether the chunk is clean and none of its records has a key of the map."""
+        """Returns whether the chunk is clean and none of its records has a key of the map."""
         return chunk.next <= self.first_dirty and self.index_filter.holds_none(store, chunk)
 
     def _tombstones_count(self, chunk: Chunk) -> bool:
-        """Tells whether tombstones of the chunk may go or get their horizon now."""
+        """Returns whether tombstones of the chunk may be removed or get their horizon now."""
         if chunk.tombstones == 0:
             return False
         return chunk.next > self.first_dirty or earliest_horizon_ms(chunk) <= self.now_ms
@@ -709,14 +710,14 @@ class Judge:
 
 @dataclass(slots=True)
 class _FewGone:
-    """What is to be rechecked of a chunk in which little died; nothing, once it is much."""
+    """The rows to be rechecked of a chunk in which little died; empty once much has."""
 
     live_rows: int
     gone: int = 0
     rows: list[Unexplained] = field(default_factory=list)
 
     def holds(self, gone: int) -> bool:
-        """Tells whether it is little with so many rows more."""
+        """Returns whether the number is still small with that many more rows."""
         self.gone += gone
         is_little = self.gone * _FEW < self.live_rows
         if not is_little:

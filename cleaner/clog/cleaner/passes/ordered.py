@@ -1,26 +1,27 @@
 """Passes over a partition in which the record with the highest order wins, not the last one (S56,
-S57, `orders`): what they do beside the others' steps. ``tests/models/ordering.py`` has each rule,
-and a history that breaks without it.
+S57, `orders`): what they do in addition to the usual steps. ``tests/models/ordering.py`` has each
+rule, and a history that breaks without it.
 
-*The winner may be older.* After P1 the clean part is asked (`ask_clean`): of a key of the map it
-has one row at most, which may beat those of the dirty part. Then the map has the winner of each
-key, and all its other rows are superseded, wherever they lie: judging compares offsets alone. One
-map feeds a pass here.
+*The winner may be older.* After P1 the clean part is looked up (`ask_clean`): it has at most one
+row of each key of the map, which may beat those of the dirty part. Then the map has the winner of
+each key, and all other rows of the key are superseded, wherever they are: judging compares offsets
+alone. One map feeds a pass here.
 
-*Tombstones* go only where no other record of their key is left (`sole_tombstones`). One that lost
-against it may lie anywhere, and would come back: in what the pass covers, since it may stop after
-the tombstone's group; beyond it; or appended since that was asked, for which the commit looks once
-more (`SoleTombstones.left_alone`). So it is of the clean part, as every key is there once, and no
-record at or above the first dirty offset has its key. Whatever lost to it goes first; it follows by
-a later pass.
+*Tombstones* are removed only when no other record of their key is left (`sole_tombstones`). A
+record that lost to one may be anywhere, and would come back: in what the pass covers, since the
+pass may stop after the tombstone's group; beyond it; or appended since that was checked, for which
+the commit looks once more (`SoleTombstones.left_alone`). So a tombstone to be removed is in the
+clean part, where every key occurs once, and no record at or above the first dirty offset has its
+key. Whatever lost to it is removed first, and the tombstone by a later pass.
 
-*Late records.* A commit that takes tombstones away leaves a pair of their highest order and the end
-offset (`orders_removed`). A record at or above that offset with that order or a lower one is
-*suspect*: its tombstone may be one of them. It is late if no other record of its key stands below
-what the pass covers that is no suspect. Late ones are counted; where they are to be dropped, that
-is decided for all of them at once, by a commit before anything else goes (`without_late`):
-afterwards what is below its end is no suspect any more, and no record is taken for the sake of one
-that is dropped later. Readers show no suspect by itself until then, so no table changes by it.
+*Late records.* A commit that removes tombstones leaves a pair of their highest order and the end
+offset (`orders_removed`). A record at or above that offset with that order or a lower one is a
+*suspect*: one of these tombstones may have been for its key. It is late if there is no other record
+of its key, below the end of what the pass covers, that is not a suspect. Late records are counted;
+where they are to be dropped, one commit decides that for all of them before anything else is
+removed (`without_late`): afterwards nothing below that end is a suspect, and no record is removed
+in favour of one that is dropped later. Readers show no suspect by itself until then, so no table
+changes by it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ from clog.storage.readers import NOTHING_HELD, HeldTombstones
 from clog.storage.store.contract import Store
 
 TOMBSTONES_MAX = 1 << 20
-"""So many tombstones go by one pass; the others by the next."""
+"""The most tombstones that one pass removes; the next removes the others."""
 _Words = npt.NDArray[np.uint64]
 
 
@@ -78,7 +79,7 @@ def ask_clean(
     hasher: KeyHasher,
     index_filter: IndexFilter,
 ) -> None:
-    """Tells the map of the records of its keys below the first dirty offset."""
+    """Adds to the map the records of its keys below the first dirty offset."""
     first, schema = plan.dirty[0], plan.manifest.head.log.schema
     start = plan.manifest.head.partitions.start[plan.partition]
     chunks = (c for s in plan.manifest.segments[plan.partition] for c in s.chunks)
@@ -104,9 +105,9 @@ def _ranked(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SoleTombstones(HeldTombstones):
-    """Which tombstones may go: those at ``offsets``, in this order, with their ``orders`` and the
-    upper ``words`` of their keys' hashes; all others are held. ``asked_end``: up to where no other
-    record has their keys.
+    """Which tombstones may be removed: those at ``offsets``, ascending, with their ``orders`` and
+    the upper ``words`` of their keys' hashes; all others are held. ``asked_end``: up to where no
+    other record has their keys.
     """
 
     held: HeldTombstones = NOTHING_HELD
@@ -128,7 +129,7 @@ class SoleTombstones(HeldTombstones):
         )
 
     def left_alone(self, store: Store, now: Manifest, partition: int, hasher: KeyHasher) -> bool:
-        """Tells whether no record that came since has one of their keys."""
+        """Returns whether no record that came since has one of their keys."""
         words = np.sort(self.words)
         end = now.head.partitions.end[partition]
         return not any(
@@ -140,7 +141,7 @@ class SoleTombstones(HeldTombstones):
 def sole_tombstones(
     store: Store, plan: PassPlan, offset_map: OffsetMap, *, ranking: Ranking, hasher: KeyHasher
 ) -> SoleTombstones:
-    """Returns due tombstones that are the only records of their keys, as the map has them."""
+    """Returns the due tombstones that are the only records of their keys, going by the map."""
     p, manifest = plan.partition, plan.manifest
     end = manifest.head.partitions.end[p]
     found = [
@@ -212,9 +213,9 @@ def without_late(
     threads: CleanerThreads,
     stats: PassStats,
 ) -> PassPlan | None:
-    """Drops the late records of the dirty part, as far as one map goes, in one commit; returns the
-    plan at the version that it made, and the same where there is nothing to decide. None: somebody
-    changed these chunks meanwhile.
+    """Drops the late records of the dirty part, as far as one map reaches, in one commit. Returns
+    the plan at the version that this made, or the same plan if there is nothing to decide; None if
+    another writer changed these chunks in the meantime.
     """
     if not _has_suspects(store, plan, ranking):
         return plan
@@ -256,7 +257,7 @@ def late_offsets(mapped: MappedRange, offset_map: OffsetMap) -> Offsets:
 
 
 def _commit_decided(handle: Handle, plan: PassPlan, covered: int, late: Offsets) -> bool:
-    """Commits which records are late, and that nothing below ``covered`` is suspect any more."""
+    """Commits which records are late, and that nothing below ``covered`` is a suspect any more."""
     p, planned = plan.partition, plan.manifest
     touched = [
         c
@@ -291,7 +292,7 @@ def _commit_decided(handle: Handle, plan: PassPlan, covered: int, late: Offsets)
             return NothingToCommit()
         pairs: Mapping[int, Pairs] = {p: decided(now.orders_removed_of(p), covered)}
         edit = Edit(replace=tuple(emptied), dead=tuple(dead), orders_removed=pairs)
-        apply(now, edit, commit_id="", time_ms=time_ms)  # What does not fit is our own mistake.
+        apply(now, edit, commit_id="", time_ms=time_ms)  # If it does not fit, that is our bug.
         return edit
 
     return not isinstance(handle.commit(prepare, operation="clean"), NothingToCommit)

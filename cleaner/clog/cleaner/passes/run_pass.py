@@ -1,64 +1,64 @@
-"""One pass of the cleaner over one partition: which one is `selection`'s to say.
+"""One pass of the cleaner over one partition, which `selection` chose.
 
 Vocabulary: *clean* ``[log start, first dirty)``, *dirty* ``[first dirty, first uncleanable)``,
-*covered*: up to where the map goes.
+*covered*: up to where the map reaches.
 
 P1. `build_map`: key hash -> last offset, over the dirty sealed range, until the map is full (S18,
-    S20). Then what it supersedes is noted, a bit a row, and the next map goes on where it ended: up
-    to `MAPS_MAX` maps feed one rewrite, since writing costs far more than reading keys again. A
-    crash loses the notes, the next pass starts from the same offset: so their number is bounded.
+    S20). Then what it supersedes is noted, one bit a row, and the next map continues where it
+    ended: up to `MAPS_MAX` maps feed one rewrite, as writing costs far more than reading keys
+    again. A crash loses the notes, and the next pass starts from the same offset: hence the bound.
 P2. `judge`: what is dead in each sealed segment that begins in the covered range, from the keys
     alone (S21, S23).
 P3. `rewriter`: chunks in which little died are to be marked, those in which more did, rewritten;
-    neighbours that fit one segment together (S25).
-P4. `rewriter`: the records of a group that stay, written as one segment (S26), and bitmaps of dead
-    rows. A group of one segment of which nothing is to be rewritten is left alone.
+    neighbours that fit into one segment are joined (S25).
+P4. `rewriter`: the records of a group that stay are written as one segment (S26), and bitmaps of
+    dead rows are written. A group of one segment with nothing to rewrite is left alone.
 P5. `commit_pass` of the group: the new segment for its sources, bitmaps for its chunks, if these
-    are still exactly those judged. Crash before: orphans. After: progress.
-P6. With the last group: the first dirty offset, and the horizons of tombstones in chunks left
-    alone.
+    are still exactly those judged. After a crash before it there are orphans; after it, progress.
+P6. With the last group: the first dirty offset, and the horizons of tombstones in chunks that were
+    left alone.
 
-P2 to P5 go on group by group, so that memory and the extra space in the store are about one
-group's; one for each thread, where the cleaner has several and they have no pass of their own
+P2 to P5 proceed group by group, so that memory and the extra space in the store are about those of
+one group; of one group per thread, if the cleaner has several that have no pass themselves
 (`threads`).
 
-*Safety.* Groups are committed oldest first. So when a tombstone gets its horizon (P5 or P6) every
-older value of its key is gone, and when a later pass finds its horizon passed it may go without
-bringing one back. The pass stops at the first group whose sources changed: what is after it keeps
-its tombstones, and the first dirty offset stays, so the next pass maps the same range again.
-Whatever was committed is right by itself.
+*Safety.* Groups are committed oldest first. So when a tombstone gets its horizon (P5 or P6), every
+older value of its key is gone, and when a later pass finds the horizon passed, it may remove the
+tombstone without reviving a value. The pass stops at the first group whose sources changed: the
+groups after it keep their tombstones, and the first dirty offset stays, so the next pass maps the
+same range again. Whatever was committed is correct by itself.
 
 *Delete horizons* are set by the commit (S23). A tombstone outlives the older values of its key by
-``delete.retention.ms``: whoever read one of them has that long to see the delete. The values go
-with the commit of their group, which may be hours after the pass was planned. So a horizon is the
-time of the commit that sets it plus ``delete.retention.ms``. It cannot stand in the rows, which are
-written before: their chunk bears it (FORMAT.md §5.3), and until the commit `AT_COMMIT` in its
-place. Each attempt puts its own time in, so one that lost a race, was rebased or waited for other
-tasks is no exception. Once committed a horizon never changes.
+``delete.retention.ms``: a reader of one of them has that long to see the delete. The values are
+removed by the commit of their group, which may come hours after the pass was planned. So a horizon
+is the time of the commit that sets it plus ``delete.retention.ms``. It cannot be in the rows, which
+are written before: their chunk has it (FORMAT.md §5.3), and until the commit has `AT_COMMIT` in its
+place. Each attempt to commit puts in its own time, also one that lost a race, was rebased or waited
+for other tasks. Once committed, a horizon never changes.
 
-*Rebasing* (COMMIT.md §2). An edit that was planned at version N may be committed at a later one
-when nothing but appends, seals and other offsets came since, or coalescing (`rebase`), and no sweep
-can have taken the objects it wrote (`file_missing` tells where one took what it reads). Rows of
-sealed segments only ever become fewer. So where a range has as many live rows as when it was
-planned, and segments still meet its ends, it has the same rows, whatever objects they lie in now.
-What was judged dead there is dead, what was written of the others is right, and takes the place of
-the chunks that are there now. That needs no map. Neither a chunk that the pass refers to again nor
-one that it marks may have moved: these are large and alone in their objects, nobody coalesces them.
-Nor may tombstones of the range have got other horizons. A chunk that was only to get a horizon gets
-it where its rows lie now: of those chunks the others with tombstones have their horizons in their
+*Rebasing* (COMMIT.md §2). An edit that was planned at version N may be committed at a later one if
+only appends, seals, other offsets or coalescing came since (`rebase`), and no sweep can have
+deleted the objects it wrote (`file_missing` detects one that deleted what it reads). Rows of sealed
+segments only ever become fewer. So a range that has as many live rows as when it was planned, and
+whose ends are still ends of segments, has the same rows, whatever objects they are in now. What was
+judged dead there is dead, and what was written of the others is right and replaces the chunks that
+are there now. That needs no map. A chunk that the pass refers to again or marks must not have
+moved: such chunks are large and alone in their objects, so nothing coalesces them. Nor may
+tombstones of the range have got other horizons. A chunk that was only to get a horizon gets it
+where its rows are now: of those chunks, the others with tombstones have their horizons in their
 rows.
 
-*Stretches*. A partition that is too large for one pass is cleaned by several at once, each over
-neighbouring whole segments of the cleanable range. They share no state: each maps the whole dirty
-part for itself, which costs the dirty keys once more (so there are `STRETCHES_MAX` at most), judges
-the segments of its own by that, and rechecks the rows that go, so that together their sums are
-those of the partition. That a record goes needs no order: a record that a later one supersedes is
-dead whenever it goes, and a tombstone whose horizon has come has outlived all that it deletes since
-it got that. The horizon itself does: it counts from when the last older value of the key is gone,
-and that may lie in another stretch. So a pass over a stretch sets none, and the first dirty offset
-stays. Once all are done `commit_covered` does both, up to where the shortest of their maps goes, in
-one commit. Where a stretch stops, fails or is lost that commit does not come: the next pass maps
-the same range again, and finds less to do.
+*Stretches*. A partition that is too large for one pass is cleaned by several at the same time, each
+over neighbouring whole segments of the cleanable range. They share no state: each maps the whole
+dirty part for itself, which costs reading the dirty keys once more (so there are `STRETCHES_MAX` at
+most), judges its own segments with that map, and rechecks the rows to be removed, so that together
+their sums are those of the partition. Removing records needs no order: a record that a later one
+supersedes is dead whenever it is removed, and a tombstone whose horizon has come has outlived all
+that it deletes since it got that. Setting the horizon does: it counts from when the last older
+value of the key is gone, and that may be in another stretch. So a pass over a stretch sets none,
+and the first dirty offset stays. Once all are done, `commit_covered` sets both, up to where the
+shortest of their maps reaches, in one commit. If a stretch stops, fails or is lost, that commit is
+not made: the next pass maps the same range again, and finds less to do.
 """
 
 import math
@@ -134,11 +134,11 @@ from clog.storage.store.contract import Store
 
 
 class SourcesChangedError(Exception):
-    """Somebody else changed what was about to be replaced."""
+    """Another writer changed what was about to be replaced."""
 
 
 def rebase(edit: Edit, partition: int, planned: Manifest, now: Manifest) -> Edit:
-    """Returns a pass's edit as it holds now; SourcesChangedError: more than places have changed."""
+    """Returns a pass's edit as it applies now; SourcesChangedError: more than places changed."""
     before, after = _Chunks.of(planned, partition), _Chunks.of(now, partition)
     bases = {s.base for s in now.segments[partition]}
     ends = {s.next for s in now.segments[partition]}
@@ -169,7 +169,7 @@ class _Chunks:
         return cls(ordered, {c.identity: c for c in ordered})
 
     def within(self, base: int, end: int) -> Sequence[Chunk]:
-        """Returns those that reach into a range."""
+        """Returns the chunks that reach into a range."""
         first = bisect_right(self.ordered, base, key=attrgetter("next"))
         return self.ordered[first : bisect_left(self.ordered, end, key=attrgetter("base"))]
 
@@ -189,7 +189,7 @@ def _replacement(r: Replacement, planned: _Chunks, now: _Chunks) -> Replacement:
 
 
 def _horizons(h: ChunkHorizon, planned: _Chunks, now: _Chunks) -> Iterator[ChunkHorizon]:
-    """Yields the same horizon for the chunks in which the rows lie now."""
+    """Yields the same horizon for the chunks in which the rows are now."""
     chunk = planned.at(h)
     assert chunk is not None, "what gets a horizon was judged"
     there = now.within(chunk.base, chunk.next)
@@ -205,7 +205,7 @@ def _horizons(h: ChunkHorizon, planned: _Chunks, now: _Chunks) -> Iterator[Chunk
 
 
 def _has_same_rows(before: Sequence[Chunk], after: Sequence[Chunk]) -> bool:
-    """Tells whether chunks hold all rows of those before them, with their horizons."""
+    """Returns whether chunks hold all rows of the earlier ones, with their horizons."""
     if before == after:
         return True
     had, have = _horizons_of(before), _horizons_of(after)
@@ -214,29 +214,29 @@ def _has_same_rows(before: Sequence[Chunk], after: Sequence[Chunk]) -> bool:
 
 
 def _horizons_of(chunks: Sequence[Chunk]) -> list[int]:
-    """Returns the earliest and the latest of each chunk, in order."""
+    """Returns the earliest and the latest horizon of each chunk, in order."""
     both = (ms for c in chunks for ms in (earliest_horizon_ms(c), latest_horizon_ms(c)))
     return sorted(ms for ms in both if ms != NONE)
 
 
 def _is_marked_as_planned(mark: DeadMark, planned: _Chunks, now: _Chunks) -> bool:
-    """Tells whether the chunk is there, with the dead rows that it had when it was judged."""
+    """Returns whether the chunk still exists with the dead rows that it had when it was judged."""
     before, after = planned.at(mark), now.at(mark)
     return before is not None and after is not None and before.dead == after.dead
 
 
 _MARKS_MAX = 64
-"""So many bitmaps are committed together, where no rewritten group takes them along."""
+"""This many bitmaps are committed together if no rewritten group takes them along."""
 
 Publish = Callable[[Edit, PassStats, SoleTombstones | None], None]
-"""Takes an edit that is ready to be committed, the counts of its records, and the tombstones that
-go where the last record need not win; may raise `SourcesChangedError`.
+"""Takes an edit that is ready to be committed, the counts of its records, and the tombstones it
+removes where the last record need not win; may raise `SourcesChangedError`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What was made of a group; ``replaced`` is empty where it stays."""
+    """The replacement of a group; ``replaced`` is empty if the group stays."""
 
     replaced: tuple[Replacement, ...]
     dead: tuple[DeadMark, ...]
@@ -248,15 +248,15 @@ class _GroupCleaner:
     """Works on the groups of one pass.
 
     Args:
-        covered: up to where the map went.
-        sole: the tombstones that may go, where the last record need not win.
-        threads: write the next groups meanwhile.
+        covered: up to where the map reaches.
+        sole: the tombstones that may be removed, where the last record need not win.
+        threads: write the next groups ahead.
 
     Attributes:
-        edit, counts: what is published next, and of how many records.
-        horizons: of chunks that are left as they are.
-        horizons_set: of how many tombstones.
-        removed: the highest offset of a tombstone that went.
+        edit, counts: what is published next, and the counts of its records.
+        horizons: those of chunks that are left as they are.
+        horizons_set: the number of tombstones that get them.
+        removed: the highest offset of a tombstone that was removed.
     """
 
     plan: PassPlan
@@ -274,7 +274,7 @@ class _GroupCleaner:
     removed: int = NONE
 
     def clean(self, groups: Iterable[Group]) -> bool:
-        """Cleans all groups, and ends the pass; returns False when it stopped before that."""
+        """Cleans all groups and ends the pass; returns False if it stopped before that."""
         mine, theirs = tee(groups)
         calls = (
             (partial(self._written, group), self.rewriter.held_bytes(group)) for group in theirs
@@ -289,7 +289,7 @@ class _GroupCleaner:
                     self._take(group, turn())  # P4
             self._finish()  # P5 and P6
         except StoppedError:
-            with suppress(SourcesChangedError):  # What is written already is not wasted.
+            with suppress(SourcesChangedError):  # Do not waste what is already written.
                 self._publish()
             return False
         except SourcesChangedError:
@@ -297,13 +297,13 @@ class _GroupCleaner:
         return True
 
     def _written(self, group: Group) -> _Written:
-        """Writes what takes the place of groups, and bitmaps; several where threads are free."""
+        """Writes the replacement of a group, and bitmaps; in several threads if some are free."""
         counts = PassStats()
         replaced = (self.rewriter.rewrite(group, counts),) if group.needs_work else ()
         return _Written(replaced, self.bitmap_writer.write(group, counts), counts)
 
     def _take(self, group: Group, written: _Written) -> None:
-        """Makes a group part of what is published next."""
+        """Adds a group to what is published next."""
         edit = replace(self.edit, dead=(*self.edit.dead, *written.dead))
         if written.replaced:
             edit = replace(edit, replace=written.replaced)
@@ -312,7 +312,7 @@ class _GroupCleaner:
             self.horizons.extend(self._horizon(c.chunk) for c in changed)
             self.horizons_set += sum(map(new_horizons_in, changed))
         if (expired := last_expired(group)) != NONE:
-            removed = {self.plan.partition: expired}  # Groups come in the order of offsets.
+            removed = {self.plan.partition: expired}  # Groups come in offset order.
             edit = replace(edit, tombstones_removed=removed)
         self.edit = edit
         self.counts.add_records(written.counts)
@@ -322,7 +322,7 @@ class _GroupCleaner:
         return ChunkHorizon(*place, AT_COMMIT, self.covered)
 
     def _finish(self) -> None:
-        """Publishes the last group, and the pass's end, unless that waits for other stretches."""
+        """Publishes the last group and the end of the pass, unless other stretches come first."""
         if self.plan.stretch is None:
             self.counts.tombstones_stamped += self.horizons_set
             self.edit = ending(self.edit, self.plan, self.covered, self.horizons)
@@ -339,7 +339,7 @@ class _GroupCleaner:
 
 
 def ending(edit: Edit, plan: PassPlan, covered: int, horizons: Iterable[ChunkHorizon]) -> Edit:
-    """Returns the edit with what ends a pass (P6): first dirty offset, horizons, markers (S24)."""
+    """Returns the edit plus the end of a pass (P6): first dirty offset, horizons, markers (S24)."""
     p, manifest = plan.partition, plan.manifest
     markers = [m for m in manifest.markers if m.partition == p and m.offset < covered]
     return replace(
@@ -363,11 +363,11 @@ def commit_pass(
     lies_elsewhere: bool = False,
     gone: tuple[SoleTombstones, KeyHasher] | None = None,
 ) -> Commit:
-    """Commits an edit of one partition that was planned at ``planned``, and whose objects bear
-    it as their stamp. The first dirty offset never goes back; delete horizons count from the
-    commit. ``store``: the handle's, as who asks sees it. ``lies_elsewhere``: rows were in other
-    chunks in the log than in the plan even then. ``gone``: tombstones that it removes, where the
-    last record need not win.
+    """Commits an edit of one partition that was planned at ``planned`` and whose objects are
+    stamped with that version. The first dirty offset never goes back; delete horizons count from
+    the commit. ``store``: the handle's, perhaps wrapped by the caller. ``lies_elsewhere``: even
+    then, rows were in other chunks in the log than in the plan. ``gone``: the tombstones that it
+    removes, where the last record need not win.
     """
     carrier = MaskCarrier(store or handle.store, planned.version, handle.ids.new_id)
 
@@ -393,7 +393,7 @@ def commit_pass(
 
 
 def _with_markers_there(edit: Edit, now: Manifest) -> Edit:
-    """Returns the edit without markers that are gone, or got their horizon otherwise. Pure."""
+    """Returns the edit without markers that are gone or have got their horizon elsewhere. Pure."""
     if not (edit.marked or edit.unmarked):
         return edit
     there = {m.place: m.horizon_ms for m in now.markers}
@@ -428,12 +428,12 @@ def _with_horizons(edit: Edit, *, commit_ms: int, delete_retention_ms: int) -> E
 
 
 def objects_may_be_gone(planned: Manifest, tip: Commit) -> bool:
-    """Tells whether objects stamped at the planned version are below the floor."""
+    """Returns whether objects stamped with the planned version are below the floor."""
     return planned.version < tip.head.orphan_floor
 
 
 def tried(edit: Edit, now: Manifest, carrier: MaskCarrier, *, time_ms: int) -> Edit:
-    """Returns the edit with its new chunks' masks, if it fits: else all readers would refuse it."""
+    """Returns the edit with its new chunks' masks; raises if it would make the log unreadable."""
     if now.covered:
         edit = carrier.with_masks(edit, now)
     apply(now, edit, commit_id="", time_ms=time_ms)
@@ -454,12 +454,12 @@ CLEANING = "cleaning"
 
 @dataclass(slots=True)
 class PassProgress:
-    """One pass, under way.
+    """A pass under way.
 
     Attributes:
-        stats: what it counted so far.
+        stats: its counts so far.
         phase: `MAPPING` the dirty keys, then `CLEANING` segment by segment.
-        phase_began_ms: when, by the monotonic time of the pass's clock.
+        phase_began_ms: when it began, by the monotonic time of the pass's clock.
         records_total: records that the phase goes through.
     """
 
@@ -472,12 +472,12 @@ class PassProgress:
 
     @property
     def records_done(self) -> int:
-        """Of ``records_total``."""
+        """How many of ``records_total`` are done."""
         return self.stats.map_records if self.phase == MAPPING else self._records_judged
 
     @property
     def moved_ms(self) -> int | None:
-        """When the pass last moved a byte, or began a phase; None: nobody knows here."""
+        """When the pass last moved a byte or began a phase; None if that is not known here."""
         return max(self.phase_began_ms, self._store.moved_ms) if self._store else None
 
     @property
@@ -486,7 +486,7 @@ class PassProgress:
         return self._store.bytes_read + self._store.bytes_written if self._store else 0
 
     def begin_mapping(self, store: MeteredStore, *, records_total: int, now_ms: int) -> None:
-        """Begins P1; the bytes that the store counts from here on are this pass's."""
+        """Begins P1; the bytes that the store counts from now on are this pass's."""
         self._store, self.records_total, self.phase_began_ms = store, records_total, now_ms
 
     def begin_cleaning(self, *, records_total: int, now_ms: int) -> None:
@@ -494,14 +494,14 @@ class PassProgress:
         self.phase, self.records_total, self.phase_began_ms = CLEANING, records_total, now_ms
 
     def counted(self, judged: Iterable[JudgedSegment]) -> Iterator[JudgedSegment]:
-        """Yields the same segments; counts each when the next one is asked for."""
+        """Yields the same segments; counts each when the next one is requested."""
         for segment in judged:
             yield segment
             self._records_judged += segment.segment.rows
 
 
 MAPS_MAX = 8
-"""Maps that feed one rewrite."""
+"""The most maps that feed one rewrite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,13 +509,13 @@ class PassTools:
     """What a pass works with.
 
     Args:
-        threads: the cleaner's; they say what its map may take (S18), and do a part of it.
-        throttle: that of all threads (S29); it also tells when to stop.
-        hasher: with a seed of its own (S19).
-        clock: for durations.
+        threads: the cleaner's; they say how much memory its map may use (S18), and do a part of it.
+        throttle: the one of all threads (S29); it also says when to stop.
+        hasher: has its own seed (S19).
+        clock: measures durations.
         new_id: names objects.
         progress: kept up to date.
-        check_clock: raises where the wall clock, by which horizons are set, has become wrong.
+        check_clock: raises if the wall clock, by which horizons are set, has become wrong.
     """
 
     threads: CleanerThreads
@@ -528,11 +528,11 @@ class PassTools:
 
 
 def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
-    """Cleans one partition as planned, committing group by group; returns what it did."""
+    """Cleans one partition as planned, committing group by group; returns the result."""
     stats, noted = tools.progress.stats, NotedStore(handle.store)
 
     def publish(edit: Edit, counts: PassStats, gone: SoleTombstones | None) -> None:
-        tools.check_clock()  # Hours may have gone by, and the commit sets horizons.
+        tools.check_clock()  # Hours may have passed, and the commit sets horizons.
         commit_pass(  # P5
             *(handle, settled.manifest, settled.partition, edit),
             operation="clean",
@@ -556,12 +556,12 @@ def run_pass(handle: Handle, plan: PassPlan, tools: PassTools) -> PassResult:
         if isinstance(error, CorruptionError):
             raise error from e
         handle.refresh()
-        covered, complete = plan.dirty[0], False  # Others replaced it, and swept.
+        covered, complete = plan.dirty[0], False  # Another cleaner replaced it, and swept.
     return finished(plan, covered, stats, complete=complete, after=handle.manifest())
 
 
 def _ranking(plan: PassPlan) -> Ranking | None:
-    """Returns how records are compared, where the last one of a key need not win."""
+    """Returns how records are compared, if the last one of a key need not win."""
     manifest, p = plan.manifest, plan.partition
     order = ordering_of(manifest, p)
     if order is None:
@@ -570,7 +570,7 @@ def _ranking(plan: PassPlan) -> Ranking | None:
 
 
 def _settled(handle: Handle, store: Store, plan: PassPlan, tools: PassTools) -> PassPlan:
-    """Returns the plan, once late records that are to be dropped are."""
+    """Returns the plan once late records that are to be dropped have been dropped."""
     ranking = _ranking(plan)
     if ranking is None or not ranking.stops:
         return plan
@@ -591,7 +591,7 @@ def _settled(handle: Handle, store: Store, plan: PassPlan, tools: PassTools) -> 
 def _execute_pass(
     store: Store, plan: PassPlan, tools: PassTools, publish: Publish
 ) -> tuple[int, bool]:
-    """Does all steps, to ``publish``; returns up to where the map went, and if all was."""
+    """Does all steps, to ``publish``; returns up to where the map reached, and if all was done."""
     p, manifest, config, dirty = plan.partition, plan.manifest, plan.config, plan.dirty
     progress, clock = tools.progress, tools.clock
     stats, metered = progress.stats, MeteredStore(store, tools.throttle)
@@ -627,7 +627,7 @@ def _execute_pass(
         threads=tools.threads,
     )
     complete = group_cleaner.clean(groups)
-    if plan.stretch is not None:  # They get them once all stretches are done.
+    if plan.stretch is not None:  # Chunks get them once all stretches are done.
         stats.tombstones_stamped += group_cleaner.horizons_set
     stats.chunks_untouched = judge.index_filter.count
     stats.segments_before = len(sealed)
@@ -639,7 +639,7 @@ def _execute_pass(
 
 
 def _mapped(store: Store, plan: PassPlan, tools: PassTools) -> Judge:
-    """Does P1: returns a judge with the last map, and what those before it found dead."""
+    """Does P1: returns a judge with the last map and what earlier maps found dead."""
     p, manifest, (first, end) = plan.partition, plan.manifest, plan.dirty
     stats = tools.progress.stats
     ranking, found = _ranking(plan), FoundDead()
@@ -714,7 +714,7 @@ def _rewriter(store: Store, plan: PassPlan, tools: PassTools, judge: Judge) -> R
 def _rechecked(
     judged: Iterable[JudgedSegment], recheck: Recheck, partition: int
 ) -> Iterator[JudgedSegment]:
-    """Yields the segments; after the last one what the map has of their range must add up."""
+    """Yields the segments; after the last one, checks that the map's counts of their range hold."""
     yield from judged
     recheck.check_range(partition)
 
@@ -732,13 +732,13 @@ def finished(
 
 
 STRETCHES_MAX = 8
-"""Parts of one partition: each reads all of its dirty keys."""
+"""The most parts of one partition: each reads all dirty keys."""
 
 
 def stretches(plan: PassPlan, *, task_bytes: int, count_max: int) -> list[Stretch]:
-    """Cuts a partition with more than ``task_bytes`` in the segments that a pass would go through;
-    empty where it is not cut: it is no larger, or one segment, or ``count_max`` is 1, or the last
-    record of a key need not win.
+    """Cuts a partition if the segments that a pass would go through have more than ``task_bytes``.
+    Returns nothing if it is not cut: it is not larger, it is one segment, ``count_max`` is 1, or
+    the last record of a key need not win.
     """
     if ordering_of(plan.manifest, plan.partition) is not None:
         return []
@@ -759,7 +759,7 @@ def stretches(plan: PassPlan, *, task_bytes: int, count_max: int) -> list[Stretc
 def commit_covered(
     handle: Handle, plan: PassPlan, passes: Sequence[Sequence[PassResult]]
 ) -> PassResult:
-    """Ends the pass over cleaned stretches, if each was; returns what they did together."""
+    """Ends the pass over stretches, if all were cleaned; returns their results, added up."""
     first_dirty, _ = plan.dirty
     stats = PassStats()
     for result in (result for of_one in passes for result in of_one):
@@ -772,7 +772,7 @@ def commit_covered(
 
 
 def _add(stats: PassStats, other: PassStats) -> None:
-    """Adds what another pass over the same partition did."""
+    """Adds the counts of another pass over the same partition."""
     for each in fields(stats):
         mine, its = getattr(stats, each.name), getattr(other, each.name)
         together = max(mine, its) if each.name == "map_utilization" else mine + its
@@ -780,7 +780,7 @@ def _add(stats: PassStats, other: PassStats) -> None:
 
 
 def _commit(handle: Handle, plan: PassPlan, covered: int) -> bool:
-    """Commits the end of the pass; False where the partition is another by then."""
+    """Commits the end of the pass; returns False if the partition has changed since."""
     handle.refresh()
     now = replace(plan, manifest=handle.manifest())
     edit = ending(Edit(), now, covered, _undated(now, covered))
@@ -798,8 +798,8 @@ def _commit(handle: Handle, plan: PassPlan, covered: int) -> bool:
 
 
 def _undated(plan: PassPlan, covered: int) -> Iterator[ChunkHorizon]:
-    """Yields the horizon of each chunk with tombstones that may have none yet. One that has a
-    horizon of its own had none to get: the pass rewrote those that had (`rewriter`).
+    """Yields the horizon of each chunk with tombstones that may not have one yet. A chunk that has
+    its own horizon did not need one: the pass rewrote those that did (`rewriter`).
     """
     for segment in plan.sealed:
         if segment.base >= covered:

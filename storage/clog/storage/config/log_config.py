@@ -1,11 +1,11 @@
-"""A log's configs: one row each; what was given, what holds, what a wrong name was meant to be.
+"""A log's configs, one row each: the overrides, the values in effect, suggestions for wrong names.
 
 Names, units and defaults are those of Kafka's topic configs, so that what people know carries over;
-where a default differs its row says why. Names and values are part of the format: a log stores its
-*overrides*, canonical strings by Kafka's names; `LogConfig` is what holds with them (S42: it is
-made anew from the head at each use). Configs that contradict each other are refused where they come
-together (S43), one that is wrong in itself as soon as it is given. The cleaner's own settings hold
-for a process, not for a log, and stand there.
+where a default differs, its row says why. Names and values are part of the format: a log stores its
+*overrides*, canonical strings by Kafka's names; `LogConfig` has the values in effect with them
+(S42: it is made from the head at each use). Configs that contradict each other are refused where
+they are combined (S43), an invalid value as soon as it is given. The cleaner's own settings are for
+a process, not for a log, and are defined there.
 """
 
 import math
@@ -43,14 +43,14 @@ _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _SHOWN_MAX = 60
 STRATEGY = "compaction.strategy"
 OFFSET, TIMESTAMP, HEADER = "offset", "timestamp", "header"
-"""What ``compaction.strategy`` may be."""
+"""The values of ``compaction.strategy``."""
 NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
-"""Of a process that has none of its own (S45)."""
+"""The defaults of a process that sets none (S45)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One config, by its row in `LogConfig`. ``name`` is Kafka's, or ours where Kafka has none."""
+    """One config, from its row in `LogConfig`. ``name`` is Kafka's, or ours if Kafka has none."""
 
     name: str
     kind: Kind
@@ -61,9 +61,9 @@ class Definition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The configs that hold for a log. Each has one row here: what it may be, its default, what it
-    does, with the unit, and Kafka's broker-level names of it with the factor from their unit, the
-    one that takes precedence first. Its name in Kafka has dots.
+    """The configs in effect for a log. Each has one row here: its possible values, its default, its
+    effect, with the unit, and Kafka's broker-level names for it with the factor from their unit,
+    the one that takes precedence first. Its name in Kafka has dots.
     """
 
     cleanup_policy: Annotated[
@@ -71,7 +71,7 @@ class LogConfig:
         SetOf(("compact", "delete")),
         "what may be removed: superseded records (compact), old ones (delete); empty = nothing",
         {"log.cleanup.policy": 1},
-    ] = frozenset({"compact"})  # Kafka's is delete; who wants only that needs no clog
+    ] = frozenset({"compact"})  # Kafka's is delete; for that alone nobody needs clog
     min_cleanable_dirty_ratio: Annotated[
         float,
         Ratio(),
@@ -120,7 +120,7 @@ class LogConfig:
     ] = DAY_MS
     segment_bytes: Annotated[
         int,
-        Integer(14),  # as Kafka's before 4.0, which asks for 1 MiB: small logs and tests want less
+        Integer(14),  # as in Kafka before 4.0, which requires 1 MiB: small logs and tests want less
         "bytes of records at which the active segment rolls",
         {"log.segment.bytes": 1},
     ] = 1 << 30
@@ -158,13 +158,13 @@ class LogConfig:
         Integer(0),
         "ms for which a replaced data object stays readable",
         {"log.segment.delete.delay.ms": 1},
-    ] = DAY_MS  # Kafka's is 60 s; here planned reads and time travel rest on it (S27)
+    ] = DAY_MS  # Kafka's is 60 s; here planned reads and time travel depend on it (S27)
     dead_rows_delay_ms: Annotated[
         int,
         Integer(0),
         "ms for which a few dead rows of a chunk may stay, hidden, until a rewrite removes their"
         " bytes; 0 = rewrite at once",
-    ] = 7 * DAY_MS  # as segment.ms; a part of the bound on erasure (S46)
+    ] = 7 * DAY_MS  # as segment.ms; part of the bound on erasure (S46)
     reader_hold_max_ms: Annotated[
         int,
         Integer(0),
@@ -197,7 +197,7 @@ class LogConfig:
     ] = HOUR_MS
     compression_type: Annotated[
         str, Choice(("zstd", "lz4", "snappy", "none")), "codec of new data objects"
-    ] = "zstd"  # Kafka's is producer: there is none here
+    ] = "zstd"  # Kafka's is producer, which does not exist here
     compression_zstd_level: Annotated[
         int,
         Integer(1, 22),
@@ -230,10 +230,10 @@ class LogConfig:
 
     @classmethod
     def from_overrides(cls, overrides: Mapping[str, str]) -> "LogConfig":
-        """Returns what holds with these overrides, defaults for the rest.
+        """Returns the configs with these overrides, and defaults for the rest.
 
         Raises:
-            InvalidInputError: an override that is wrong, or two that contradict each other (S43).
+            InvalidInputError: an override is wrong, or two contradict each other (S43).
         """
         return _from_overrides(tuple(sorted(overrides.items())))
 
@@ -249,7 +249,7 @@ class LogConfig:
 
     @property
     def published_formats(self) -> list[str]:
-        """As what the table is published (S63)."""
+        """The formats in which the table is published (S63)."""
         return sorted(self.table_publish - {"none"})
 
     @property
@@ -259,18 +259,18 @@ class LogConfig:
 
     @property
     def compression(self) -> Compression:
-        """How new data objects are compressed."""
+        """The compression of new data objects."""
         is_zstd = self.compression_type == "zstd"
         return Compression(self.compression_type, self.compression_zstd_level if is_zstd else None)
 
     @property
     def effective_segment_ms(self) -> int:
-        """Age at which the active segment rolls: no record waits in it past its deadline (S7)."""
+        """Age at which the active segment rolls: no record stays in it past its deadline (S7)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
 
     @property
     def is_ordered(self) -> bool:
-        """Whether another record than the last one of a key may win (S56)."""
+        """Whether a record other than the last one of a key may win (S56)."""
         return self.compaction_strategy != OFFSET
 
     def as_dict(self) -> dict[str, str]:
@@ -290,7 +290,7 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType({d.name: d for d in _de
 BROKER_NAMES: Mapping[str, tuple[str, int]] = MappingProxyType(
     {broker: (d.name, factor) for d in DEFINITIONS.values() for broker, factor in d.broker.items()}
 )
-"""Kafka's broker-level name -> (our name, factor from its unit to ours)."""
+"""Kafka's broker-level name -> (our name, factor from their unit to ours)."""
 SUCCESSORS: Mapping[str, str] = MappingProxyType(
     {
         "delete.and.compact": "cleanup.policy=compact,delete of each log",
@@ -305,7 +305,7 @@ SUCCESSORS: Mapping[str, str] = MappingProxyType(
         "log.segment.bytes.per.topic": "segment.bytes of each log",
     }
 )
-"""Names from Kafka's past, and names that are often taken for one -> what to set today."""
+"""Names from Kafka's past, and names often mistaken for configs -> what to set today."""
 POINTLESS: Mapping[str, str] = MappingProxyType(
     {
         "flush.messages": "every commit is durable",
@@ -321,10 +321,10 @@ POINTLESS: Mapping[str, str] = MappingProxyType(
 
 
 def parse_overrides(given: Mapping[str, object]) -> dict[str, str]:
-    """Returns the same configs as canonical strings; numbers may be numbers.
+    """Returns the same configs as canonical strings; the values of numbers may be numbers.
 
-    Each is checked by itself (S43): whether they fit together depends on what else the log has, so
-    that is for `LogConfig.from_overrides`.
+    Each is checked on its own (S43). Whether they fit together depends on the log's other configs;
+    `LogConfig.from_overrides` checks that.
 
     >>> parse_overrides({"cleanup.policy": " Delete,compact", "segment.bytes": 1e6})
     {'cleanup.policy': 'compact,delete', 'segment.bytes': '1000000'}
@@ -333,8 +333,8 @@ def parse_overrides(given: Mapping[str, object]) -> dict[str, str]:
 
 
 def with_defaults(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> LogConfig:
-    """Returns what holds with a log's overrides, and below them with a process's own defaults
-    (S45). A default that contradicts the log's configs does not count, the others do.
+    """Returns the configs with a log's overrides and, for the rest, a process's own defaults (S45).
+    Defaults that contradict the log's configs are ignored.
     """
     try:
         return LogConfig.from_overrides({**defaults, **overrides})
@@ -343,7 +343,7 @@ def with_defaults(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> 
 
 
 def fitting_defaults(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> dict[str, str]:
-    """Returns the defaults that hold for a log: it does not set the config itself, and they do not
+    """Returns the defaults that apply to a log: those that it does not set itself and that do not
     contradict what it sets (S43, S45).
     """
     fitting: dict[str, str] = {}
@@ -358,15 +358,15 @@ def fitting_defaults(overrides: Mapping[str, str], defaults: Mapping[str, str]) 
 
 
 def check_known(name: str) -> None:
-    """Raises InvalidInputError if there is no such config; the nearest is named."""
+    """Raises InvalidInputError, with the nearest name, if there is no such config."""
     if name not in DEFINITIONS:
         raise InvalidInputError(_unknown(name, None))
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str | None:
-    """Returns the valid name that was probably meant, or None when none is near.
+    """Returns the valid name that was probably meant; None if none is near.
 
-    Case and separators do not count, so a Python or Java spelling finds the name.
+    Case and separators are ignored, so a Python or Java spelling finds the name.
 
     >>> did_you_mean("minCompactionLag", ["min.compaction.lag.ms", "max.compaction.lag.ms"])
     'min.compaction.lag.ms'
@@ -386,7 +386,7 @@ def _plain(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
 
 
-@lru_cache(maxsize=64)  # each append asks, and a log has few sets of configs in its life
+@lru_cache(maxsize=64)  # each append calls it, and a log has few sets of configs in its life
 def _from_overrides(overrides: tuple[tuple[str, str], ...]) -> LogConfig:
     parsed: dict[str, Any] = {_attribute(name): _parse(name, text) for name, text in overrides}
     config = LogConfig(**parsed)
@@ -407,7 +407,7 @@ def _from_overrides(overrides: tuple[tuple[str, str], ...]) -> LogConfig:
 
 
 def _order_problem(config: LogConfig) -> str:
-    """Returns what contradicts the order of records, in words; empty where nothing does (S56)."""
+    """Returns what contradicts the order of records, in words; empty if nothing does (S56)."""
     strategy, header = config.compaction_strategy, config.compaction_strategy_header
     late, scope = config.compaction_late, config.compaction_late_scope
     if bool(header) != (strategy == HEADER):
@@ -453,13 +453,13 @@ ORDER_CONFIGS = (
 
 
 def order_text(overrides: Mapping[str, str]) -> str:
-    """Returns one text for all that says which record of a key is shown; empty: the last one."""
+    """Returns in one text what decides which record of a key is shown; empty: the last one."""
     return "|".join(f"{name}={overrides[name]}" for name in ORDER_CONFIGS if name in overrides)
 
 
 def without_idle(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Returns the overrides without those of the order of records that are defaults: releases that
-    do not know these names can read a log as long as it does without them.
+    """Returns the overrides without those of the order of records that have their default:
+    releases that do not know these names can read a log as long as it does not have them.
     """
     idle = {name: _text(DEFINITIONS[name].default) for name in ORDER_CONFIGS}
     return {name: text for name, text in overrides.items() if idle.get(name) != text}
@@ -473,8 +473,8 @@ def _parse(name: str, value: object) -> Value:
 
 
 def parse_value(name: str, kind: Kind, value: object, *, doc: str) -> Value:
-    """Reads a value of a config, log's or process's; of one whose name ends with its unit, such
-    as ``segment.ms``, also text with another unit (`units`).
+    """Reads a value of a config of a log or a process. If the config's name ends with a unit, such
+    as ``segment.ms``, the value may be text with another unit (`units`).
 
     Raises:
         InvalidInputError: it is out of range (S43).
@@ -505,7 +505,7 @@ def _is_number(text: str) -> bool:
 
 
 def _parse_integer(kind: Integer, value: object) -> int:
-    """Reads an integer: 1e9 is one, True is none; raises TypeError or ValueError."""
+    """Reads an integer, such as 1e9, but not True; raises TypeError or ValueError."""
     if isinstance(value, str):
         if not _INTEGER.fullmatch(value.strip()):
             raise ValueError
@@ -531,7 +531,7 @@ def _number(value: object) -> float:
 
 def _parse_ratio(_: Ratio, value: object) -> float:
     number = _number(value)
-    if not 0 <= number <= 1:  # NaN is not either
+    if not 0 <= number <= 1:  # false for NaN, too
         raise ValueError
     return math.fabs(number)  # no "-0.0"
 
@@ -573,7 +573,7 @@ def _parse_names(_: Names, value: object) -> tuple[str, ...]:
 def _parse_text(_: Text, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
-    value.encode()  # Half of a surrogate pair is no text: a ValueError.
+    value.encode()  # ValueError for a lone surrogate.
     return value
 
 
@@ -596,7 +596,7 @@ _PARSERS: dict[type[Kind], Callable[[Any, object], Value]] = {
 
 
 def _text(value: Value) -> str:
-    """Returns the canonical string; reads back as the same value."""
+    """Returns the canonical string, which reads back as the same value."""
     if isinstance(value, frozenset):
         return ",".join(sorted(value))
     return ",".join(value) if isinstance(value, tuple) else str(value)
@@ -621,7 +621,7 @@ def _allowed(kind: Kind) -> str:
 
 
 def _unknown(name: str, value: object) -> str:
-    """Returns what to say of a name that is no config (S45)."""
+    """Returns the message about a name that is not a config (S45)."""
     text = f"unknown config {_shown(name)}"
     if name in SUCCESSORS:
         return f"{text}, an old name; today it is {SUCCESSORS[name]}"

@@ -1,9 +1,9 @@
-"""Kinds of values that configs have, and how people write times, sizes and moments.
+"""The kinds of values of configs, and how people write times, sizes and moments.
 
-They are written as ``1d``, ``64m``, ``2026-01-31T12:00:00Z``. A bare number is milliseconds, or
-bytes. Sizes are powers of 1024. ``m`` is minutes of a time, mebi of a size. What a config is, its
-name says: ``….ms`` is a time, ``….bytes`` a size. So with the configs of logs (`log_config`), and
-with the settings of processes.
+They are written as ``1d``, ``64m``, ``2026-01-31T12:00:00Z``. A bare number is milliseconds or
+bytes. Sizes use powers of 1024. ``m`` means minutes in a time and mebi in a size. The name of a
+config says which one it is: ``….ms`` is a time, ``….bytes`` a size. This is the same for the
+configs of logs (`log_config`) and for the settings of processes.
 """
 
 import re
@@ -18,12 +18,12 @@ INT_MAX = (1 << 31) - 1
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 ZSTD_LEVEL = 2
-"""Leaves a fifth less of half-random values than level 1 at the same speed; level 3, which is
-Kafka's default, leaves 2 to 8 % less than this and takes 1.6 times as long.
+"""Half-random values become a fifth smaller than with level 1, at the same speed. Level 3, Kafka's
+default, makes them another 2 to 8 % smaller and takes 1.6 times as long.
 """
 
 _DURATIONS = 'a time such as "500ms", "10s", "15m", "12h" or "1d"'
-"""What must be given, for messages; `SIZES` and `_MOMENTS`, too."""
+"""What to give, for messages, like `SIZES` and `_MOMENTS`."""
 SIZES = 'a number of bytes such as "1048576", "512k", "64m" or "1g"'
 _MOMENTS = 'milliseconds since 1970, or ISO 8601 such as "2026-01-31T12:00:00Z"'
 _UNLIMITED = "unlimited"
@@ -43,7 +43,7 @@ MOMENTS = frozenset(
         "until_ms",
     ]
 )
-"""Fields of what is shown to people that are times in ms since 1970; others in ms are lengths."""
+"""Fields shown to people that are times in ms since 1970; other fields in ms are durations."""
 
 _UNITS_MS = {
     **dict.fromkeys(("", "ms", "millisecond", "milliseconds"), 1),
@@ -61,13 +61,13 @@ _SHOWN_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _SHOWN_BYTES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?) *([a-z]*)", re.ASCII)
 _DIGITS_MAX = 19
-"""Of milliseconds: 2^63 has as many."""
+"""The most digits of milliseconds, as 2^63 has."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """A codec of ``compression.type``, and its level where it has levels."""
+    """A codec of ``compression.type``, and its level if it has levels."""
 
     codec: str
     level: int | None = None
@@ -75,7 +75,7 @@ class Compression:
 
 ZSTD = Compression("zstd", ZSTD_LEVEL)
 Value = int | float | str | frozenset[str] | tuple[str, ...]
-"""A parsed value: integers and floats of numbers, text of a choice, a set of a list, names."""
+"""A parsed value: numbers are integers or floats, choices text, sets frozensets, names tuples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,14 @@ class Positive:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some words, in any case."""
+    """One of these words, in any case."""
 
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SetOf:
-    """Any of some words, in any order and case, or none."""
+    """Any of these words, in any order and case, or none."""
 
     words: tuple[str, ...]
 
@@ -124,13 +124,13 @@ Kind = Integer | Ratio | Positive | Choice | SetOf | Names | Text
 
 
 def duration_ms(text: str) -> int:
-    """Reads a time, in milliseconds.
+    """Reads a duration, in milliseconds.
 
     >>> duration_ms("1d"), duration_ms("10 seconds"), duration_ms("1.5h")
     (86400000, 10000, 5400000)
 
     Raises:
-        ValueError: it is none, or no whole number of milliseconds.
+        ValueError: it is not a duration, or not a whole number of milliseconds.
     """
     return _quantity(text, _UNITS_MS, _DURATIONS)
 
@@ -142,19 +142,19 @@ def size_bytes(text: str) -> int:
     (67108864, 1536, 7)
 
     Raises:
-        ValueError: it is none, or no whole number.
+        ValueError: it is not a size, or not a whole number of bytes.
     """
     return _quantity(text, {unit: 1 << shift for unit, shift in _SHIFTS.items()}, SIZES)
 
 
 def time_ms(text: str) -> int:
-    """Reads a moment, in milliseconds since 1970, rounded down; UTC where it names no zone.
+    """Reads a moment, in milliseconds since 1970, rounded down; UTC if it names no zone.
 
     >>> time_ms("1500"), time_ms("1970-01-01T00:00:01.5"), time_ms("1970-01-02")
     (1500, 1500, 86400000)
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a moment.
     """
     if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
         return int(text)
@@ -163,13 +163,13 @@ def time_ms(text: str) -> int:
     except ValueError:
         raise ValueError(_MOMENTS) from None
     since = (when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH
-    # Whole arithmetic: a float of microseconds since 1970 is not exact.
+    # In integers: a float of microseconds since 1970 is not exact.
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
 
 
 def config_number(name: str, text: str, *, low: int, high: int) -> int | None:
-    """Reads a config's number that is written with a unit, or as ``unlimited``; None where its
-    name tells of no unit. ``low`` and ``high`` are the smallest and largest value it may have.
+    """Reads a config's number that is written with a unit, or as ``unlimited``; returns None if the
+    config's name has no unit. ``low`` and ``high`` are its smallest and largest allowed value.
 
     >>> config_number("segment.ms", "1d", low=1, high=(1 << 63) - 1)
     86400000
@@ -187,7 +187,7 @@ def config_number(name: str, text: str, *, low: int, high: int) -> int | None:
 
 
 def config_text(name: str, value: str) -> str:
-    """Returns a config's value as people read it, and as it may be given.
+    """Returns a config's value as people read it, in a form that may also be given.
 
     >>> config_text("segment.ms", "604800000"), config_text("retention.bytes", "-1")
     ('7d', 'unlimited')
@@ -206,7 +206,7 @@ def config_text(name: str, value: str) -> str:
 
 
 def duration(ms: int) -> str:
-    """Returns a length of time in its two largest units.
+    """Returns a duration in its two largest units.
 
     >>> duration(900), duration(61_000), duration(90_000_000)
     ('900 ms', '1 min 1 s', '1 d 1 h')
@@ -225,7 +225,7 @@ def duration(ms: int) -> str:
 
 
 def moment(time_ms: int) -> str:
-    """Returns epoch milliseconds as UTC; beyond the years that a calendar has, the number.
+    """Returns epoch milliseconds as text in UTC, or as a number outside the calendar's years.
 
     >>> moment(0)
     '1970-01-01 00:00:00Z'
@@ -237,7 +237,7 @@ def moment(time_ms: int) -> str:
 
 
 def time_beside(name: str, value: Any) -> str:
-    """Returns what stands beside the value of a field that is a time in ms; else nothing.
+    """Returns the text to add after the value of a field that is a time in ms; empty for others.
 
     >>> time_beside("until_ms", 1000), time_beside("lag_ms", 61_000), time_beside("lag_ms", 7)
     (' (1970-01-01 00:00:01Z)', ' (1 min 1 s)', '')
@@ -249,14 +249,14 @@ def time_beside(name: str, value: Any) -> str:
 
 
 def with_times(value: Any) -> str:
-    """Returns a value's repr that has each time beside its milliseconds as people read it, too."""
+    """Returns a value's repr, in which each time in milliseconds is followed by a readable form."""
     held = ((f.name, getattr(value, f.name)) for f in fields(value) if f.repr)
     shown = (f"{name}={one!r}{time_beside(name, one)}" for name, one in held)
     return f"{type(value).__qualname__}({', '.join(shown)})"
 
 
 def must(name: str) -> str:
-    """Returns what units a config takes, for messages; empty where it takes none."""
+    """Returns which units a config takes, for messages; empty if it takes none."""
     if _is_time(name):
         return f", or {_DURATIONS}"
     return f", or {SIZES}" if _is_size(name) else ""

@@ -1,1 +1,1 @@
-"""Types of keys and values: as columns, as what users give, and how they evolve."""
+"""Types of keys and values: as columns, as users give them, and how they evolve."""

@@ -1,17 +1,17 @@
-"""Columns of any type: the schema of a log as Arrow's, parts of it, and what was stored under an
-earlier one (FORMAT.md §12).
+"""Columns of any type: a log's schema as Arrow's, parts of it, and data stored under an earlier one
+(FORMAT.md §12).
 
-Key and value have Arrow's types of bytes, or those of the log's schema: of `column_kinds`, and
-structs, lists and maps of them. `schema_of` makes a schema of what a user gives. Layouts are none
-of it: large strings, views and dictionaries are what they hold. What Parquet does not store as it
-is, is refused.
+Key and value are bytes, or have the types of the log's schema: those of `column_kinds`, and
+structs, lists and maps of them. `schema_of` makes a schema of what a user gives. Layouts are not
+part of it: large strings, views and dictionaries count as the values they hold. Types that Parquet
+does not store as they are, are refused.
 
-*Leaf*: a column of an object as Parquet has it, named by its path with dots (``value.price``). Of a
-struct only those leaves are read that are asked for; where none is, the cheapest, which tells
-whether the struct is null.
+*Leaf*: a column of an object in Parquet, named by its path with dots (``value.price``). Only the
+requested leaves of a struct are read; if none is requested, the cheapest one, which shows whether
+the struct is null.
 
-*Frame*: rows that are read when somebody asks, in Arrow's own way: pandas, Polars, DuckDB and
-whatever else takes Arrow's streams take one as it is.
+*Frame*: rows that are read on request, through Arrow's own interface: pandas, Polars, DuckDB and
+everything else that accepts Arrow's streams accept one as it is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,13 +68,13 @@ RECORD_SCHEMA = pa.schema(
         pa.field("timestamp", pa.timestamp("us", "UTC")),
     ]
 )
-"""A record of a log of bytes that has no offset yet. A null value is a tombstone (S4), timestamps
-are never null.
+"""A record of a log of bytes without an offset. A null value is a tombstone (S4); timestamps are
+never null.
 """
 REWRITTEN_SCHEMA = pa.schema(
     [*RECORD_SCHEMA, pa.field(OFFSET, pa.int64()), pa.field(DELETE_HORIZON, pa.int64())]
 )
-"""A record that has one. ``delete_horizon``: ms since 1970, null where none is set (S23)."""
+"""A record with its offset. ``delete_horizon``: ms since 1970, null if none is set (S23)."""
 FIELD_ID: Final = b"PARQUET:field_id"
 COLUMN_IDS: Final = {
     "key": KEY_ID,
@@ -95,7 +95,7 @@ Sizes = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ColumnTypes:
-    """The columns of a log's records: as they are handed over and, with offsets, rewritten."""
+    """The columns of a log's records: as they are appended and, with offsets, as rewritten."""
 
     records: pa.Schema
     rewritten: pa.Schema
@@ -114,7 +114,7 @@ _OF_BYTES: Final = ColumnTypes(RECORD_SCHEMA, REWRITTEN_SCHEMA)
 
 @lru_cache(maxsize=64)
 def column_types(schema: LogSchema | None) -> ColumnTypes:
-    """Returns the types of a log's columns; of a typed one with the field ids of its schema."""
+    """Returns the types of a log's columns; for a typed log with the field ids of its schema."""
     if schema is None:
         return _OF_BYTES
     own = {"key": _arrow_field(schema.key), "value": _arrow_field(schema.value)}
@@ -124,19 +124,19 @@ def column_types(schema: LogSchema | None) -> ColumnTypes:
 
 
 def arrow_schema(schema: LogSchema | None) -> pa.Schema:
-    """Returns the schema as users see it: of key and value, without field ids."""
+    """Returns the schema as users see it: key and value, without field ids."""
     if schema is None:
         return BYTES
     return pa.schema([_arrow_field(field, with_ids=False) for field in (schema.key, schema.value)])
 
 
 def rows_of(schema: LogSchema | None, key_columns: tuple[str, ...]) -> TableColumns | None:
-    """Returns the plain columns of a log, where those of its key have names."""
+    """Returns the plain columns of a log if its key columns have names."""
     return TableColumns.named(arrow_schema(schema), key_columns) if key_columns else None
 
 
 def schema_of(given: Mapping[str, Any] | pa.Schema) -> LogSchema | None:
-    """Returns the first schema of a log; None where it is that of a log of bytes."""
+    """Returns the first schema of a log; None if it is that of a log of bytes."""
     try:
         fields = given if isinstance(given, pa.Schema) else pa.schema(list(given.items()))
     except (TypeError, AttributeError, ValueError, pa.ArrowException) as e:
@@ -161,7 +161,7 @@ def schema_of(given: Mapping[str, Any] | pa.Schema) -> LogSchema | None:
 def schema_field(
     field: pa.Field, new_id: Callable[[], int], path: str, *, id_: int | None = None
 ) -> SchemaField:
-    """Returns a field of Arrow's as one of a log's schema; it and those inside get new ids."""
+    """Returns an Arrow field as one of a log's schema; it and its inner fields get new ids."""
     if path.count(".") >= DEPTH_MAX:
         raise InvalidInputError(f"{path} is nested more than {DEPTH_MAX} deep")
     own = new_id() if id_ is None else id_
@@ -185,7 +185,7 @@ def schema_field(
 
 
 def _without_layout(kind: pa.DataType) -> pa.DataType:
-    """Returns the plain type of what holds the same values in another layout."""
+    """Returns the plain type for a type that holds the same values in another layout."""
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return _without_layout(kind.value_type)
@@ -222,7 +222,7 @@ def _arrow_field(field: SchemaField, *, with_ids: bool = True) -> pa.Field:
 
 
 def arrow_type(field: SchemaField, *, with_ids: bool = False) -> pa.DataType:
-    """Returns the type of a field, with the ids of those inside where they are asked for."""
+    """Returns the type of a field, with the ids of its inner fields if requested."""
     inner = [_arrow_field(f, with_ids=with_ids) for f in field.fields]
     if field.kind == STRUCT:
         return pa.struct(inner)
@@ -243,7 +243,7 @@ def arrow_type(field: SchemaField, *, with_ids: bool = False) -> pa.DataType:
 
 
 def with_ids(field: pa.Field) -> pa.Field:
-    """Returns a column with its field id and those inside: those that it has, or else its own."""
+    """Returns a column with its ids: those that it has, otherwise those of the format's columns."""
     if _id_of(field) is not None:
         return field
     if field.name == "headers":
@@ -256,7 +256,7 @@ def with_ids(field: pa.Field) -> pa.Field:
 
 
 def other_ids(stored: pa.Field, field: pa.Field, above: str = "") -> list[str]:
-    """Returns the paths of fields, of a stored one and those inside, that have other ids."""
+    """Returns the paths of a stored field and its inner ones whose ids differ from ``field``'s."""
     path = f"{above}{field.name}"
     wrong = [] if _id_of(stored) == _id_of(field) else [path]
     later = {inner.name: inner for inner in _inside(field.type)}
@@ -266,7 +266,7 @@ def other_ids(stored: pa.Field, field: pa.Field, above: str = "") -> list[str]:
 
 
 def has_ids(field: pa.Field) -> bool:
-    """Tells whether it, or a field inside, has an id."""
+    """Returns whether the field or an inner one has an id."""
     return _id_of(field) is not None or any(map(has_ids, _inside(field.type)))
 
 
@@ -284,8 +284,8 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 
 
 def projected(schema: pa.Schema, columns: Iterable[str]) -> pa.Schema:
-    """Returns the columns of a schema by name or, of structs, by the paths of fields with dots: of
-    those only what is named. What is in a list is called ``element``, in a map ``value``.
+    """Returns the columns of a schema with these names. A path with dots selects a single field of
+    a struct; the path of a list's elements ends in ``element``, that of a map's in ``value``.
     """
     tree: dict[str, Any] = {}
     for path in columns:
@@ -293,7 +293,7 @@ def projected(schema: pa.Schema, columns: Iterable[str]) -> pa.Schema:
         *above, last = path.split(".")
         for name in above:
             below = node.setdefault(name, {})
-            node = below if below is not None else {}  # All of it is wanted already.
+            node = below if below is not None else {}  # The whole of it is already selected.
         node[last] = None
     return pa.schema([_projected(schema, name, inner, "") for name, inner in tree.items()])
 
@@ -323,7 +323,7 @@ def _projected(around: Any, name: str, inner: dict[str, Any] | None, above: str)
 
 @lru_cache(maxsize=256)
 def leaves_of(stored: pa.Field, wanted: pa.DataType) -> tuple[str, ...]:
-    """Returns the columns to read of a stored field, by path; of a map always the keys."""
+    """Returns the paths of the columns to read of a stored field; always the keys of a map."""
     if pa.types.is_list(stored.type) and pa.types.is_list(wanted):
         return _leaves_inside(stored, "list", "element", wanted.value_type)
     if pa.types.is_map(stored.type) and pa.types.is_map(wanted):
@@ -342,7 +342,7 @@ def leaves_of(stored: pa.Field, wanted: pa.DataType) -> tuple[str, ...]:
 
 
 def _leaves_inside(stored: pa.Field, level: str, name: str, wanted: pa.DataType) -> tuple[str, ...]:
-    """Returns the leaves of what a list or map holds; ``level``: Parquet's between."""
+    """Returns the leaves inside a list or map; ``level`` is Parquet's level between them."""
     kind = stored.type
     inner = kind.item_field if pa.types.is_map(kind) else kind.value_field
     found = leaves_of(inner.with_name(name), wanted)
@@ -355,7 +355,7 @@ def _leaves_inside(stored: pa.Field, level: str, name: str, wanted: pa.DataType)
 
 @lru_cache(maxsize=256)
 def cheapest_leaf(field: pa.Field) -> str:
-    """Returns the path that costs least to read of those that tell where a field is null."""
+    """Returns the path that is cheapest to read of those that show where a field is null."""
     return _costs(field)[1]
 
 
@@ -370,15 +370,15 @@ def _costs(field: pa.Field) -> tuple[int, str]:
 
 
 def lone_leaves(field: pa.Field) -> list[str]:
-    """Returns the paths of the leaves of a field that are in no list or map."""
+    """Returns the paths of those leaves of a field that are not in a list or map."""
     if pa.types.is_struct(field.type):
         return [f"{field.name}.{path}" for inner in field.type for path in lone_leaves(inner)]
     return [] if is_listed(field.type) else [field.name]
 
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns what was stored under an earlier schema as this type of a later one, or as the part
-    of it that is wanted: fields that are missing are null, others are left out.
+    """Returns an array stored under an earlier schema as this type, which is of a later schema or
+    part of it: missing fields are null, fields that it does not have are left out.
     """
     if array.type == kind:
         return array
@@ -387,25 +387,25 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         fields = [
             as_type(array.field(places[field.name]), field.type)
             if field.name in places
-            else settled(pa.nulls(len(array), field.type))  # To be written by a pass.
+            else settled(pa.nulls(len(array), field.type))  # A pass writes them.
             for field in kind
         ]
         return rebuilt_structs(array, kind, fields)
     if is_listed(kind):
         return rebuilt_lists(array, kind, as_type(elements(array), entries_type(kind)))
-    if pa.types.is_timestamp(kind):  # Only a reader with a coarser unit asks for another.
+    if pa.types.is_timestamp(kind):  # Only readers with a coarser unit get here.
         return pc.cast(array, options=pc.CastOptions(kind, allow_time_truncate=True))
     return array.cast(kind)
 
 
 def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns columns of a batch as the schema, perhaps a later one, has them, with its fields."""
+    """Returns the columns of a batch in a schema that is perhaps a later one, with its fields."""
     arrays = [as_type(batch.column(field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def can_read(stored: pa.DataType, kind: pa.DataType) -> bool:
-    """Tells whether the stored type can be read as the other: the same, or a later schema's."""
+    """Returns whether the stored type can be read as ``kind``, the same or a later schema's."""
     if stored == kind:
         return True
     types = pa.types
@@ -425,7 +425,7 @@ def can_read(stored: pa.DataType, kind: pa.DataType) -> bool:
 
 
 def value_sizes(values: pa.Array) -> Sizes:
-    """Returns the bytes that each value counts, 0 for null: as many under every later schema."""
+    """Returns the bytes that each value counts, 0 for null; the same under every later schema."""
     kind = values.type
     types = pa.types
     if types.is_binary(kind) or types.is_string(kind):
@@ -446,8 +446,8 @@ def value_sizes(values: pa.Array) -> Sizes:
 
 
 def leaf_sizes(field: pa.Field, level: int = 0) -> Iterator[tuple[int | None, int]]:
-    """Yields, for each leaf of a field below the definition level, what `value_sizes` counts for a
-    value that is there, None: its bytes, and its own definition level.
+    """Yields, for each leaf of a field below the definition level, the bytes that `value_sizes`
+    counts for a value that is not null (None: its length), and the leaf's definition level.
     """
     kind = field.type
     level += field.nullable
@@ -464,14 +464,14 @@ def is_listed(kind: pa.DataType) -> bool:
 
 
 def entries_type(kind: pa.DataType) -> pa.DataType:
-    """Returns the type of what is in a list or a map."""
+    """Returns the type of the entries of a list or a map."""
     if pa.types.is_map(kind):
         return pa.struct([kind.key_field, kind.item_field])
     return kind.value_type
 
 
 def elements(lists: pa.Array) -> pa.Array:
-    """Returns what is in lists or maps, one after the other; not what lies under nulls."""
+    """Returns the entries of lists or maps, one after the other, without those under nulls."""
     if pa.types.is_map(lists.type):
         buffers, at = lists.buffers()[:2], lists.offset
         kind, pairs = pa.list_(entries_type(lists.type)), [pairs_of(lists)]
@@ -495,7 +495,7 @@ def list_lengths(lists: pa.Array) -> Sizes:
 
 
 def of_list_views(views: pa.Array) -> pa.Array:
-    """Returns views of lists as lists: Arrow's cast takes slices of them for what they are not."""
+    """Returns list views as lists; Arrow's own cast gives wrong results for slices of them."""
     kind = pa.list_(views.type.value_field)
     lengths = pc.fill_null(pc.list_value_length(views), 0)
     offsets = np.concatenate(([0], np.cumsum(to_numpy(lengths)))).astype(np.int32)
@@ -504,7 +504,7 @@ def of_list_views(views: pa.Array) -> pa.Array:
 
 
 def rebuilt_lists(lists: pa.Array, kind: pa.DataType, flat: pa.Array) -> pa.Array:
-    """Returns lists or maps of this type, as long and null as those given, of ``flat``."""
+    """Returns lists or maps of this type, with the lengths and nulls of ``lists``, of ``flat``."""
     offsets = np.concatenate(([0], np.cumsum(list_lengths(lists)))).astype(np.int32)
     return pa.Array.from_buffers(
         kind, len(lists), [validity_of(lists), pa.py_buffer(offsets)], children=[flat]
@@ -512,13 +512,13 @@ def rebuilt_lists(lists: pa.Array, kind: pa.DataType, flat: pa.Array) -> pa.Arra
 
 
 def rebuilt_structs(structs: pa.Array, kind: pa.DataType, fields: Sequence[pa.Array]) -> pa.Array:
-    """Returns structs of this type with these fields, null where those given are."""
+    """Returns structs of this type with these fields, null where ``structs`` are."""
     children = [pa.concat_arrays([f]) if f.offset else f for f in fields]
     return pa.Array.from_buffers(kind, len(structs), [validity_of(structs)], children=children)
 
 
 def settled(array: pa.Array) -> pa.Array:
-    """Returns the array with any value for NOT NULL under a null: Parquet's writer looks there."""
+    """Returns the array with values in NOT NULL fields under nulls: Parquet's writer needs them."""
     kind = array.type
     if pa.types.is_struct(kind):
         fields = [
@@ -532,7 +532,7 @@ def settled(array: pa.Array) -> pa.Array:
 
 
 def _there(array: pa.Array) -> pa.Array:
-    """Returns the array without nulls: what lies where they were."""
+    """Returns the array without nulls, with the values that are stored under them."""
     if not array.null_count:
         return array
     kind, buffers = array.type, array.buffers()
@@ -548,8 +548,8 @@ def _there(array: pa.Array) -> pa.Array:
 
 
 class Frame:
-    """Rows that are read when they are asked for. pandas, Polars, DuckDB and all else that takes
-    Arrow's streams take one as it is.
+    """Rows that are read on request. pandas, Polars, DuckDB and everything else that accepts
+    Arrow's streams accept one as it is.
 
     >>> from clog.storage import Log
     >>> log = Log.create("memory://help-of-frame", 1)
@@ -574,7 +574,7 @@ class Frame:
         raise NotImplementedError
 
     def to_batches(self, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields the rows as record batches, of all ``columns`` or of these."""
+        """Yields the rows as record batches, with all ``columns`` or these."""
         raise NotImplementedError
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -587,29 +587,29 @@ class Frame:
         return self.schema.__arrow_c_schema__()
 
     def __getitem__(self, column: str) -> pa.ChunkedArray:
-        """Returns one column, in memory; only it is read."""
+        """Returns one column, in memory, and reads no other."""
         if not isinstance(column, str):
             raise TypeError(f"columns are named by text, and {column!r} is none")
         return self.to_arrow(columns=[column]).column(0)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns all rows, of all ``columns`` or of these, in memory."""
+        """Returns all rows, with all ``columns`` or these, in memory."""
         batches = list(self.to_batches(columns=columns))
         return pa.Table.from_batches(batches, self._schema_of(columns))
 
     def to_pylist(self, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Returns the rows as dicts, of all ``columns`` or of these."""
+        """Returns the rows as dicts, with all ``columns`` or these."""
         rows: list[dict[str, Any]] = self.to_arrow(columns=columns).to_pylist()
         return rows
 
     def to_pandas(self, *, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-        """Returns a ``pandas.DataFrame``, of all ``columns`` or of these; needs pandas."""
+        """Returns a ``pandas.DataFrame`` with all ``columns`` or these; needs pandas."""
         package("pandas", f"{type(self).__name__}.to_pandas()")
         frame: pd.DataFrame = self.to_arrow(columns=columns).to_pandas()
         return frame
 
     def to_polars(self, *, columns: Sequence[str] | None = None) -> "pl.DataFrame":
-        """Returns a ``polars.DataFrame``, of all ``columns`` or of these; needs polars."""
+        """Returns a ``polars.DataFrame`` with all ``columns`` or these; needs polars."""
         polars = package("polars", f"{type(self).__name__}.to_polars()")
         frame: pl.DataFrame = polars.from_arrow(self.to_arrow(columns=columns))
         return frame
@@ -617,9 +617,9 @@ class Frame:
     def to_duckdb(
         self, *, columns: Sequence[str] | None = None, connection: Any = None
     ) -> "duckdb.DuckDBPyRelation":
-        """Returns a ``duckdb.DuckDBPyRelation``, of all ``columns`` or of these, in DuckDB's
-        default connection unless another ``connection`` is given, as each of several threads must;
-        needs duckdb.
+        """Returns a ``duckdb.DuckDBPyRelation`` with all ``columns`` or these, in DuckDB's default
+        connection unless another ``connection`` is given; each of several threads must give one.
+        Needs duckdb.
         """
         method = f"{type(self).__name__}.to_duckdb()"
         engine = package("duckdb", method) if connection is None else connection
@@ -632,8 +632,8 @@ class Frame:
 
 
 class Records(Frame):
-    """The records of a range of offsets, as `Log.read` yields them: an iterator of record batches,
-    which are read as they are asked for, once.
+    """The records of a range of offsets, as `Log.read` returns them: an iterator over record
+    batches, each of which is read once, when it is requested.
 
     >>> from clog.storage import Log
     >>> log = Log.create("memory://help-of-records", 1)
@@ -666,13 +666,13 @@ class Records(Frame):
         return next(self._batches)
 
     def close(self) -> None:
-        """Ends reading: nothing more is yielded."""
+        """Ends reading; nothing more is yielded."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
 
     def to_batches(self, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields what has not been read yet, of all ``columns`` or of these."""
+        """Yields the rows that have not been read yet, with all ``columns`` or these."""
         if columns is None:
             return self
         schema = self._schema_of(columns)
@@ -706,12 +706,12 @@ def _cell(value: object) -> str:
 
 
 def package(name: str, method: str) -> Any:
-    """Returns a package of Python's that a method needs, and says what to install."""
+    """Returns a Python package that a method needs; the error says what to install."""
     try:
         return import_module(name)
     except ModuleNotFoundError as e:
         if e.name != name:
-            raise  # It is there, and lacks something itself.
+            raise  # It is installed, but lacks something itself.
         raise ModuleNotFoundError(
             f"{method} needs {name}, which is not installed; run pip install {name}", name=name
         ) from e

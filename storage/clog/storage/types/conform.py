@@ -1,19 +1,19 @@
-"""Keys and values that are given for a typed log, made those of its schema, or refused (S62); and
-typed columns as Python's values and as JSON. Pure.
+"""Conversion of keys and values that are given for a typed log to its schema, or their refusal
+(S62); and typed columns as Python's values and as JSON. Pure.
 
 *Arrow's arrays* may have another layout, a narrower or wider type of numbers, fewer nullable fields
-or another order of fields; each value is checked, none is changed but floats that are rounded to
-32 or 16 bits.
+or another order of fields. Each value is checked, and none is changed except floats, which are
+rounded to 32 or 16 bits.
 
-*Python's values* are made arrays first, as `column_kinds` says. Their classes are checked
-before: Arrow drops of some what its type has no room for, and ends the process over others.
+*Python's values* are first made arrays, as described in `column_kinds`. Their classes are checked
+before that: Arrow drops parts of some values that do not fit its type, and crashes on others.
 
-*Keys that are asked for* go the same way, to canonical bytes. A key that is a struct is a tuple of
-its fields, which can stand in a dict; it may be asked for as a dict, too.
+*Keys to look up* are converted the same way, to canonical bytes. A struct key is a tuple of its
+fields, which can be a key of a dict; it may also be looked up as a dict.
 
-*JSON*: structs are objects, lists arrays, maps arrays of pairs; the rest is as kinds say.
+*JSON*: structs are objects, lists arrays, maps arrays of pairs; the rest depends on the kind.
 
-A refusal names the first record, the field, what is there (its type, never the value), and what is
+A refusal names the first record, the field, what was found (its type, never the value), and what is
 allowed.
 """
 
@@ -56,7 +56,7 @@ from clog.storage.types.columns import (
 
 
 class UnfitError(Exception):
-    """A value that does not fit: the number of it among those around it, and why."""
+    """A value that does not fit: its index among its siblings, and the reason."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(at, what)
@@ -65,7 +65,7 @@ class UnfitError(Exception):
 
 
 def conform(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Returns a column of records as the field's type."""
+    """Returns a column of records in the field's type; raises InvalidInputError if unfit."""
     try:
         return conformed(column, field)
     except UnfitError as e:
@@ -73,7 +73,7 @@ def conform(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def conformed(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Returns a column of records as the field's type."""
+    """Returns a column of records in the field's type; raises UnfitError."""
     fitted = fit(_plain(column), field.type, field.name)
     if not field.nullable:
         _check_present(fitted, None, field.name)
@@ -85,7 +85,7 @@ def conformed(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def type_problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None:
-    """Returns why no values of a type fit a field, by their type alone; None where they may."""
+    """Returns why the type alone keeps its values from fitting a field; None if they may fit."""
     types = pa.types
     if types.is_struct(given) and types.is_struct(kind):
         there = {field.name: field for field in kind}
@@ -108,7 +108,7 @@ def type_problem(given: pa.DataType, kind: pa.DataType, path: str) -> str | None
 
 
 def refusal(unfit: UnfitError) -> InvalidInputError:
-    """Returns the error of a record that does not fit."""
+    """Returns the error for a record that does not fit."""
     return InvalidInputError(f"record {unfit.at} {unfit.what}; nothing was appended")
 
 
@@ -118,9 +118,9 @@ _VIEWS: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Returns the values of a dictionary, a large list, runs or an extension as they are stored."""
+    """Returns the values of a dictionary, a large list, runs or an extension in a plain layout."""
     kind, types = array.type, pa.types
-    if types.is_dictionary(kind):  # Arrow casts none of views, and takes nothing from views.
+    if types.is_dictionary(kind):  # Arrow cannot cast one of views, or take from views.
         values, plain = array.dictionary, _VIEWS.get(kind.value_type)
         return _plain((values.cast(plain) if plain else values).take(array.indices))
     if types.is_list_view(kind) or types.is_large_list_view(kind):
@@ -135,7 +135,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def fit(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-    """Returns the array as the type; whether what is NOT NULL is there is not looked at."""
+    """Returns the array in the type, without checking NOT NULL."""
     if array.type == kind:
         return array
     if pa.types.is_null(array.type):
@@ -154,7 +154,7 @@ def fit(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
 
 
 def _inside(path: str, kind: pa.DataType) -> str:
-    """Returns the path of what is in a list; in a map, whose fields have names, its own."""
+    """Returns the path of a list's elements; for a map, whose fields have names, its own path."""
     return f"{path}.element" if pa.types.is_list(kind) else path
 
 
@@ -176,7 +176,7 @@ def _fit_structs(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
 
 
 def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-    """Returns values without fields as the type, if it is one of those that hold the same."""
+    """Returns values without fields in the type, if that can hold the same values."""
     if not takes(kind, array.type):
         if array.null_count == len(array):
             return pa.nulls(len(array), kind)
@@ -189,7 +189,7 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
 
 
 def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns the values as the type. Raises where one does not fit."""
+    """Returns the values in the type; raises if one does not fit."""
     if pa.types.is_float16(kind) and pa.types.is_integer(array.type):
         array = array.cast(pa.float32())
         if not _narrow(array, kind).cast(array.type).equals(array):
@@ -197,12 +197,12 @@ def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_floating(array.type) and pa.types.is_floating(kind):
         return _narrow(array, kind)
     if pa.types.is_integer(array.type) and pa.types.is_decimal(kind):
-        array = array.cast(pa.decimal128(20, 0))  # Arrow asks for room for all integers.
+        array = array.cast(pa.decimal128(20, 0))  # Arrow requires room for all integers.
     return array.cast(kind)
 
 
 def _narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns floats of this type. Raises where a finite one would become infinite."""
+    """Returns floats of this type; raises if a finite one would become infinite."""
     narrow = array.cast(kind, safe=False)
     overflows = pc.and_(_is_infinite(narrow), pc.invert(_is_infinite(array)))
     if pc.any(overflows).as_py():
@@ -211,13 +211,13 @@ def _narrow(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _is_infinite(floats: pa.Array) -> pa.Array:
-    # Arrow's releases do not all say it of halves.
+    # Not all of Arrow's releases support this for halves.
     halves = pa.types.is_float16(floats.type)
     return pc.is_inf(floats.cast(pa.float32()) if halves else floats)
 
 
 def _first_failing(array: pa.Array, kind: pa.DataType) -> int:
-    """Returns the first value that cannot be converted, by halves."""
+    """Returns the index of the first value that cannot be converted, by bisection."""
     low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2
@@ -231,12 +231,12 @@ def _first_failing(array: pa.Array, kind: pa.DataType) -> int:
 
 
 def _first_there(array: pa.Array) -> int:
-    """Returns the first value that is not null; 0 where all are."""
+    """Returns the index of the first value that is not null; 0 if all are null."""
     return int(np.argmax(to_numpy(array.is_valid()))) if len(array) else 0
 
 
 def outside(unfit: UnfitError, lengths: np.ndarray[Any, Any]) -> UnfitError:
-    """Returns the same of the list that holds the value."""
+    """Returns the same error with the index of the list that contains the value."""
     at = int(np.searchsorted(np.cumsum(lengths), unfit.at, side="right"))
     return UnfitError(at, unfit.what)
 
@@ -252,7 +252,7 @@ def _has_required(kind: pa.DataType) -> bool:
 
 
 def _check_required(array: pa.Array, path: str) -> None:
-    """Raises if a field that is NOT NULL is null where the one around it is not."""
+    """Raises if a NOT NULL field is null where its parent is not."""
     if pa.types.is_struct(array.type):
         for i, field in enumerate(array.type):
             child, name = array.field(i), f"{path}.{field.name}"
@@ -271,7 +271,7 @@ def _check_required(array: pa.Array, path: str) -> None:
 
 
 def _check_leaves(array: pa.Array, path: str) -> None:
-    """Raises if a string is no UTF-8, a time of no day, or a decimal of too many digits."""
+    """Raises if a string is not UTF-8, a time is not of a day, or a decimal has too many digits."""
     kind = array.type
     if pa.types.is_struct(kind):
         for field, child in zip(kind, array.flatten(), strict=True):
@@ -304,7 +304,7 @@ def _check_range(array: pa.Array, low: Any, high: Any, what: str) -> None:
 
 
 def check_pairs(pairs: pa.Array, kind: pa.DataType, path: str) -> None:
-    """Checks what is to be in a list or a map: over a null pair or key Arrow ends the process."""
+    """Checks the entries for a list or a map: Arrow crashes on a null pair or key of a map."""
     if pa.types.is_map(kind):
         _check_present(pairs, None, f"{path}.key")
         _check_present(pairs.field(0), None, f"{path}.key")
@@ -321,7 +321,7 @@ def _check_present(array: pa.Array, around: pa.Array | None, path: str) -> None:
 
 
 def unknown_field(at: int, path: str, names: Sequence[str]) -> UnfitError:
-    """Returns what is wrong with a value that has a field which the schema has not."""
+    """Returns the error for a value with a field that the schema does not have."""
     return UnfitError(
         at,
         f"has the field {path}, which is not in the log's schema; there it has {', '.join(names)}"
@@ -330,12 +330,12 @@ def unknown_field(at: int, path: str, names: Sequence[str]) -> UnfitError:
 
 
 def wrong_type(at: int, path: str, found: str, kind: pa.DataType) -> UnfitError:
-    """Returns what is wrong with a value of this type."""
+    """Returns the error for a value of this type."""
     return UnfitError(at, f"has a {path} of type {found}; the log's schema says {kind}")
 
 
 def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Returns a column of records, given as Python's values, as the field's type."""
+    """Returns a column of records, given as Python's values, in the field's type."""
     try:
         return conformed(made_of_python(values, field.type, field.name), field)
     except UnfitError as e:
@@ -343,8 +343,8 @@ def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def fitting_python(values: Sequence[Any], field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
-    """Returns those of Python's values that fit a field, as its type and in their order; and of the
-    others, by their places, why they do not. These are found by halves.
+    """Returns those of Python's values that fit a field, in its type and in their order; and for
+    the others, by index, why they do not fit. These are found by bisection.
     """
     parts: list[pa.Array] = []
     unfit: dict[int, str] = {}
@@ -364,12 +364,12 @@ def fitting_python(values: Sequence[Any], field: pa.Field) -> tuple[pa.Array, di
 
 
 def made_of_python(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
-    """Returns Python's values as an array of the type; NOT NULL is not looked at."""
+    """Returns Python's values as an array of the type, without checking NOT NULL."""
     return fit(_made(values, kind, path), kind, path)
 
 
 def _made(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
-    """Returns Python's values as an array of the type, or of one that `fit` takes for it."""
+    """Returns Python's values as an array of the type, or of one that `fit` accepts for it."""
     if not pa.types.is_nested(kind) and stored_kind(kind).family in (DATE, TIME, TIMESTAMP):
         values = [None if is_nat(value) else value for value in values]
     _check_classes(values, kind, path)
@@ -386,10 +386,10 @@ def _made_leaves(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Arra
     if found.family in (DATE, TIME, TIMESTAMP):
         _check_times(values, kind, path)
     if found.family is TIMESTAMP and (made := of_plain(values, kind)) is not None:
-        return made  # NumPy's of ms, too, which may be far away.
+        return made  # Also NumPy's of ms, which may be in far years.
     if found.family is FLOAT:
         _check_whole(values, kind, path)
-    elif found.family is DECIMAL:  # Arrow makes none of NumPy's integers.
+    elif found.family is DECIMAL:  # Arrow makes no decimals of NumPy's integers.
         values = [int(v) if isinstance(v, np.integer) else v for v in values]
     if (made := of_plain(values, target)) is not None:
         return made
@@ -444,7 +444,7 @@ def _is_pair(value: object) -> bool:
 
 
 def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
-    """Raises if a value is of a class that is not the type's: Arrow takes some of them."""
+    """Raises if the class of a value does not belong to the type; Arrow accepts some of these."""
     if pa.types.is_struct(kind):
         allowed: tuple[type, ...] = (Mapping,)
     elif is_listed(kind):
@@ -468,7 +468,7 @@ def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
 
 
 def _check_whole(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
-    """Raises if an integer is no float of this width: floats are rounded, integers never are."""
+    """Raises if a float of this width cannot hold an integer exactly; only floats are rounded."""
     narrow = np.dtype(f"f{kind.bit_width // 8}").type
     for at, value in enumerate(values):
         if isinstance(value, int | np.integer):
@@ -481,7 +481,7 @@ def _check_whole(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
 
 
 def _check_times(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
-    """Raises if a time has what Arrow would drop: a zone, or the nanoseconds of pandas."""
+    """Raises if Arrow would drop a part of a time: a zone, or the nanoseconds of pandas."""
     zoned = pa.types.is_timestamp(kind) and kind.tz is not None
     whole = not (pa.types.is_timestamp(kind) and kind.unit == "ns")
     for at, value in enumerate(values):
@@ -514,7 +514,7 @@ _DECODERS: Final = {
 
 
 def parsed_json(data: str | bytes, *kinds: pa.DataType) -> Any:
-    """Returns what JSON holds, for `from_json` to make values of these types of parts of it."""
+    """Returns parsed JSON, of parts of which `from_json` can make values of these types."""
     if isinstance(data, bytes):
         data = data.decode(json.detect_encoding(data), "surrogatepass")
     return _DECODERS[any(map(_has_decimals, kinds))].decode(data)
@@ -527,13 +527,13 @@ def _has_decimals(kind: pa.DataType) -> bool:
 
 
 def column_json(column: pa.Array) -> list[Any]:
-    """Returns the values of a column as JSON has them."""
+    """Returns the values of a column as JSON."""
     to_json = _writer(column.type)
     return [None if value is None else to_json(value) for value in _listed(column)]
 
 
 def _listed(column: pa.Array) -> list[Any]:
-    """Returns Python's values, with text for times of which Python has none."""
+    """Returns Python's values, with text for times that Python cannot represent."""
     if not _has_nanoseconds(column.type):
         try:
             values: list[Any] = column.to_pylist()
@@ -572,14 +572,14 @@ def _of_scalar(scalar: pa.Scalar) -> Any:
 
 
 def from_json(value: Any, kind: pa.DataType) -> Any:
-    """Returns the value that JSON stands for; what is no such value is returned as it is, or as
-    `Unreadable`, for `Log.append` to refuse by its record and field.
+    """Returns the value that JSON stands for. Anything else is returned as it is, or as
+    `Unreadable`, so that `Log.append` can refuse it with its record and field.
     """
     return None if value is None else _reader(kind)(value)
 
 
 def key_from_text(text: str, kind: pa.DataType) -> Any:
-    """Returns the key that a text stands for: text itself, else JSON, or one bare value."""
+    """Returns the key that a text stands for: the text itself, or JSON, or a bare value."""
     if pa.types.is_string(kind):
         return text
     try:
@@ -594,7 +594,7 @@ def key_from_text(text: str, kind: pa.DataType) -> Any:
 
 @lru_cache(maxsize=256)
 def _writer(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Returns what makes JSON of a value that is there."""
+    """Returns the function that makes JSON of a value that is not null."""
     types = pa.types
     if types.is_struct(kind):
         fields = [(field.name, _writer(field.type)) for field in kind]
@@ -611,7 +611,7 @@ def _writer(kind: pa.DataType) -> Callable[[Any], Any]:
 
 @lru_cache(maxsize=256)
 def _reader(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Returns what makes a value of JSON that is not null."""
+    """Returns the function that makes a value of JSON that is not null."""
     types = pa.types
     if types.is_struct(kind):
         fields = {field.name: field.type for field in kind}

@@ -1,18 +1,18 @@
 """The next schema of a typed log, as a user asks for it (FORMAT.md §12.4).
 
-What is allowed is what can be read of all that was written before, by every reader alike: a new
-field that may be null, a wider type of the same kind, and null where there was NOT NULL. The rest
-is refused with its reason.
+A change is allowed if every reader can read all earlier data with it in the same way: a new field
+that may be null, a wider type of the same kind, and null in place of NOT NULL. Other changes are
+refused with the reason.
 
-Schemas as people write them, in JSON; what a log must go through to get one.
+Also schemas as people write them, in JSON, and the changes that a log needs to get to one.
 
 A type is one of these::
 
-    "string"                 by the names of the format, such as "int64", "decimal(10,2)"
+    "string"                 a name of the format, such as "int64", "decimal(10,2)"
     {"city": type, …}        a struct, its fields in this order
     [type]                   a list
     [[type, type]]           a map: a list of pairs of key and value
-    "int32 not null"         a field that is never null; of other types ["not null", type]
+    "int32 not null"         a field that is never null; for other types ["not null", type]
 
 A schema is ``{"key": type, "value": type}``.
 """
@@ -49,7 +49,7 @@ def evolved(
     relax: Sequence[str],
     url: str,
 ) -> LogSchema:
-    """Returns the schema after changes of fields, by their paths from ``value`` or ``key`` on."""
+    """Returns the schema after changes of fields, whose paths begin with ``value`` or ``key``."""
     if schema is None:
         raise InvalidInputError(
             f"{url} has no schema that could evolve: its keys and values are bytes; create a log"
@@ -108,7 +108,7 @@ def _given(name: str, kind: pa.DataType, path: str) -> pa.Field:
 
 
 def _at(schema: LogSchema, path: str, change: _Change) -> LogSchema:
-    """Returns the schema with the field at a path changed."""
+    """Returns the schema with a change of the field at a path."""
     top, *names = path.split(".")
     if top == "key":
         return replace(schema, key=_changed(schema.key, names, path, change))
@@ -158,21 +158,21 @@ _SUFFIX: Final = f" {NOT_NULL}"
 
 
 def schema_words(schema: LogSchema | None) -> dict[str, Any]:
-    """Returns a schema in JSON; None: that of a log of bytes."""
+    """Returns a schema in JSON; None is that of a log of bytes."""
     if schema is None:
         return {"key": "binary", "value": "binary"}
     return {"key": _words(schema.key), "value": _words(schema.value)}
 
 
 def schema_from_words(words: Any) -> pa.Schema:
-    """Returns what `Log.create` takes."""
+    """Returns the schema in a form that `Log.create` accepts."""
     if not isinstance(words, Mapping) or sorted(words) != ["key", "value"]:
         raise InvalidInputError('a schema is a JSON object {"key": type, "value": type}')
     return fields_from_words({name: words[name] for name in ("key", "value")})
 
 
 def fields_from_words(words: Mapping[str, Any]) -> pa.Schema:
-    """Returns fields whose types are words, as `schema_words` has them, or Arrow's types."""
+    """Returns fields whose types are words, as in `schema_words`, or Arrow's types."""
     try:
         return pa.schema(
             [
@@ -185,7 +185,7 @@ def fields_from_words(words: Mapping[str, Any]) -> pa.Schema:
 
 
 def evolution_to(schema: LogSchema | None, wanted: pa.Schema) -> dict[str, Any]:
-    """Returns what `Log.evolve` takes to get to the schema that is wanted; empty: nothing."""
+    """Returns the arguments of `Log.evolve` that lead to the wanted schema; empty if none."""
     after = schema_of(wanted)
     if schema is None or after is None:
         if schema is None and after is None:

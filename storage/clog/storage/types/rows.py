@@ -1,12 +1,12 @@
 """Rows: the records of a log whose key columns have names, as plain columns.
 
-A row has the columns of the key, which ``table.key.columns`` names, and the fields of the value: a
-key that is a struct has its fields for columns, any other is one column; the value is a struct. The
-names of what is given, or asked for, tell whether it is of rows or of records. Rows are tried
-first, so that a table may have a column ``value``. Names have no case, as Spark's; the log's
-spelling stays.
+A row has the columns of the key, named by ``table.key.columns``, and the fields of the value. If
+the key is a struct its fields are columns, otherwise it is one column; the value is a struct. The
+names of the given or requested columns decide whether they are of rows or of records. Rows are
+tried first, so that a table may have a column ``value``. As in Spark, case does not matter in
+names; the log's spelling is kept.
 
-pyarrow is imported where it is needed: a cold process asks for this module, too.
+pyarrow is imported only where it is needed, because cold processes use this module, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ RECORD_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Which plain columns are in key and value; how rows become records, and back. Travels."""
+    """The plain columns in key and value; turns rows into records and back. Can be pickled."""
 
     key: tuple[str, ...]
     value: tuple[str, ...]
@@ -32,30 +32,30 @@ class TableColumns:
 
     @classmethod
     def named(cls, schema: "pa.Schema", key_columns: tuple[str, ...]) -> "TableColumns":
-        """Returns the columns of a log of this schema whose key columns have these names."""
+        """Returns the columns of a log with this schema and these names of its key columns."""
         import pyarrow as pa
 
         value = tuple(field.name for field in schema.field("value").type)
         return cls(key_columns, value, bool(pa.types.is_struct(schema.field("key").type)))
 
     def fields(self, schema: "pa.Schema") -> "list[pa.Field]":
-        """Returns Arrow's fields of the table's columns, in their order."""
+        """Returns Arrow's fields of the table's columns, in order."""
         key = schema.field("key")
         own = list(key.type) if self.key_is_struct else [key.with_name(self.key[0])]
         return [*own, *schema.field("value").type]
 
     def own(self, name: str) -> str | None:
-        """Returns the table's spelling of a column; None where it has none of that name."""
+        """Returns the table's spelling of a column; None if it has no such column."""
         spelled = {n.lower(): n for n in (*self.key, *self.value)}
         return spelled.get(name.lower())
 
     def has(self, names: Iterable[str]) -> bool:
-        """Tells whether all these are columns of the table."""
+        """Returns whether all these are columns of the table."""
         return all(self.own(name) is not None for name in names)
 
     def of_rows(self, batch: Any) -> Any:
-        """Returns the records that rows are, given as a batch: a key, which the log's schema may
-        want otherwise (`objects.records`), and a value, never null.
+        """Returns the records of a batch of rows: a value, never null, and a key, whose type may
+        still differ from that in the log's schema (`objects.records`).
         """
         import pyarrow as pa
 
@@ -69,7 +69,7 @@ class TableColumns:
         )
 
     def path(self, column: str) -> str | None:
-        """Returns where a column or field stands: ``value.price`` for ``price``; None: nowhere."""
+        """Returns the path of a column or field, such as ``value.price`` for ``price``, or None."""
         top, dot, rest = column.partition(".")
         name = self.own(top)
         if name is None:
@@ -79,13 +79,13 @@ class TableColumns:
         return f"key.{name}{dot}{rest}" if self.key_is_struct else f"key{dot}{rest}"
 
     def shown(self, schema: "pa.Schema", columns: Sequence[str] | None) -> "Shown | None":
-        """Returns what these columns of rows are, None: all; None unless they all are such."""
+        """Returns these columns of rows as they are shown (None: all); None unless all are such."""
         import pyarrow as pa
 
         from clog.storage.types.columns import projected
 
         if isinstance(columns, str):
-            return None  # `columns_asked` says what is wrong with it.
+            return None  # `columns_asked` refuses it.
         if columns is None:
             columns = [*self.key, *self.value]
         tops = [column.partition(".") for column in columns]
@@ -103,7 +103,7 @@ class TableColumns:
         return Shown(own, tuple(str(self.path(column)) for column in spelled), self)
 
     def as_rows(self, batch: "pa.RecordBatch", rows: "pa.Schema") -> "pa.RecordBatch":
-        """Returns records of which the paths of some columns were read as rows of these columns."""
+        """Returns records, read by the paths of these columns, as rows with these columns."""
         import pyarrow as pa
 
         found: dict[str, pa.Array] = {}
@@ -125,19 +125,19 @@ class TableColumns:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Columns that are shown, the ``paths`` read for them; ``rows`` they are of, None: records."""
+    """The columns shown, and the ``paths`` read for them; ``rows`` is None for those of records."""
 
     schema: "pa.Schema"
     paths: tuple[str, ...]
     rows: TableColumns | None = None
 
     def of(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
-        """Returns what was read of the paths as it is shown."""
+        """Returns the columns read by the paths as they are shown."""
         return batch if self.rows is None else self.rows.as_rows(batch, self.schema)
 
 
 def problem_of_names(table: TableColumns, schema: "pa.Schema", given: Sequence[str]) -> str | None:
-    """Returns why columns of these names are not rows of the table; None where they are."""
+    """Returns why columns with these names are not rows of the table; None if they are."""
     there = {f.name: f for f in table.fields(schema)}
     names = [table.own(name) for name in given]
     for spelled, name in zip(given, names, strict=True):
@@ -157,12 +157,12 @@ def problem_of_names(table: TableColumns, schema: "pa.Schema", given: Sequence[s
 
 
 def are_records(names: Iterable[str]) -> bool:
-    """Tells whether these are columns of records, and of nothing else."""
+    """Returns whether all these are columns of records."""
     return {name.lower() for name in names} <= set(RECORD_COLUMNS)
 
 
 def schema_of_rows(columns: "pa.Schema", key: Sequence[str]) -> "pa.Schema":
-    """Returns the schema of a log of rows: key columns NOT NULL, the others in a struct."""
+    """Returns the schema of a log of rows: key columns are NOT NULL, the others in a struct."""
     import pyarrow as pa
 
     own = {f.name.lower(): f for f in columns}
@@ -189,7 +189,7 @@ def schema_of_rows(columns: "pa.Schema", key: Sequence[str]) -> "pa.Schema":
 
 
 def _in_utc(kind: "pa.DataType") -> "pa.DataType":
-    """Returns the type of the same instants, whose zone is not kept."""
+    """Returns the type of the same instants in UTC: other zones are not kept."""
     import pyarrow as pa
 
     has_zone = pa.types.is_timestamp(kind) and kind.tz is not None
@@ -199,6 +199,6 @@ def _in_utc(kind: "pa.DataType") -> "pa.DataType":
 def _structs(fields: "Mapping[str, pa.Array]", rows: int) -> "pa.Array":
     import pyarrow as pa
 
-    if not fields:  # All may be null, and none is given.
+    if not fields:  # All may be null, and none was given.
         return pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
     return pa.StructArray.from_arrays(list(fields.values()), names=list(fields))

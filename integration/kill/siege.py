@@ -176,6 +176,7 @@ class Siege(Stage, ABC):
         while True:
             try:
                 self.children[name].stop(ENDS_WITHIN_S)
+                del self.children[name]  # It shall not be missed.
                 return
             except RunError:
                 if name != DRIVER or self.failures >= DRIVER_FAILURES_MAX:

@@ -1,7 +1,7 @@
 """A log on a filesystem: create and open it, append, read, trim, and follow it with a state table.
 
-Everything that a signature of this API mentions is exported here; what is not exported may change
-with any release. Start with `Log` and `StateTable`; all errors are kinds of `ClogError`.
+Everything that a signature of this API mentions is exported here; names that are not exported may
+change with any release. Start with `Log` and `StateTable`; all errors derive from `ClogError`.
 """
 
 from typing import TYPE_CHECKING

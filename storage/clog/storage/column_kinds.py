@@ -1,20 +1,19 @@
-"""The kinds of columns that typed logs have: one row each, from which all else derives (FORMAT.md
-§12.1).
+"""The kinds of columns of typed logs: one row each, from which everything else is derived
+(FORMAT.md §12.1).
 
-A *kind* is a type without fields inside, under its *word* in the format; ``decimal`` and ``fixed``
-have numbers in theirs. Its row (`Kind`) says what it is in Arrow, what of Python's and of JSON's is
-taken for it and made of it, what a value counts, what it may widen to, what it is in a key, and the
-words of Delta, Iceberg and Spark. A new kind is a row here, and a family where values are of a new
-sort. Structs, lists and maps are no kinds: who meets them walks them (room `types`).
+A *kind* is a type without inner fields, with a *word* in the format; those of ``decimal`` and
+``fixed`` contain numbers. Its row (`Kind`) gives its Arrow type, its values in Python and JSON, how
+many bytes a value counts, the kinds it may widen to, its canonical bytes in a key, and the words of
+Delta, Iceberg and Spark. A new kind is a new row here, and a new family if its values are of a new
+sort. Structs, lists and maps are not kinds: the package `types` walks through them.
 
-*Python's values* are made arrays without ``pa.array``, which imports pandas where it is installed,
-where they are of Python's own classes and fit as they are; the rest is Arrow's to convert or to
-refuse.
+*Python's values* of Python's own classes that fit as they are become arrays without ``pa.array``,
+which imports pandas if it is installed; Arrow converts or refuses the others.
 
 *JSON.* Numbers, truth values and text are JSON's own; bytes are base64; decimals, dates, times and
-timestamps are text, ISO 8601 (``2026-01-31T12:00:00.000001Z``, without the Z where they have no
-zone, with as many digits as they need); a decimal may be a number, too; floats that are no numbers
-are ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. What comes out goes in again as the same.
+timestamps are text, in ISO 8601 (``2026-01-31T12:00:00.000001Z``, without the Z if they have no
+zone, with as many digits as they need); a decimal may also be a number; floats that are not finite
+are ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``. Values that are written can be read back.
 """
 
 import base64
@@ -35,9 +34,9 @@ from clog.storage.numpy_arrays import dtype_of, of_bytes, of_numbers, to_arrow, 
 
 DECIMAL_DIGITS_MAX: Final = 76
 KEY_DIGITS_MAX: Final = 38
-"""Of a decimal in a key, whose canonical bytes are 16, and of all libraries' decimals."""
+"""Most digits of a decimal in a key (16 canonical bytes), and in the decimals of all libraries."""
 NUMBER_BYTES: Final = 8
-"""What a number, truth value, date or time counts, whatever its width. Part of the format."""
+"""Bytes that a number, truth value, date or time counts, of any width. Part of the format."""
 DECIMAL_BYTES: Final = 16
 
 _types = pa.types
@@ -48,25 +47,25 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _PER_MICROSECOND: Final = {"us": 1, "ns": 1000}
 _EXACT_FLOATS: Final = range(-(1 << 53), (1 << 53) + 1)
 _FINER: Final = re.compile(r"[.,]\d{6}\d*?[1-9]")
-"""In text of a time: more than microseconds, which Python would cut off."""
+"""In the text of a time: digits below microseconds, which Python would cut off."""
 _FAR: Final = re.compile(r"-\d{4,}-|\d{5,}-|0000-")
-"""What text of a day begins with that no calendar of Python's has."""
+"""The beginning of the text of a day that Python's calendar does not have."""
 _TIME: Final = re.compile(r"(\d\d):(\d\d):(\d\d)\.(\d{9})")
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a value that a text does not hold; ``why`` is as in "has a value.n that …"."""
+    """In place of a value that cannot be read; ``why`` continues "has a value.n that …"."""
 
     why: str
 
 
 class JsonConstant(float):
-    """``NaN`` or ``Infinity`` without quotes, which is no JSON, and what many write."""
+    """``NaN`` or ``Infinity`` without quotes, which is not JSON, but written by many."""
 
 
 class _OtherError(Exception):
-    """A value that is Arrow's to convert, or to refuse."""
+    """A value that Arrow must convert or refuse."""
 
 
 def _numbers(numbers: Sequence[int | None], kind: pa.DataType) -> pa.Array:
@@ -121,15 +120,15 @@ def _unscaled(value: Decimal | int, scale: int) -> int:
         return int(value * 10**scale)
     sign, digits, exponent = value.as_tuple()
     if isinstance(exponent, str) or not 0 <= exponent + scale <= 2 * DefaultContext.prec:
-        raise _OtherError  # No number; digits that it has no room for; or a number of many zeros.
+        raise _OtherError  # Not a number, too many decimal places, or too many zeros.
     if len(digits) > DECIMAL_DIGITS_MAX:
-        raise _OtherError  # Python makes no integer of thousands of them.
+        raise _OtherError  # Python refuses integers of thousands of digits.
     number = int("".join(map(str, digits)) + "0" * (exponent + scale))
     return -number if sign else number
 
 
 def _wide(fields: Sequence[bytes], values: Sequence[object], kind: pa.DataType) -> pa.Array:
-    """Returns an array of fields of the same length, null where a value is None."""
+    """Returns an array of fields of equal length, null where a value is None."""
     buffers = [validity(values), pa.py_buffer(b"".join(fields))]
     return pa.Array.from_buffers(kind, len(fields), buffers)
 
@@ -154,7 +153,7 @@ def _times(values: Sequence[dt.time | np.timedelta64 | None], kind: pa.DataType)
 def _times_of(
     values: Sequence[Any], unit: str, number_of: Callable[[Any], int], kind: pa.DataType
 ) -> pa.Array:
-    """Returns an array of times: Python's by the function, NumPy's as so many of the unit."""
+    """Returns an array of times: Python's by the function, NumPy's as numbers of the unit."""
     numbers: list[int | None] = []
     for value in values:
         if value is None:
@@ -170,21 +169,21 @@ def _in_unit(value: Any, unit: str) -> int:
     try:
         found = value.astype(unit)
         is_other = np.isnat(value) or found.astype(value.dtype) != value
-    except OverflowError:  # From NumPy 2.5 on; before, a wrong number.
+    except OverflowError:  # Since NumPy 2.5; before that, a wrong number.
         raise _OtherError from None
-    if is_other:  # None at all; finer than the unit, or too far for it.
+    if is_other:  # Not a time, finer than the unit, or out of its range.
         raise _OtherError
     return int(found.astype(np.int64))
 
 
 def is_nat(value: object) -> bool:
-    """Tells whether a value is NumPy's or pandas' word for no time, which differs from itself."""
+    """Returns whether a value is the "not a time" of NumPy or pandas, which differs from itself."""
     is_time = isinstance(value, np.datetime64 | np.timedelta64 | dt.datetime)
     return is_time and bool(value != value)  # noqa: PLR0124
 
 
 def _since_epoch(value: dt.datetime) -> int:
-    """Returns microseconds; of a time without a zone as if it were UTC's."""
+    """Returns microseconds; a time without a zone is taken as UTC."""
     if value.tzinfo is None:
         return (value - _EPOCH) // _MICROSECOND
     if value.utcoffset() is None:
@@ -224,13 +223,13 @@ def _iso_json(value: Any) -> str:
 def _timestamp_json(value: Any) -> str:
     if isinstance(value, str):
         return value
-    # Python's own times have no nanoseconds: who has some is of pandas, and prints them.
+    # Python's own times have no nanoseconds: a time with some is of pandas, which prints them.
     spec = "nanoseconds" if getattr(value, "nanosecond", 0) else "microseconds"
     return str(value.isoformat(timespec=spec)).replace("+00:00", "Z")
 
 
 def _number(value: Any, _kind: pa.DataType | None = None) -> Any:
-    """Returns what needs no reading; a number as the float that it would be."""
+    """Returns a value that needs no reading; exact or unquoted numbers become plain floats."""
     return float(value) if isinstance(value, Decimal | JsonConstant) else value
 
 
@@ -290,7 +289,7 @@ def _timestamp_of(value: Any, kind: pa.DataType) -> Any:
     if not isinstance(value, str):
         return _number(value)
     try:
-        if kind.unit == "ns" or _FAR.match(value):  # With all of its digits, of UTC or no zone.
+        if kind.unit == "ns" or _FAR.match(value):  # With all digits, in UTC or without a zone.
             return np.datetime64(value.removesuffix("Z"), kind.unit)
     except ValueError:
         pass
@@ -313,10 +312,10 @@ _OCTETS: Final = (_types.is_binary, _types.is_large_binary, _types.is_binary_vie
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What values of one sort have in common.
+    """The common properties of values of one sort.
 
-    ``taken``: Arrow's types of which the values can be the same. ``classes``: Python's, that may
-    be given. ``make``: an array of values all of these ``exact`` classes, or None.
+    ``taken``: Arrow's types that can hold the same values. ``classes``: Python's classes that may
+    be given. ``make`` makes an array of values that are all of the ``exact`` classes or None.
     """
 
     taken: tuple[_Test, ...]
@@ -363,18 +362,18 @@ class Kind:
     """One kind of column.
 
     Attributes:
-        word: in the format; where it has numbers the pattern of it.
-        arrow: its type, or what makes it of the numbers.
-        delta, iceberg, spark: its word there, with places for the numbers; None: it has none. Of
-            several kinds that are one for Spark the first is what Spark writes.
-        key: how its canonical bytes are made (`keys.hashing`); None: no key has it.
-        widens_to: the words of those that have all of its values, as Iceberg widens; a decimal
+        word: its word in the format, or a pattern if that contains numbers.
+        arrow: its type, or the function that makes the type from the numbers.
+        delta, iceberg, spark: its word there, with places for the numbers; None if it has none. Of
+            several kinds that are the same for Spark, Spark writes the first.
+        key: how its canonical bytes are made (`keys.hashing`); None if keys cannot have it.
+        widens_to: the words of the kinds that have all of its values, as in Iceberg; a decimal
             widens to those of more digits.
-        size: the bytes that a value counts, as part of the format; None: as many as it has.
-        made_as: the type that Python's values are made first: what is finer must be seen.
-        stands_in: what stands in ``type`` for a field of a key of this kind, which only the feature
-            ``typed-keys`` allows: a reader that does not know it then reads the schema, and refuses
-            the log by the feature's name.
+        size: the bytes that a value counts, part of the format; None for the bytes it has.
+        made_as: the type that Python's values become first, so that finer ones are noticed.
+        stands_in: the ``type`` in the schema of a key's field of this kind, which only the feature
+            ``typed-keys`` allows: a reader that does not know the feature can then read the schema,
+            and refuses the log by the feature's name.
     """
 
     word: str
@@ -390,7 +389,7 @@ class Kind:
     stands_in: str | None = None
 
     def size_of(self, kind: pa.DataType) -> int | None:
-        """Returns the bytes that a value of this type of its counts; None: as many as it has."""
+        """Returns the bytes that a value of this type counts; None for the bytes it has."""
         return int(kind.byte_width) if self is _FIXED_KIND else self.size
 
 
@@ -439,13 +438,13 @@ _BY_ARROW: Final = {kind.arrow: kind for kind in KINDS if not callable(kind.arro
 
 
 def numbers_in(word: str) -> tuple[int, ...]:
-    """Returns the numbers in a word that has some."""
+    """Returns the numbers in a word."""
     return tuple(map(int, re.findall(r"\d+", word)))
 
 
 @lru_cache(256)
 def kind_named(word: str) -> Kind | None:
-    """Returns the kind of this word; None where there is none: a struct, a list, a map."""
+    """Returns the kind of this word; None if there is none: a struct, a list, a map."""
     if (found := _BY_WORD.get(word)) is not None:
         return found
     return next((k for k in KINDS if callable(k.arrow) and re.fullmatch(k.word, word)), None)
@@ -453,7 +452,7 @@ def kind_named(word: str) -> Kind | None:
 
 @lru_cache(256)
 def kind_of(kind: pa.DataType) -> Kind | None:
-    """Returns the kind of one of Arrow's types; None where it is none as it is stored."""
+    """Returns the kind of one of Arrow's types; None if no kind is stored as that type."""
     if (found := _BY_ARROW.get(kind)) is not None:
         return found
     if _types.is_decimal(kind):
@@ -462,25 +461,25 @@ def kind_of(kind: pa.DataType) -> Kind | None:
 
 
 def stored_kind(kind: pa.DataType) -> Kind:
-    """Returns the kind of a type that is one's."""
+    """Returns the kind of a type that must have one."""
     found = kind_of(kind)
     assert found is not None, f"{kind} is not a type of a log's schema"
     return found
 
 
 def takes(kind: pa.DataType, given: pa.DataType) -> bool:
-    """Tells whether values of a type that is given can be the same values of a kind's."""
+    """Returns whether values of the given type can be values of the kind of this type."""
     found = kind_of(kind)
     if found is None:
         return False
     if found.family is TIMESTAMP and _types.is_timestamp(given):
-        # What names no zone is UTC; but what names one is not without.
+        # Times without a zone are taken as UTC, but a zone is not dropped.
         return bool(kind.tz is not None or given.tz is None)
     return any(test(given) for test in found.family.taken)
 
 
 def word_of(kind: pa.DataType) -> str | None:
-    """Returns the word of one of Arrow's types; None where Parquet does not store it as it is."""
+    """Returns the word of one of Arrow's types; None if Parquet does not store it as it is."""
     found = kind_of(kind)
     if found is None or not callable(found.arrow):
         return None if found is None else found.word
@@ -490,14 +489,14 @@ def word_of(kind: pa.DataType) -> str | None:
 
 
 def word_for(engine: str, word: str) -> str | None:
-    """Returns what ``delta``, ``iceberg`` or ``spark`` calls the kind of a word; None: nothing."""
+    """Returns the word of ``delta``, ``iceberg`` or ``spark`` for the kind of a word, or None."""
     found = kind_named(word)
     theirs: str | None = None if found is None else getattr(found, engine)
     return None if theirs is None else theirs.format(*numbers_in(word))
 
 
 def widens(old: str, new: str) -> bool:
-    """Tells whether every value of the old kind is one of the new, wider one."""
+    """Returns whether every value of the old kind is also one of the new, wider kind."""
     if old.startswith("decimal") and new.startswith("decimal"):
         (digits, scale), (more, same) = numbers_in(old), numbers_in(new)
         return scale == same and digits < more
@@ -506,8 +505,8 @@ def widens(old: str, new: str) -> bool:
 
 
 def of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """Returns an array of a kind, null where a value is None; None where a value is not of one of
-    Python's classes for it, or does not fit as it is.
+    """Returns an array of a type, null where a value is None. Returns None if a value is not of one
+    of Python's own classes for it, or does not fit as it is.
     """
     found = _exact(kind)
     if found is None or not found[0].issuperset(map(type, values)):
@@ -520,7 +519,7 @@ def of_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
 @lru_cache(256)
 def _exact(kind: pa.DataType) -> tuple[frozenset[type], Callable[..., pa.Array]] | None:
-    """Returns the classes, None's too, and what makes their array: once for each type."""
+    """Returns the exact classes, None's too, and the function for their array, once per type."""
     found = kind_of(kind)
     if found is None:
         return None

@@ -1,11 +1,11 @@
 """NumPy's arrays and Python's values as Arrow's and back, without pandas.
 
-``pa.array``, ``pa.scalar``, ``Array.to_numpy``, and all that takes Python's numbers, such as
-``fill_null(0)``, look whether they deal with objects of pandas, and for that import it where it is
-installed: most of a second, for nothing, in each of the short-lived processes that Spark reads and
-writes with. So what these processes run hands buffers over: no copy, no pandas.
+``pa.array``, ``pa.scalar``, ``Array.to_numpy``, and everything that takes Python's numbers, such as
+``fill_null(0)``, check for objects of pandas, and for that import pandas if it is installed. That
+wastes most of a second in each of the short-lived processes with which Spark reads and writes. So
+the code of these processes passes buffers instead: no copy, no pandas.
 
-Nulls on the way back are the caller's: a null's slot holds any number; fill it first.
+On the way back the caller deals with nulls: the slot of a null has any number; fill it first.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 from clog.storage.errors import InvalidInputError
 
 Hashes = NDArray[np.uint64]
-"""Shape (n, 2): high and low word of each key's 128-bit hash."""
+"""Shape (n, 2): the high and low words of each key's 128-bit hash."""
 Offsets = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 BYTES_MAX = (1 << 31) - 1
-"""Of a column of type binary or string: its offsets have 32 bits."""
+"""The most bytes of a column of type binary or string, whose offsets have 32 bits."""
 
 
 def to_arrow(
     numbers: NDArray[Any], kind: pa.DataType | None = None, *, valid: Mask | None = None
 ) -> pa.Array:
-    """Returns an array of numbers or truth values, null where not ``valid``; of this ``kind``."""
+    """Returns an array of numbers or truth values of this ``kind``, null where not ``valid``."""
     nulls = None if valid is None else bits(valid)
     if numbers.dtype == np.bool_:
         return pa.Array.from_buffers(pa.bool_(), len(numbers), [nulls, bits(numbers)])
@@ -42,7 +42,7 @@ def to_arrow(
 
 
 def of_bytes(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
-    """Returns an array of type binary, unless ``kind`` says string: then the bytes are UTF-8."""
+    """Returns an array of type binary, unless ``kind`` is string; the bytes are then UTF-8."""
     there = [value for value in values if value is not None]
     lengths = map(len, there) if len(there) == len(values) else (len(v or b"") for v in values)
     made = np.fromiter(lengths, np.int64, len(values))
@@ -55,8 +55,8 @@ def of_lengths(
     valid: pa.Buffer | None = None,
     kind: pa.DataType | None = None,
 ) -> pa.Array:
-    """Returns an array of type binary, unless ``kind`` says string, whose values stand one after
-    the other in a buffer, each of its length; 0 where it is null.
+    """Returns an array of type binary, unless ``kind`` is string, of the values with these lengths
+    (0 for null) that follow one another in a buffer.
     """
     ends = np.cumsum(lengths, dtype=np.int64)
     if len(ends) and ends[-1] > BYTES_MAX:
@@ -71,13 +71,13 @@ def of_lengths(
 
 
 def of_numbers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
-    """Returns an array of a type of integers or times, null where there is no number."""
+    """Returns an array of a type of integers or times, null where a value is None."""
     numbers = np.array([value or 0 for value in values], dtype_of(kind))
     return pa.Array.from_buffers(kind, len(values), [validity(values), pa.py_buffer(numbers)])
 
 
 def of_lists(values: Sequence[Sequence[Any] | None], kind: pa.DataType, flat: pa.Array) -> pa.Array:
-    """Returns an array of lists as long as those of ``values``; what is in them is ``flat``."""
+    """Returns an array of lists with the lengths of ``values`` and the elements ``flat``."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value or ()) for value in values], out=offsets[1:])
     buffers = [validity(values), pa.py_buffer(offsets)]
@@ -85,7 +85,7 @@ def of_lists(values: Sequence[Sequence[Any] | None], kind: pa.DataType, flat: pa
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """Returns the integers or truth values of a column; a time as the integer it is stored as."""
+    """Returns the integers or truth values of a column; times as the integers that are stored."""
     kind, rows = column.type, len(column)
     if isinstance(column, pa.ChunkedArray):
         chunks = column.chunks or [pa.nulls(0, kind)]
@@ -103,8 +103,8 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
 
 
 def of_one_width(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns a column of bytes that all have one length, of which none is null, as the type that
-    says so: rows of it are gathered in half of the time, of keys in a third. Any other is returned
+    """Returns a binary column without nulls, whose values all have one length, as a fixed-width
+    type: gathering its rows takes half of the time, for keys a third. Any other column is returned
     as it is.
     """
     if column.type != pa.binary() or column.null_count or column.num_chunks != 1:
@@ -120,7 +120,7 @@ def of_one_width(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def of_any_width(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns what `of_one_width` made, or rows of it, as binary again; a cast would copy it."""
+    """Returns a column of `of_one_width`, or rows of it, as binary again; a cast would copy it."""
     return pa.chunked_array([_binary(chunk) for chunk in column.chunks], pa.binary())
 
 
@@ -132,7 +132,7 @@ def _binary(values: pa.Array) -> pa.Array:
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """Returns NumPy's integers that a type of integers or times is stored as."""
+    """Returns NumPy's type of the integers as which a type of integers or times is stored."""
     sign = "u" if pa.types.is_unsigned_integer(kind) else "i"
     return np.dtype(f"{sign}{kind.bit_width // 8}")
 
@@ -153,7 +153,7 @@ def empty(kind: pa.DataType) -> pa.Scalar:
 
 
 def repeated_text(text: str, rows: int) -> pa.Array:
-    """Returns a column of strings that are all this one."""
+    """Returns a column that repeats one string."""
     data = text.encode()
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(data))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * rows)]
@@ -161,19 +161,19 @@ def repeated_text(text: str, rows: int) -> pa.Array:
 
 
 def validity(values: Sequence[object]) -> pa.Buffer | None:
-    """Returns the bits that say which values are not None; None where all are."""
+    """Returns the bits that say which values are not None, or None if all are."""
     if None not in values:
         return None
     return bits(np.array([value is not None for value in values], np.bool_))
 
 
 def validity_of(column: pa.Array) -> pa.Buffer | None:
-    """Returns the bits that say which values of an array are not null; None where all are."""
+    """Returns the bits that say which values of an array are not null, or None if all are."""
     return bits(to_numpy(column.is_valid())) if column.null_count else None
 
 
 def bits(truths: Mask) -> pa.Buffer:
-    """Returns truth values as Arrow has them, such as those that say which values are not null."""
+    """Returns truth values as Arrow stores them, for example in its validity bitmaps."""
     return pa.py_buffer(np.packbits(truths, bitorder="little"))
 
 
@@ -181,12 +181,12 @@ _PARQUET: Final[dict[str, Any]] = {}
 
 
 def parquet() -> Any:
-    """Returns ``pyarrow.parquet``, imported by who asks first: a cold look-up of data sources pays
-    nothing.
+    """Returns ``pyarrow.parquet``, imported at the first call, so that a cold look-up of data
+    sources does not pay for it.
 
-    Python interrupts its main thread alone, and an import that it interrupts may leave half a
-    module, or the module's lock to a traceback that somebody keeps: all others would wait for ever.
-    So another thread imports.
+    Python interrupts only its main thread, and an interrupted import may leave half a module, or
+    leave the module's lock in a traceback that is kept somewhere, so that all others wait forever.
+    Therefore another thread imports it.
     """
     if not _PARQUET:
 

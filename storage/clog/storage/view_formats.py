@@ -1,5 +1,5 @@
-"""The formats in which a log's table can be published, a row each: what is known of a view without
-looking at it. `publications` has a module for each, which knows how it is written and read.
+"""The formats in which a log's table can be published, one row each, with the facts that are known
+about a view without reading it. `publications` has a module for each, which writes and reads it.
 """
 
 import re
@@ -13,13 +13,13 @@ class ViewFormat:
     """One row.
 
     Attributes:
-        name: in configs, pins and paths.
-        title: what such a view is, in messages.
-        folder: where its versions stand at the log's root, with its slash.
-        versions: their paths, with the number as the first group; ``beside`` what stands there,
-            too.
+        name: its name in configs, pins and paths.
+        title: the term for such a view in messages.
+        folder: the folder of its versions at the log's root, with its slash.
+        versions: their paths, with the number as the first group.
+        beside: the paths of other files in that folder.
         files: names of the files that a version has in the log's folder.
-        stray_beginnings: how names begin that other writers of such tables give to their files.
+        stray_beginnings: the beginnings of the names that other writers of such tables use.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""Keys: their hashes, their partitions, and indexes that spare reading them."""
+"""Keys: their hashes, their partitions, and indexes that save reading them."""

@@ -1,71 +1,71 @@
-"""Keys of any type as canonical bytes, and what is made of these: hashes, partitions, fingerprints
-and a map of them.
+"""Keys of any type as canonical bytes, and what is computed from these: hashes, partitions,
+fingerprints and a map of them.
 
-**Canonical bytes** are what is hashed, compared and counted (FORMAT.md §12.3). They say nothing of
-a language or a library, and nothing that evolution changes: an integer has eight bytes whatever its
-width. Their order is that of the keys, and those of different keys of one log differ. A string's
-are its UTF-8, so it hashes as the bytes it would be in a log of bytes.
+**Canonical bytes** are hashed, compared and counted (FORMAT.md §12.3). They do not depend on a
+language or a library, nor on anything that evolution changes: an integer has eight bytes whatever
+its width. Their order is that of the keys, and different keys of one log have different ones. Those
+of a string are its UTF-8, so it hashes like the same bytes in a log of bytes.
 
 1. string, binary, fixed: the bytes themselves.
-2. Integers: eight bytes, the highest first; of signed ones with the sign bit flipped.
-3. Timestamps: as the signed integer that they are in their unit; dates in days.
+2. Integers: eight bytes, the highest first; signed ones have the sign bit flipped.
+3. Timestamps: like a signed integer in their unit; dates in days.
 4. Decimals: 16 bytes, the highest first, of the unscaled number with the sign bit flipped; truth
    values: 00 or 01.
-5. A struct, field by field: 00 where the field is null; else 01 and its bytes. So that one field
-   does not run into the next, 00 in bytes of variable length is 00 FF, and 00 00 ends them.
+5. A struct, field by field: 00 if the field is null, otherwise 01 and its bytes. So that one field
+   does not run into the next, 00 in bytes of variable length becomes 00 FF, and 00 00 ends them.
 
-**Hashes** are 128 bits that stand for a key in the offset map (S18, S19), and keys are compared by
-hash alone, as in Kafka. With N distinct keys in one map the chance that any two share a 128-bit
-hash is about N² / 2^129: 10^-21 for a billion keys. That holds against an adversary, too, as long
-as the seed is unknown when the keys are chosen: each pass draws its own. If that is not enough,
-choose ``blake2b``, a keyed cryptographic hash, at a tenth of the speed.
+**Hashes** are 128 bits that represent a key in the offset map (S18, S19); as in Kafka, keys are
+compared only by hash. With N distinct keys in one map the chance that any two share a 128-bit hash
+is about N² / 2^129: 10^-21 for a billion keys. That holds against an adversary, too, as long as the
+seed is unknown when the keys are chosen: each pass draws its own. If that is not enough, choose
+``blake2b``, a keyed cryptographic hash, at a tenth of the speed.
 
-A call of a library for each key makes a Python object of each key and of each digest: 100 ns and
-more, of which the hash itself is a few. Keys of 4 to 16 bytes, the *short* ones, which most are
-(numbers, names, hex ids), need no loop inside: each is two words that overlap, so NumPy takes every
-step of XXH3 (version 0.8, frozen) for all rows, with the names of the published algorithm and bit
-for bit its results. Slices of some thousand keys stay in the processor's cache from Arrow to
-digest; where not all keys of one are short they are hashed one by one.
+A library call for each key makes a Python object of each key and of each digest: 100 ns and more,
+of which the hash itself takes a few. Most keys are *short*, of 4 to 16 bytes (numbers, names, hex
+ids), and need no inner loop: each is two overlapping words, so NumPy does every step of XXH3
+(version 0.8, frozen) for all rows. The code has the names of the published algorithm, and its
+results bit for bit. Slices of a few thousand keys stay in the processor's cache from Arrow to
+digest; if not all keys of a slice are short they are hashed one by one.
 
-**Fingerprints** are 128 bits that tell the keys of one read apart: what the table view compares
-(decision 0008). Short keys are not hashed: their two words and their number of bytes say which key
-it is. All that they need is to be *spread*, in steps that can be undone:
+**Fingerprints** are 128 bits that tell the keys of one read apart; the table view compares them
+(decision 0008). Short keys are not hashed: their two words and their length identify the key. They
+only need to be *spread*, in steps that can be undone:
 
     last'  = last ^ b
     first' = (first ^ a) * p + last' * q    (mod 2^64)
 
-*a* and *b* are secrets of that length, *p* and *q* odd ones of all; they come from the seed. So
+*a* and *b* are secrets per length, *p* and *q* odd secrets for all, derived from the seed. So
 
-1. different keys of one length have different words, always;
-2. of different lengths, or with any other key, which is hashed, they are the same with a chance of
-   2^-128, as hashes are (S19);
-3. any two keys share the upper n bits of ``first'`` with a chance of about 2^-n, so they serve to
-   sort and to look up by, and no keys that share them can be prepared.
+1. different keys of one length always have different words;
+2. keys of different lengths, or a short key and a hashed one, have the same words with a chance of
+   2^-128, as with hashes (S19);
+3. any two keys share the upper n bits of ``first'`` with a chance of about 2^-n, so these bits can
+   be used for sorting and lookups, and nobody can prepare keys that share them.
 
-That is a tenth of the time of a hash. Nothing of it is stored: another version may do otherwise.
+That takes a tenth of the time of a hash. None of it is stored: another version may do it otherwise.
 
-**Partitions**: a record goes to that of its key's hash, round robin where it has none. Both
-algorithms are part of the format: a log is created with one, and a key stays in its partition.
+**Partitions**: the hash of its key gives a record's partition; records without one go round robin.
+Both algorithms are part of the format: a log is created with one, and keys keep their partitions.
 
 - ``xxh3``: ``xxh3_64(key) % partitions`` with seed 0, unsigned. The remainder of a good 64-bit hash
   is as even as the hash for any number of partitions that fits memory.
 - ``murmur2``: ``(murmur2(key) & 0x7fffffff) % partitions``, as Kafka's default partitioner, so that
-  a log and a topic with the same number of partitions hold the same keys in each. It is computed
-  for all keys at once, block by block: step i mixes the i-th 4 bytes of every key that has them.
+  a log and a topic with the same number of partitions have the same keys in each. It is computed
+  for all keys together, block by block: step i mixes the i-th 4 bytes of every key that has them.
   The few longest keys are finished one by one, since a step on few keys costs as much as on many.
 
-**The map** (`LatestKeys`) of a table view finds the last offset of each key by sorting. It takes
-rows, fingerprint and offset, into a room, and *settles* them when it is asked or the room is full:
+**The map** (`LatestKeys`) of a table view finds the last offset of each key by sorting. Rows, of
+fingerprint and offset, are put into a room, and *settled* when it is queried or the room is full:
 
-L1. Each row becomes one number: the upper bits of its fingerprint, and its place in the room. NumPy
-    sorts numbers several times as fast as it looks anything up, and rows of one key come to lie
-    side by side, in the order of their offsets.
+L1. Each row becomes one number: the upper bits of its fingerprint, and its index in the room. NumPy
+    sorts numbers several times as fast as it looks up anything, and rows of one key become
+    neighbours, in the order of their offsets.
 L2. Of neighbours with the same 128 bits the first is superseded; those with different upper bits
-    need not be looked at. Where other keys share them and lie between, all bits are compared.
-L3. The numbers of the others stay, sorted: they are the index. A *directory* of about as many
-    places as keys says where those with the same uppermost bits begin; from there on their rows are
-    looked at one by one. All 128 bits decide, always.
-L4. If the room is full, superseded rows leave it; it is still full where others are over 3/4.
+    are not compared. Where other keys with the same upper bits are in between, all bits are.
+L3. The numbers of the other rows are kept, sorted, as the index. A *directory* of about as many
+    entries as keys says where those with the same uppermost bits begin; from there on their rows
+    are compared one by one, always by all 128 bits.
+L4. If the room is full, superseded rows leave it; if over 3/4 are left, it counts as full.
 """
 
 import sys
@@ -103,7 +103,7 @@ _SLICE_KEYS = 8192
 _PARTITIONER_SLICE_KEYS = 4096
 _DIGEST_BYTES = 16
 _LONE_KEYS = 16
-"""So few keys left in a step are finished one by one."""
+"""If only this many keys are left in a step they are finished one by one."""
 
 _SIGN: Final = np.uint64(1 << 63)
 _NULL: Final = b"\x00"
@@ -122,7 +122,7 @@ _SECRET = {
     48: 0x8E2443F7744608B8,
     56: 0x4C263A81E69035E0,
 }
-"""Words of the algorithm's secret, by their place."""
+"""Words of the algorithm's secret by their offsets."""
 _PRIME32_2 = 0x85EBCA77
 _PRIME64_1 = 0x9E3779B185EBCA87
 _PRIME64_2 = 0xC2B2AE3D27D4EB4F
@@ -140,13 +140,13 @@ _Words = NDArray[np.uint64]
 Fingerprints = NDArray[np.uint64]
 _Numbers = NDArray[np.int64]
 ROW_BYTES: Final = 40
-"""Memory for a row of `LatestKeys`; half of it again while it settles (decision 0008)."""
+"""Memory for a row of `LatestKeys`, and half as much again while it settles (decision 0008)."""
 _WHOLE = np.dtype("V16")
 _PART_ROWS: Final = 1 << 16
 
 
 def key_bytes(keys: pa.Array) -> pa.Array:
-    """Returns the canonical bytes of each key, null for none; binary keys as they are."""
+    """Returns the canonical bytes of each key, null for null; binary keys as they are."""
     kind = keys.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return keys
@@ -157,7 +157,7 @@ def key_bytes(keys: pa.Array) -> pa.Array:
         return _number_bytes(to_numpy(keys).view(np.uint8), keys)
     if way == "wide":
         return _number_bytes(_pairs(keys), keys)
-    if way == "signed":  # The order without a sign is to be that of the keys.
+    if way == "signed":  # Their unsigned order must be that of the keys.
         words = to_numpy(keys).astype(np.int64).view(np.uint64) ^ _SIGN
         return _number_bytes(words.astype(">u8"), keys)
     if way == "unsigned":
@@ -167,7 +167,7 @@ def key_bytes(keys: pa.Array) -> pa.Array:
 
 
 def _pairs(keys: pa.Array) -> NDArray[np.void]:
-    """Returns decimals of 128 bits as two words each, the high one first."""
+    """Returns decimals of 128 bits as two words each, the higher first."""
     words = np.frombuffer(keys.buffers()[1], "<u8", 2 * len(keys), 16 * keys.offset)
     pairs = words.reshape(-1, 2)[:, ::-1].astype(">u8")
     pairs[:, 0] ^= _SIGN
@@ -175,14 +175,14 @@ def _pairs(keys: pa.Array) -> NDArray[np.void]:
 
 
 def _number_bytes(data: NDArray[Any], keys: pa.Array) -> pa.Array:
-    """Returns the bytes of numbers that have as many each."""
+    """Returns the bytes of numbers of equal width."""
     rows, width = len(data), data.dtype.itemsize
     ends = np.arange(0, width * rows + 1, width, dtype=np.int64)
     if ends[-1] > BYTES_MAX:
         raise InvalidInputError(f"{rows} keys at once are too many; hand them over in parts")
     nulls = None
     if keys.null_count:
-        # A null has no bytes, as it has none in an array of binary.
+        # A null has no bytes, as in any binary array.
         valid = to_numpy(keys.is_valid())
         data, nulls = data[valid], _bits(valid)
         ends = np.concatenate(([0], np.cumsum(width * valid, dtype=np.int64)))
@@ -197,7 +197,7 @@ def _struct_bytes(keys: pa.Array) -> pa.Array:
 
 
 def _field_bytes(field: pa.Array) -> pa.Array:
-    """Returns the bytes of one field in its struct, never null."""
+    """Returns the bytes of one field of a struct, never null."""
     found = key_bytes(field)
     if pa.types.is_string(field.type) or pa.types.is_binary(field.type):
         escaped = pc.replace_substring(found, _NULL, _ESCAPED)
@@ -238,7 +238,7 @@ def key_of_bytes(data: bytes, kind: pa.DataType) -> Any:
 
 
 def _struct_of_bytes(data: bytes, at: int, kind: pa.DataType) -> tuple[tuple[Any, ...], int]:
-    """Returns the fields of the struct that begins at a byte, and where it ends."""
+    """Returns the fields of the struct that begins at a byte, and the end of it."""
     found: list[Any] = []
     for field in kind:
         is_there, at = data[at], at + 1
@@ -258,7 +258,7 @@ def _struct_of_bytes(data: bytes, at: int, kind: pa.DataType) -> tuple[tuple[Any
 
 
 def _end_of(data: bytes, at: int, kind: pa.DataType) -> tuple[int, int]:
-    """Returns where a field's bytes end, and where the next field begins."""
+    """Returns the end of a field's bytes, and the beginning of the next field."""
     found = stored_kind(kind)
     if found.size is None:
         end = data.index(0, at)
@@ -273,7 +273,7 @@ def hash_keys(
     keys: pa.Array, *, seed: int, width_bits: int = 128, algorithm: str = "xxh3_128"
 ) -> NDArray[np.uint64]:
     """Returns the hash of each key: an ``(n, 2)`` array, high half first, equal on every machine.
-    ``width_bits``: how many low bits are kept; fewer than 128 are for tests of the width.
+    ``width_bits`` is the number of low bits kept; fewer than 128 are for tests of the width.
     """
     assert keys.null_count == 0, "null keys are not hashed; filter them"
     assert 0 < width_bits <= 8 * _DIGEST_BYTES
@@ -299,12 +299,12 @@ def _xxh3_128s(keys: pa.Array, seed: int, out: NDArray[np.uint64]) -> None:
 
 
 def _blake2b(keys: pa.Array, seed: int, out: NDArray[np.uint64]) -> None:
-    from hashlib import blake2b  # With OpenSSL: few logs need it.
+    from hashlib import blake2b  # Loads OpenSSL, and few logs need it.
 
     keyed = blake2b(digest_size=_DIGEST_BYTES, key=seed.to_bytes(8, "big"))
 
     def digest(key: bytes) -> bytes:
-        hasher = keyed.copy()  # sparing the set-up is worth a third of the time
+        hasher = keyed.copy()  # without the set-up: a third of the time
         hasher.update(key)
         return hasher.digest()
 
@@ -312,7 +312,7 @@ def _blake2b(keys: pa.Array, seed: int, out: NDArray[np.uint64]) -> None:
 
 
 def _objects(keys: pa.Array) -> list[bytes]:
-    objects: list[bytes] = keys.to_pylist()  # As fast as by NumPy, which would import pandas.
+    objects: list[bytes] = keys.to_pylist()  # As fast as with NumPy, which would import pandas.
     return objects
 
 
@@ -349,7 +349,7 @@ def fingerprints_of(keys: pa.Array, *, seed: int) -> Fingerprints:
 def _spread(
     data: NDArray[np.uint8], starts: _Numbers, lengths: _Numbers, seed: int, out: Fingerprints
 ) -> None:
-    """Enters the words of keys of `_LENGTH_MIN` to `_LENGTH_MAX` bytes, at least one of them."""
+    """Fills in the words of one or more keys of `_LENGTH_MIN` to `_LENGTH_MAX` bytes."""
     low, high = int(lengths.min()), int(lengths.max())
     if low < 8 <= high:
         for rows in (np.flatnonzero(lengths < 8), np.flatnonzero(lengths >= 8)):
@@ -360,7 +360,7 @@ def _spread(
     p, q, a, b = _secrets(seed)
     of_length = low if low == high else lengths
     ends = _both_ends(data, starts, lengths, "<u8" if low >= 8 else "<u4")
-    # NumPy 1 takes a lone number for no wider than its value needs.
+    # NumPy 1 gives a scalar no more width than its value needs.
     first, last = (words.astype(np.uint64, copy=False) for words in ends)
     spread = first ^ a[of_length]
     spread *= p
@@ -372,7 +372,7 @@ def _spread(
 
 @lru_cache(maxsize=16)
 def _secrets(seed: int) -> tuple[np.uint64, np.uint64, Fingerprints, Fingerprints]:
-    """Returns *p*, *q*, and by length *a* and *b*."""
+    """Returns *p* and *q*, and *a* and *b* by length."""
     lengths = _LENGTH_MAX + 1
     from hashlib import shake_256
 
@@ -420,13 +420,13 @@ def _murmur2_positive(keys: pa.Array) -> NDArray[np.uint32]:
 
 
 def murmur2(keys: pa.Array) -> NDArray[np.uint32]:
-    """Returns Kafka's murmur2 of each key; as a signed number it is the one that Java shows."""
+    """Returns Kafka's murmur2 of each key; read as a signed number it is what Java returns."""
     data, starts, lengths = _layout(keys)
     hashes = np.uint32(_MURMUR2_SEED) ^ lengths.astype(np.uint32)
     blocks = lengths >> 2
     if not blocks.any():
         return _murmur2_end(hashes, data, starts + lengths, lengths)
-    # Every 4 bytes as a little-endian word, at every byte.
+    # The little-endian word of 4 bytes that begins at each byte.
     words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     rows = np.flatnonzero(blocks)
     step = 0
@@ -443,7 +443,7 @@ def murmur2(keys: pa.Array) -> NDArray[np.uint32]:
 
 
 def _scrambled(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Returns what of a block does not depend on the blocks before it."""
+    """Returns the part of each block's mixing that does not depend on the blocks before it."""
     k = words * np.uint32(_MURMUR2_M)
     k ^= k >> np.uint32(_MURMUR2_R)
     k *= np.uint32(_MURMUR2_M)
@@ -485,7 +485,7 @@ _PARTITION_HASHES: dict[str, Callable[[pa.Array], NDArray[Any]]] = {
 
 
 def _layout(keys: pa.Array) -> tuple[NDArray[np.uint8], _Numbers, _Numbers]:
-    """Returns the bytes of the array, and where in them each key begins, and how many it has."""
+    """Returns the bytes of the array, and the start and the length of each key in them."""
     assert sys.byteorder == "little", "Arrow buffers are read as they lie"
     if not len(keys):
         return np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int64)
@@ -502,7 +502,7 @@ def _are_short(lengths: _Numbers) -> NDArray[np.bool_]:
 def _hash_short(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], seed: int
 ) -> tuple[_Words, _Words]:
-    """Returns the words of hashes of `_LENGTH_MIN` to `_LENGTH_MAX` bytes from ``start`` on."""
+    """Returns the words of the hashes of keys of `_LENGTH_MIN` to `_LENGTH_MAX` bytes."""
     high, low = np.empty(len(starts), np.uint64), np.empty(len(starts), np.uint64)
     for of_class, is_in in ((_up_to_8, lengths <= 8), (_up_to_16, lengths > 8)):
         rows = np.flatnonzero(is_in)
@@ -516,7 +516,7 @@ def _hash_short(
 def _hash_short_64(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> _Words:
-    """Returns the xxh3_64 with seed 0 of ``data[start:start + length]``, as `_hash_short`."""
+    """Returns the xxh3_64 with seed 0 of ``data[start:start + length]``, like `_hash_short`."""
     hashes = np.empty(len(starts), np.uint64)
     for of_class, is_in in ((_up_to_8_64, lengths <= 8), (_up_to_16_64, lengths > 8)):
         rows = np.flatnonzero(is_in)
@@ -596,13 +596,13 @@ def _up_to_16_64(
 def _both_ends(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64], word: str
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]]:
-    """Returns views of the first word (``<u4`` or ``<u8``) and the last one of each key."""
+    """Returns the first and last word (``<u4`` or ``<u8``) of each key, as views if possible."""
     size = np.dtype(word).itemsize
     # The word that begins at each byte.
     words = np.ndarray((max(0, len(data) - size + 1),), word, data, strides=(1,))
     begin, end, width = int(starts[0]), int(starts[-1]) + 1, int(lengths[0])
     if end - begin == width * (len(starts) - 1) + 1 and bool((lengths == width).all()):
-        # One stride for all: they are read where they lie.
+        # One stride for all: they are read in place.
         apart = width - size
         return words[begin:end:width], words[begin + apart : end + apart : width]
     return words[starts], words[starts + lengths - size]
@@ -617,7 +617,7 @@ def _word(number: int) -> np.uint64:
 
 
 def _product(a: _Words, b: _Words | np.uint64) -> tuple[_Words, _Words]:
-    """Returns the high and low word of the 128-bit products."""
+    """Returns the high and low words of the 128-bit products."""
     low, high = a & _LOWER, a >> _HALF
     b_low, b_high = b & _LOWER, b >> _HALF
     crossed = high * b_low
@@ -640,10 +640,10 @@ def _avalanche(words: _Words) -> _Words:
 
 
 class LatestKeys:
-    """Fingerprints of a key -> last offset, of a bounded number of rows.
+    """A map from a key's fingerprint to its last offset, for a bounded number of rows.
 
     Attributes:
-        latest_offset: the last offset that was put, -1 where none was.
+        latest_offset: the last offset put into it, -1 if none.
     """
 
     __slots__ = (
@@ -658,7 +658,7 @@ class LatestKeys:
     )
 
     def __init__(self, room: int) -> None:
-        """Makes an empty map with room for so many rows, at least 1."""
+        """Makes an empty map with room for this many rows, at least 1."""
         assert 1 <= room < 1 << 32
         self._words = np.empty((room, 2), np.uint64)
         self._offsets = np.empty(room, np.int64)
@@ -667,7 +667,7 @@ class LatestKeys:
 
     @classmethod
     def within(cls, memory_bytes: int, *, rows: int) -> Self:
-        """Makes a map for so many rows, or for as many as the memory has room for."""
+        """Makes a map for this many rows, or for as many as fit the memory."""
         return cls(max(1, min(memory_bytes // ROW_BYTES, rows)))
 
     def clear(self) -> None:
@@ -678,7 +678,7 @@ class LatestKeys:
         self.latest_offset = -1
 
     def put(self, words: Fingerprints, offsets: Offsets) -> int:
-        """Takes rows in order while there is room; returns how many. Offsets only increase."""
+        """Adds rows in order while there is room; returns how many. Offsets must increase."""
         room, taken = len(self._offsets), 0
         while taken < len(offsets):
             if self._rows == room:
@@ -699,27 +699,27 @@ class LatestKeys:
         return self._offsets[: self._rows].compress(self._is_last())
 
     def last_rows(self) -> _Numbers:
-        """Returns which of the rows those of `last_offsets` are, if none left the room."""
+        """Returns the indexes of the rows of `last_offsets`, provided that no row left the room."""
         self._settle()
         return np.flatnonzero(self._is_last())
 
     def get(self, words: Fingerprints) -> Offsets:
-        """Returns the last offset of each key, -1 where it is not known."""
+        """Returns the last offset of each key, -1 for unknown keys."""
         rows, known = self._find(words)
         return np.where(known, self._offsets.take(rows), -1)
 
     def knows(self, words: Fingerprints) -> Mask:
-        """Tells whether each key is known."""
+        """Returns whether each key is known."""
         return self._find(words)[1]
 
     def _settle(self) -> None:
-        """Does L1 to L3; nothing where no row came since."""
+        """Does L1 to L3; nothing if no row was added since the last time."""
         if self._settled == self._rows:
             return
         self._directory = None
         index, mask, kept, start = self._numbers(), self._mask, 0, 0
         while start < len(index):
-            # Parts that stay in the processor's cache; none ends between rows that may be a key's.
+            # Parts that fit the processor's cache, and do not end between rows of one key.
             edge = index[min(start + _PART_ROWS, len(index)) - 1]
             end = int(np.searchsorted(index, edge | mask, side="right"))
             part = index[start:end]
@@ -731,14 +731,14 @@ class LatestKeys:
         self._index, self._settled = index[:kept], self._rows
 
     def _numbers(self) -> _Words:
-        """Returns the rows as sorted numbers: their place in the mask's bits, their key's above."""
+        """Returns the rows as sorted numbers: index in the mask's bits, the key's bits above it."""
         numbers: _Words = self._words[: self._rows, 0] & ~self._mask
         numbers |= np.arange(self._rows, dtype=np.uint64)
         numbers.sort()
         return numbers
 
     def _is_last_of_key(self, part: _Words, tied: Mask) -> Mask:
-        """Tells whether each row is its key's last; ``tied``: of equal upper bits with the next."""
+        """Returns whether each row is its key's last; ``tied``: same upper bits as the next row."""
         near = np.append(tied, False)
         near[1:] |= tied
         some, last = np.flatnonzero(near), np.ones(len(part), np.bool_)
@@ -747,13 +747,13 @@ class LatestKeys:
         return last
 
     def _is_last(self) -> Mask:
-        """Tells whether each row is the last of its key, where all are settled."""
+        """Returns whether each row is the last of its key; all must be settled."""
         last = np.zeros(self._rows, np.bool_)
         last[(self._index & self._mask).view(np.int64)] = True
         return last
 
     def _close_up(self) -> None:
-        """Does L4, where all rows are settled."""
+        """Does L4; all rows must be settled."""
         last, rows = self._is_last(), 0
         for start in range(0, self._rows, _PART_ROWS):
             part = slice(start, min(start + _PART_ROWS, self._rows))
@@ -765,7 +765,7 @@ class LatestKeys:
         self._rows, self._settled = rows, 0
 
     def _find(self, words: Fingerprints) -> tuple[_Numbers, Mask]:
-        """Returns the row of each key's last offset, any where it is not known, and if it is."""
+        """Returns the row of each key's last offset, any for unknown keys, and which are known."""
         self._settle()
         rows, known = np.zeros(len(words), np.int64), np.zeros(len(words), np.bool_)
         if len(self._index):
@@ -775,7 +775,7 @@ class LatestKeys:
         return rows, known
 
     def _look_up(self, words: Fingerprints) -> tuple[_Numbers, Mask]:
-        """Does for a part what `_find` does for all."""
+        """Does the work of `_find` for a part of the keys."""
         if self._directory is None:
             self._directory = _directory(self._index)
         first = np.ascontiguousarray(words[:, 0])
@@ -792,18 +792,18 @@ class LatestKeys:
     def _compare(
         self, at: _Numbers, first: _Words, words: Fingerprints
     ) -> tuple[_Numbers, Mask, _Numbers]:
-        """Returns the rows at these places, which are the words' own, and which may be later."""
+        """Returns the rows at these indexes, which of them match, and which may match later."""
         there = self._index.take(at)
         rows = (there & self._mask).view(np.int64)
         same = _equal(_take(self._words, rows), words)
-        # Further on while the upper bits are not larger than those that are asked for.
+        # Further on while the upper bits are not larger than the wanted ones.
         may_follow = (there <= (first | self._mask)) & (at < len(self._index) - 1)
         may_follow &= ~same
         return rows, same, np.flatnonzero(may_follow)
 
 
 def _last_of_key(words: Fingerprints, tied: Mask) -> Mask:
-    """Returns which of the rows are the last of their key; ``tied``: as in `_is_last_of_key`."""
+    """Returns which rows are the last of their key; ``tied`` is as in `_is_last_of_key`."""
     last = np.ones(len(words), np.bool_)
     np.logical_not(_equal(words[1:], words[:-1]), out=last[:-1])
     mixed = tied & last[:-1]
@@ -817,7 +817,7 @@ def _last_of_key(words: Fingerprints, tied: Mask) -> Mask:
 
 
 def _directory(numbers: _Words) -> NDArray[np.uint32]:
-    """Returns, by uppermost bits, the first number that has them or larger; else the last."""
+    """Returns, by uppermost bits, the first index with these or larger ones; else the last."""
     buckets = 1 << len(numbers).bit_length()
     filled = np.bincount(_bucket(numbers, buckets), minlength=buckets)
     first = np.empty(buckets, np.uint32)
@@ -827,13 +827,13 @@ def _directory(numbers: _Words) -> NDArray[np.uint32]:
 
 
 def _bucket(numbers: _Words, buckets: int) -> _Numbers:
-    """Returns the uppermost bits of each; so many that there are ``buckets``, a power of two."""
+    """Returns the uppermost bits of each, as many as ``buckets``, a power of two, needs."""
     shifted: _Words = numbers >> np.uint64(65 - buckets.bit_length())
     return shifted.view(np.int64)
 
 
 def _take(words: Fingerprints, rows: NDArray[np.integer]) -> Fingerprints:
-    """Returns the rows, each in one step."""
+    """Returns these rows; each is copied in one step."""
     whole = np.ascontiguousarray(words).view(_WHOLE).ravel()
     return whole.take(rows.view(np.int64), mode="clip").view(np.uint64).reshape(-1, 2)
 

@@ -1,14 +1,14 @@
 """Key index of a data object: which blocks of its rows may hold a key (FORMAT.md §5.5). Pure.
 
-It is a set of truncated key hashes for each *block* of rows, in the shape of a quotient filter that
-never changes: hashes are sorted, their highest bits say which of ``2^bits`` *buckets* they are in,
-the next 24 bits are kept, and for each bucket how many there are. With two to four hashes in a
-bucket that is 3.3 to 3.5 bytes a key, and an absent key is taken for one that is there with a
-chance of less than 2^-22 a block: low enough to ask for the 100,000 dirty keys of a pass at once,
-for which a filter with a chance of 1 % or 0.4 % is of no use (decision 0007).
+It is a set of truncated key hashes for each *block* of rows, in the form of an immutable quotient
+filter: hashes are sorted, their highest bits say which of ``2^bits`` *buckets* they are in, and it
+stores the next 24 bits, and how many hashes each bucket has. With two to four hashes per bucket
+that is 3.3 to 3.5 bytes per key, and an absent key is reported as present with a chance of less
+than 2^-22 per block. That is low enough to look up the 100,000 dirty keys of a pass together; a
+filter with a chance of 1 % or 0.4 % would be useless for that (decision 0007).
 
-Hashes are those of the log's seed (S19). An index only spares work: where it says "maybe", keys are
-compared; without one, keys are read.
+Hashes use the log's seed (S19). An index only saves work: where it says "maybe", keys are compared;
+without an index, keys are read.
 """
 
 import struct
@@ -24,7 +24,7 @@ from clog.storage.env import dataclass
 from clog.storage.keys.hashing import hash_keys
 
 BLOCK_ROWS = 1 << 15
-"""Rows of a block where nothing else bounds it."""
+"""Rows of a block unless something else bounds it."""
 
 SUM_BYTES: Final = 16
 VERSION: Final = 1
@@ -33,7 +33,7 @@ _KEPT_BITS: Final = 24
 _BITS_MAX: Final = 32
 _ASKED_MAX: Final = 1 << 18
 _HEADER: Final = struct.Struct("<IIB")
-"""Rows of the block, hashes in it, bits of the bucket's number."""
+"""Rows of the block, hashes in it, bits of a bucket's number."""
 
 IndexHashes = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
@@ -53,11 +53,11 @@ def index_hashes(keys: pa.Array, *, seed: int) -> IndexHashes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyIndex:
-    """The index of one object, the hashes of all its blocks behind one another.
+    """The index of one object, with the hashes of all its blocks one after the other.
 
-    ``edges`` are the first rows of the blocks, and all rows; ``shifts`` what takes a hash to its
-    bucket and kept bits; ``buckets`` where the block's buckets begin in ``first``, and ``first``
-    where a bucket's hashes begin in ``high`` and ``low``.
+    ``edges`` are the first rows of the blocks, then the number of all rows; ``shifts`` reduce a
+    hash to its bucket and stored bits; ``buckets`` says where a block's buckets begin in ``first``,
+    and ``first`` where a bucket's hashes begin in ``high`` and ``low``.
     """
 
     edges: NDArray[np.int64]
@@ -74,15 +74,15 @@ class KeyIndex:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes."""
+        """Bytes of memory that it takes."""
         return self.first.nbytes + self.high.nbytes + self.low.nbytes
 
     def rows_of(self, hashes: IndexHashes) -> list[tuple[int, int]]:
-        """Returns half-open ranges of rows, ascending, outside of which no key has the hashes."""
+        """Returns ascending half-open ranges of rows, outside of which no key has the hashes."""
         return self.rows_in(np.unique(self.hits(hashes)[1]))
 
     def rows_in(self, blocks: NDArray[np.intp]) -> list[tuple[int, int]]:
-        """Returns the half-open ranges of rows, ascending and apart, of blocks that ascend."""
+        """Returns the rows of ascending blocks as ascending half-open ranges with gaps between."""
         found: list[tuple[int, int]] = []
         for block in blocks:
             start, end = self.edges[block : block + 2].tolist()
@@ -92,7 +92,7 @@ class KeyIndex:
         return found
 
     def hits(self, hashes: IndexHashes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Returns which hash may be in which block, as the numbers of both, pair by pair."""
+        """Returns which hash may be in which block, as two arrays of indexes, pair by pair."""
         numbers, blocks, first = [_NOWHERE], [_NOWHERE], 0
         for mask in self.asked(hashes):
             number, block = np.nonzero(mask)
@@ -102,7 +102,7 @@ class KeyIndex:
         return np.concatenate(numbers), np.concatenate(blocks)
 
     def may_hold_any(self, hashes: IndexHashes) -> bool:
-        """Tells whether a key of the object may have one of the hashes."""
+        """Returns whether a key of the object may have one of the hashes."""
         return any(mask.any() for mask in self.asked(hashes))
 
     def missing(self, block: int, hashes: IndexHashes) -> int:
@@ -110,13 +110,13 @@ class KeyIndex:
         return sum(int(np.count_nonzero(~mask[:, block])) for mask in self.asked(hashes))
 
     def asked(self, hashes: IndexHashes) -> Iterator[Mask]:
-        """Yields which of some hashes each block may hold, shape (hashes, blocks), part by part."""
+        """Yields which of these hashes each block may have, shape (hashes, blocks), in parts."""
         at_once = max(1, _ASKED_MAX // max(1, len(self.shifts)))
         for start in range(0, len(hashes), at_once):
             yield self._ask(hashes[start : start + at_once])
 
     def _ask(self, hashes: IndexHashes) -> Mask:
-        """Compares each hash with all of its bucket in each block, all of them together."""
+        """Returns which hashes each block may have, by comparing them with their buckets."""
         values = (hashes[:, None] >> self.shifts).ravel()
         bucket = (values >> np.uint64(_KEPT_BITS)).astype(np.int64)
         bucket += np.tile(self.buckets, len(hashes))
@@ -132,7 +132,7 @@ class KeyIndex:
 
 
 def joined(indexes: Sequence[KeyIndex]) -> KeyIndex:
-    """Returns the indexes of several objects as that of one with their blocks, in order."""
+    """Returns one index with the blocks of the indexes of several objects, in order."""
     ends = np.cumsum([0, *(len(index.high) for index in indexes)], dtype=np.uint32)
     buckets = np.cumsum([0, *(len(index.first) - 1 for index in indexes)])
     pairs = list(zip(indexes, ends, buckets, strict=False))
@@ -156,12 +156,12 @@ def distinct(hashes: IndexHashes) -> IndexHashes:
 
 
 def _is_first(ordered: IndexHashes) -> Mask:
-    """Tells whether each of the sorted hashes differs from the one before."""
+    """Returns whether each of the sorted hashes differs from the one before."""
     return np.append(True, np.diff(ordered) != 0)[: len(ordered)]
 
 
 def encode(blocks: Sequence[tuple[int, IndexHashes]]) -> bytes:
-    """Returns the index of an object, by the rows and key hashes of its blocks."""
+    """Returns the index of an object, given the rows and key hashes of its blocks."""
     return of_blocks([encode_block(rows, hashes) for rows, hashes in blocks])
 
 
@@ -175,7 +175,7 @@ def encode_block(rows: int, hashes: IndexHashes) -> bytes:
     counts = np.bincount(buckets, minlength=1 << bits)
     parts = (
         _HEADER.pack(rows, len(values), bits),
-        # A bucket of more than 255 hashes, of two to four: not in the age of the universe.
+        # Of two to four on average, over 255 hashes in a bucket: not in the age of the universe.
         counts.astype(np.uint8).tobytes(),
         (values >> np.uint64(8)).astype("<u2").tobytes(),
         values.astype(np.uint8).tobytes(),
@@ -184,13 +184,13 @@ def encode_block(rows: int, hashes: IndexHashes) -> bytes:
 
 
 def of_blocks(blocks: Iterable[bytes]) -> bytes:
-    """Returns the index of these blocks."""
+    """Returns the index with these blocks."""
     body = b"".join([bytes([VERSION]), *blocks])
     return xxhash.xxh3_128_digest(body) + body
 
 
 def blocks_of(data: bytes | memoryview) -> list[tuple[int, bytes]]:
-    """Returns rows and bytes of each block of an index; nothing for an unknown version."""
+    """Returns the rows and bytes of each block of an index; none for an unknown version."""
     view = memoryview(data)
     if decode(view) is None:
         return []
@@ -204,7 +204,7 @@ def blocks_of(data: bytes | memoryview) -> list[tuple[int, bytes]]:
 
 
 def decode(data: bytes | memoryview) -> KeyIndex | None:
-    """Returns the index in these bytes, None: of an unknown version; raises DamagedIndexError."""
+    """Returns the index in these bytes, None for an unknown version; raises DamagedIndexError."""
     view = memoryview(data)
     if len(view) <= SUM_BYTES:
         raise DamagedIndexError(f"its key index has {len(view)} bytes")
@@ -219,7 +219,7 @@ def decode(data: bytes | memoryview) -> KeyIndex | None:
 
 
 _Block = tuple[int, int, NDArray[np.uint8], NDArray[np.uint16], NDArray[np.uint8]]
-"""Rows, bits of a bucket's number, hashes in each bucket, and the two parts of what is kept."""
+"""Rows, bits of a bucket's number, hashes in each bucket, and the two parts of the stored bits."""
 
 
 def _blocks(view: memoryview) -> Iterator[_Block]:
@@ -253,5 +253,5 @@ def _joined(blocks: Sequence[_Block]) -> KeyIndex:
 
 
 def _truncated(hashes: IndexHashes, bits: int) -> IndexHashes:
-    """Returns the highest bits: those of the bucket and those that are kept."""
+    """Returns the highest bits: those of the bucket and those that are stored."""
     return hashes >> np.uint64(64 - bits - _KEPT_BITS)

@@ -17,6 +17,7 @@ from clog.storage import (
     StoreUnavailableError,
     TransactionFencedError,
 )
+from clog.storage.administration import reset_times
 from clog.storage.commit import combining as combining_module
 from clog.storage.commit.combining import (
     ANSWERED_VERSIONS,
@@ -125,6 +126,17 @@ def test_nobody_else_needs_to_be_there(crowd):
     assert a.append(one("a")).offsets == {0: (1, 2)}
     assert crowd.values() == [b"b", b"a"]
     assert [answer.is_applied for answer in crowd.combined.authors] == [True]
+
+
+def test_times_that_a_clock_left_are_set_back_in_answers_too(crowd):
+    """Else answers would be of the last 10 s for as long as that clock was ahead."""
+    a, b = crowd.author(now_ms=9_000_000), crowd.author(now_ms=9_000_000)
+    b.append(one("b"))
+    a.append(one("a"))
+    assert [answer.time_ms // 1_000_000 for answer in crowd.combined.authors] == [9]
+    assert reset_times(crowd.author().handle) > 0
+    assert [answer.time_ms // 1_000_000 for answer in crowd.combined.authors] == [1]
+    assert crowd.values() == [b"b", b"a"]
 
 
 @pytest.mark.parametrize("has_feature", [True, False])

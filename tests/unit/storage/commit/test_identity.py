@@ -124,6 +124,16 @@ def test_a_commit_of_a_handle_on_a_deleted_log(store, clock):
     assert list(store.list("")) == []
 
 
+def test_a_handle_that_was_told_once_looks_no_further(recreated):
+    """The next look asks which log stands there, and does not wait for ten seconds."""
+    old, _ = recreated
+    for _ in range(2):
+        with pytest.raises(LogReplacedError):
+            old.append(ONE)
+        with pytest.raises(LogReplacedError):
+            _ = old.version
+
+
 def test_a_poll_finds_out_within_ten_seconds(recreated, clock):
     """It sees no news until then; the window is stated in COMMIT.md §1."""
     old, _ = recreated

@@ -11,7 +11,7 @@ manifest; a longer one is a *bitmap file*, written once, which lives as long as 
 it. A chunk may have up to three:
 
 - *Dead rows*: readers no longer see them, though their bytes are still there. A later bitmap
-  replaces it, and includes its rows.
+  replaces the one before, and includes its rows.
 - Its *mask*: the rows that a later record of their key superseded, and the tombstones, since no
   table shows either. A chunk with a mask is *covered*: it was compared with all records before the
   offset up to which its partition is covered. Masks say nothing that the keys do not; a reader that
@@ -485,7 +485,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """An object that lost a chunk by ``version`` (FORMAT.md §6)."""
+    """An object that lost a chunk in ``version`` (FORMAT.md §6)."""
 
     path: Path
     size_bytes: Annotated[Natural, "bytes"]
@@ -811,7 +811,7 @@ def _check_kept(r: Replacement, inside: list[Chunk]) -> None:
 
 
 def _with_marks(r: Replacement, inside: list[Chunk]) -> list[Chunk]:
-    """Returns the new chunks with the marks of the old, and the masks of those of as many rows."""
+    """Returns the new chunks with the marks of the old; masks only if as many rows are left."""
     if any(c.undecided for c in inside):
         raise CorruptionError(
             f"partition {r.partition}: a replacement of [{r.base}, {r.next}) changes a chunk that"

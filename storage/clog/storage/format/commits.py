@@ -9,8 +9,8 @@ The *head* is the state that each commit repeats so that the next append needs n
 corruption, wherever the bug was.
 
 A *pin* says which version of the log is needed by a version of a published view and by those after
-it, up to the next pin. The head has the pins of each format, so it alone decides which versions may
-expire.
+it, up to the next pin. The head has the pins of each format, so the head alone shows which versions
+may expire.
 
 Reading checks everything that the document alone can show: types, columns of equal length, paths in
 the folder, rows inside their objects. Whether an edit fits the log is checked when it is applied.

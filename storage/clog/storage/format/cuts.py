@@ -2,7 +2,7 @@
 
 A *home* knows its *members*, the logs that its transactions wrote to, and has *cuts* by name. A cut
 gives a version of each log; a long list is a separate document. A *keep* holds a version that a cut
-names. It is in the head of that version's log, so that the head alone decides which versions may
+names. It is in the head of that version's log, so that the head alone shows which versions may
 expire, and it says to which cut it belongs.
 """
 
@@ -93,9 +93,9 @@ class CutEntry:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """A version that a cut needs, with the ``name`` and the home of the cut, so that an operator of
-    this log can find it. ``views`` gives, by format, the version of the published view that shows
-    it and is kept as long.
+    """A version that a cut needs, with the ``name`` and the home of the cut, so that this log's
+    cleaner can look the cut up there. ``views`` gives, by format, the version of the published view
+    that shows it and is kept as long.
     """
 
     version: Natural

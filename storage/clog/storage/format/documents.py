@@ -283,7 +283,7 @@ def record(made: type, *, without: Sequence[str] = ()) -> Codec:
 
 
 def row(of: type, *, made: Callable[..., Any] | None = None) -> Codec:
-    """Returns the codec of a list of a dataclass's fields; ``made`` takes them in its place."""
+    """Returns the codec of a list of a dataclass's fields; ``made``, if given, replaces it."""
     steps = _fields_of(of)
     get = attrgetter(*(f.attribute for f in steps))
     to_json, from_json, all_from_json = pair(*(f.codec for f in steps))
@@ -442,7 +442,7 @@ def _refused(name: str, e: Exception) -> ValueError:
 
 
 def tuple_of(*parts: Any) -> tuple[Any, ...]:
-    """Returns its arguments: `row` and `columns` with it make tuples."""
+    """Returns its arguments; as their ``made`` it lets `row` and `columns` make tuples."""
     return parts
 
 

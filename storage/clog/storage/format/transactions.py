@@ -291,7 +291,7 @@ JOINING: Final = Codec(
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a transaction; ``forced`` by an operator if its home could not be asked."""
+    """The end of a transaction; ``forced`` if by an operator who could not ask its home."""
 
     name: Annotated[TransactionName, NAME, BESIDE]
     outcome: Annotated[str, _OUTCOME]

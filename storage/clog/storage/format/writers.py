@@ -375,7 +375,7 @@ class _Growing:
 def _pieces(
     start: str, hashed: Sequence[tuple[str, _Row]], cuts: Sequence[int]
 ) -> Iterator[tuple[str, list[_Row]]]:
-    """Yields the rows between cuts, after the shortest prefix that is above the piece before."""
+    """Yields the rows between cuts, with the shortest prefix that is above the rows before."""
     first = 0
     for cut, following in pairwise([*cuts, len(hashed)]):
         edges = (i for i in range(cut, following) if hashed[i][0] != hashed[i - 1][0])

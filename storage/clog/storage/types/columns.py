@@ -285,7 +285,7 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 
 def projected(schema: pa.Schema, columns: Iterable[str]) -> pa.Schema:
     """Returns the columns of a schema with these names. A path with dots selects a single field of
-    a struct; the path of a list's elements ends in ``element``, that of a map's in ``value``.
+    a struct; in paths the elements of a list are ``element``, the values of a map ``value``.
     """
     tree: dict[str, Any] = {}
     for path in columns:
@@ -459,7 +459,7 @@ def leaf_sizes(field: pa.Field, level: int = 0) -> Iterator[tuple[int | None, in
 
 
 def is_listed(kind: pa.DataType) -> bool:
-    """Tells whether it is a list or a map, which is a list of pairs."""
+    """Returns whether it is a list or a map, which is a list of pairs."""
     return bool(pa.types.is_list(kind) or pa.types.is_map(kind))
 
 

@@ -92,7 +92,7 @@ def _floats(values: Sequence[float | int | None], kind: pa.DataType) -> pa.Array
     if not is_exact or any(type(v) is int and v not in _EXACT_FLOATS for v in values):
         raise _OtherError
     valid = np.array([value is not None for value in values], np.bool_)
-    numbers = [0.0 if value is None else value for value in values]  # -0.0 is false, too.
+    numbers = [0.0 if value is None else value for value in values]  # Keeps -0.0, which is false.
     return to_arrow(np.array(numbers, np.float64), valid=valid)
 
 

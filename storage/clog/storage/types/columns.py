@@ -378,7 +378,7 @@ def lone_leaves(field: pa.Field) -> list[str]:
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Returns an array stored under an earlier schema as this type, which is of a later schema or
-    part of it: missing fields are null, fields that it does not have are left out.
+    part of it: missing fields become null, and fields that the type lacks are left out.
     """
     if array.type == kind:
         return array

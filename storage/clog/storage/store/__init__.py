@@ -1,11 +1,11 @@
 """The filesystem, behind one narrow contract. The only package that imports fsspec.
 
-- `contract`: the contract, its axioms and errors, and what all stores share;
+- `contract`: the contract, its axioms and errors, and code that all stores share;
 - `opening`: roots by URL, and the logs below them;
 - `local`, `memory`, `remote`: the implementations; `kinds` has a module for each remote kind;
-- `failures`: errors of systems and clients, as ours; `conformance`: the axioms as checks.
+- `failures`: errors of systems and clients, made ours; `conformance`: the axioms as checks.
 
-Reading needs no capability, so it is looked for at the first create.
+Reads need no exclusive create, so stores look for one only at the first create.
 """
 
 from clog.storage.store.contract import Store

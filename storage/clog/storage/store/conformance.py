@@ -1,7 +1,7 @@
 """The axioms of a store (`clog.storage.store.contract`) as checks that need no test runner.
 
-Each takes an empty store and raises AssertionError when an axiom does not hold. The testing kit's
-`clog_testing.conformance` runs them under pytest, `clog verify-store` on a store of yours::
+Each takes an empty store and raises AssertionError if an axiom does not hold. The testing kit's
+`clog_testing.conformance` runs them under pytest, `clog verify-store` on any store::
 
     for check in CHECKS:
         check.run(open_store(f"{url}/{check.name}"), Effort())
@@ -26,7 +26,7 @@ THREADS = 16
 PROCESSES = 8
 RACE_TIMEOUT_S = 120
 BIG_BYTES = 300_000
-"""More than one buffer of anything: what is visible too early shows."""
+"""More than any buffer holds, so that data visible too early is noticed."""
 RACE_BYTES = 20_000
 
 _MIB = 1 << 20
@@ -34,7 +34,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How many rounds races have."""
+    """The number of rounds in each race."""
 
     thread_rounds: int = 20
     process_rounds: int = 25
@@ -42,9 +42,9 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: ``axiom`` is A1 to A5, or empty; ``fact`` what holds when it passes.
+    """One check: ``axiom`` is A1 to A5, or empty; ``fact`` is what holds if it passes.
 
-    ``races_processes``: it needs a store that several processes share.
+    ``races_processes``: whether it needs a store that several processes share.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Check:
 
 
 def absent_objects(store: Store, _: Effort) -> None:
-    """Checks that an absent object is FileNotFoundError, by any read, and names the path."""
+    """Checks that any read of an absent object raises FileNotFoundError with the path."""
     for path in ("a", "a/b", "a/b/c.json"):
         for read in (
             partial(store.get, path),
@@ -67,14 +67,14 @@ def absent_objects(store: Store, _: Effort) -> None:
 
 
 def folders(store: Store, _: Effort) -> None:
-    """Checks that a folder is no object: ``a/b`` does not make ``a`` readable, nor hides it."""
+    """Checks that a folder is not an object: ``a/b`` does not make ``a`` readable, or hide it."""
     store.put("a/b", b"1")
     _raised(FileNotFoundError, lambda: store.get("a"))
     _raised(FileNotFoundError, lambda: store.get("a/b/c"))
 
 
 def ranges(store: Store, _: Effort) -> None:
-    """Checks that ranges are half-open, and cut at the end of the object."""
+    """Checks that ranges are half-open, and end with the object."""
     data = b"0123456789"
     store.put("object", data)
     for start, end in (
@@ -85,14 +85,14 @@ def ranges(store: Store, _: Effort) -> None:
 
 
 def negative_ranges(store: Store, _: Effort) -> None:
-    """Checks that counting from the end is refused: not every filesystem can."""
+    """Checks that ranges counted from the end are refused: not every filesystem has them."""
     store.put("object", b"0123456789")
     for start, end in ((-3, None), (0, -1), (None, -1)):
         _raised(InvalidInputError, partial(store.get, "object", start, end))
 
 
 def several_ranges(store: Store, _: Effort) -> None:
-    """Checks that ranges come in their order: near, far, overlapping, empty, past the end."""
+    """Checks that ranges come in order: near, far, overlapping, empty, past the end."""
     data = bytes(range(256)) * (3 * _MIB // 256)
     store.put("big", data)
     wanted = [
@@ -112,7 +112,7 @@ def empty_objects(store: Store, _: Effort) -> None:
 
 
 def puts(store: Store, _: Effort) -> None:
-    """Checks that a put leaves no old bytes, also of a longer object; views are bytes."""
+    """Checks that a put leaves no old bytes, even of a longer object, and accepts views."""
     store.put("object", b"first, and long")
     store.put("object", memoryview(b"second"))
     _same(store.get("object"), b"second")
@@ -133,7 +133,7 @@ def creates_after_puts(store: Store, _: Effort) -> None:
 
 
 def absence(store: Store, _: Effort) -> None:
-    """Checks that absence is not remembered: another store writes what this one missed."""
+    """Checks that absence is not cached: another store writes an object missing in this one."""
     other = _travelled(store)
     _raised(FileNotFoundError, lambda: store.get("folder/late"))
     _same(list(store.list("folder/")), [])
@@ -143,7 +143,7 @@ def absence(store: Store, _: Effort) -> None:
 
 
 def presence(store: Store, _: Effort) -> None:
-    """Checks that presence is not remembered: another store deletes and writes anew."""
+    """Checks that presence is not cached: another store deletes an object and writes it again."""
     other = _travelled(store)
     store.create("object", b"first")
     other.delete("object")
@@ -162,7 +162,7 @@ def deletes(store: Store, _: Effort) -> None:
 
 
 def listings(store: Store, _: Effort) -> None:
-    """Checks that a listing has what begins with the prefix: relative paths, sizes, times."""
+    """Checks that a listing has all paths with a prefix, relative to the root, sizes and times."""
     paths = ["a/1", "a/2", "a/b/3", "ab/4", "c"]
     for path in paths:
         store.put(path, path.encode())
@@ -174,7 +174,7 @@ def listings(store: Store, _: Effort) -> None:
 
 
 def temporary_files(store: Store, _: Effort) -> None:
-    """Checks that a listing shows no temporary files: they have one of their own, for the sweep."""
+    """Checks that a listing omits temporary files, which have their own listing, for the sweep."""
     left = "a/" + temporary_name("object", "0123456789abcdef" * 2)
     store.put(left, b"left by a crash")
     for path in ("a/.hidden", "a/object"):
@@ -196,7 +196,7 @@ def nothing_left(store: Store, _: Effort) -> None:
 
 
 def paths_outside(store: Store, _: Effort) -> None:
-    """Checks that a path out of the root is refused by every operation, before any request."""
+    """Checks that every operation refuses a path out of the root, before any request."""
     for path in (
         *("", "/etc/passwd", "../x", "a/../../x", "a/..", ".", "./a", "a//b", "a/", "a\\b"),
         *("a\0b", "s3://bucket/x"),
@@ -211,7 +211,7 @@ def paths_outside(store: Store, _: Effort) -> None:
 
 
 def travelling(store: Store, _: Effort) -> None:
-    """Checks that a pickled store reads the same root, and bears the same URL."""
+    """Checks that a pickled store reads the same root, and has the same URL."""
     store.put("object", b"1")
     other = _travelled(store)
     _same(other.get("object"), b"1")
@@ -219,7 +219,7 @@ def travelling(store: Store, _: Effort) -> None:
 
 
 def thread_races(store: Store, effort: Effort) -> None:
-    """Checks that of 16 threads one creates, round by round, and its bytes are there."""
+    """Checks that in every round one of 16 threads creates the object, with its own bytes."""
     barrier = threading.Barrier(THREADS)
     won = _together(
         [partial(_race, store, racer, effort.thread_rounds, barrier) for racer in range(THREADS)]
@@ -228,7 +228,7 @@ def thread_races(store: Store, effort: Effort) -> None:
 
 
 def process_races(store: Store, effort: Effort) -> None:
-    """Checks that of 8 processes one creates, round by round, and its bytes are there."""
+    """Checks that in every round one of 8 processes creates the object, with its own bytes."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(PROCESSES), context.Queue()
     racers = [
@@ -249,7 +249,7 @@ def process_races(store: Store, effort: Effort) -> None:
 
 
 def whole_objects(store: Store, effort: Effort) -> None:
-    """Checks that while 300 kB are created and replaced, readers see nothing, or all of one."""
+    """Checks that readers of 300 kB being created and replaced see all of one write or none."""
     done = threading.Event()
 
     def write() -> int:
@@ -329,7 +329,7 @@ def _race(store: Store, racer: int, rounds: int, barrier: Any) -> set[int]:
             assert len(data) == RACE_BYTES, f"{path} was seen with {len(data)} bytes"
             assert data == _payload(data[0], RACE_BYTES), f"{path} has bytes of two writers"
     except BaseException:
-        barrier.abort()  # nobody waits for who has failed
+        barrier.abort()  # the others must not wait for a failed one
         raise
     return won
 
@@ -366,7 +366,7 @@ def _payload(number: int, size_bytes: int) -> bytes:
 
 
 def _together(functions: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Runs each in a thread of its own; raises a cause rather than its consequences."""
+    """Runs each in its own thread; raises a cause rather than its consequences."""
     with ThreadPoolExecutor(len(functions)) as pool:
         futures = [pool.submit(function) for function in functions]
     errors = [error for future in futures if (error := future.exception()) is not None]

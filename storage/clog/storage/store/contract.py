@@ -1,57 +1,57 @@
-"""What clog asks of a filesystem, and the names that all stores share.
+"""What clog requires of a filesystem, and the names that all stores share.
 
 A store holds immutable objects under one root. Paths are relative to the root, ``/``-separated,
-and never lead out of it. Every implementation gives these axioms (COMMIT.md §1), and
-`clog.storage.store.conformance` holds it to them:
+and never lead out of it. Every implementation guarantees these axioms (COMMIT.md §1), and
+`clog.storage.store.conformance` checks them:
 
 A1 *Complete.* A reader sees an object whole or not at all, whatever happens to its writer.
 A2 *Exclusive create.* Of all creates of one path at most one succeeds, and its bytes stay.
 A3 *Read after write.* A read that begins after a write returned sees it; a read that begins
    after a create was refused sees the winner, or nothing while the winner is still under way.
    Nothing is cached, neither presence nor absence.
-A4 *Listing.* Shows every object that was there before it began and is still there when it ends;
-   what comes or goes meanwhile may show or not.
-A5 *Deletion.* Deleting what is not there succeeds.
+A4 *Listing.* A listing shows every object that exists from its beginning to its end; those that
+   are written or deleted in between may be listed or not.
+A5 *Deletion.* Deleting an object that does not exist succeeds.
 
 The errors of all operations:
 
-- the builtin ``FileNotFoundError``, from reads alone: no such object;
-- `ObjectExistsError`, from ``create`` alone: something is there, or another create was under way;
+- the builtin ``FileNotFoundError``, only from reads: no such object;
+- `ObjectExistsError`, only from ``create``: the object exists, or another create was under way;
 - `StoreUnavailableError`: the filesystem failed; after a ``create`` its outcome is unknown;
-- `StoreRefusedError`, a kind of the former: permission was denied; what was sent before is unknown,
-  unless the refusal is ``certain``;
+- `StoreRefusedError`, a subclass: permission was denied; the outcome of earlier attempts is
+  unknown, unless the refusal is ``certain``;
 - `StoreFullError`, another: there is no room, and nothing was written;
 - `NotFoundError`: the bucket does not exist;
 - `InvalidInputError`: a path that leads out of the root, a wrong option, a missing package;
-- `UnsupportedFilesystemError`, from ``create`` alone: A2 cannot be had here. Reading needs nothing.
+- `UnsupportedFilesystemError`, only from ``create``: A2 is not available here. Reads never need it.
 
 After `ObjectExistsError` or `StoreUnavailableError` from ``create`` the caller reads the object
-back: a client that repeats a request whose reply was lost is refused by its own first success, or
-since the permission was taken away meanwhile.
+back: when a client repeats a request whose reply was lost, the repeat is refused because the first
+one succeeded, or because the permission was taken away in between.
 
-*Ahead.* A request to an object store takes long, whatever it brings, so who reads many small things
-one after the other waits for most of the time. `ahead` begins the next ones meanwhile:
+*Ahead.* A request to an object store takes long, whatever its size, so a reader of many small
+objects, one after the other, spends most of its time waiting. `ahead` begins the next calls early:
 
-- at most `CALLS_MAX` at a time, and the first few slowly: who stops early has asked for little in
-  vain;
-- as long as what they fetch, and nobody has taken yet, is at most `BYTES_MAX`; one call always,
-  which is under way while the result before it is worked on;
-- results come in the order of the calls, and so do their errors; a single call is made as it is.
+- at most `CALLS_MAX` at a time, and only a few at first: a reader that stops early has requested
+  little in vain;
+- while the fetched bytes that nobody has taken yet are at most `BYTES_MAX`; one call always, which
+  is under way while the caller works on the result before it;
+- results come in the order of the calls, and so do their errors; a single call is simply made.
 
-Whether a begun call is under way at once is the store's to say (`Store.begin`): where requests are
-short, on local disks and in memory, nothing is begun before it is asked for, and no thread is made,
-unless who reads takes up a `ConcurrentStore`: then what is decoded goes ahead, too.
-A thread lives as long as its call: nothing is left for a forked child to miss, nor for a process to
+The store decides whether a begun call is under way immediately (`Store.begin`): where requests are
+short, on local disks and in memory, nothing begins before its result is asked for, and no thread is
+made, unless the reader wraps the store in a `ConcurrentStore`: then decoding happens ahead, too.
+A thread lives as long as its call: there is none for a forked child to miss, nor for a process to
 wait for.
 
-*Together.* What is to be done in many logs, each in its own, is begun in all of them, and waited
-for once (`together`): so it takes no longer than in one. All have ended when it returns, unless an
-interrupt ends the waiting: those under way then go on as if their process had been slow.
+*Together.* Work on many logs, one call for each, is begun in all of them and waited for once
+(`together`): it takes no longer than for one. All have ended when it returns, unless an interrupt
+ends the waiting: those under way then continue as if their process had been slow.
 
 *Puts.* Objects that nobody reads before a commit names them need not be waited for one by one
 (`Puts`): where requests take long they are under way together, at most `TOGETHER_MAX` of them, and
-of `BYTES_MAX` or one alone. One that could not be put is kept, and put again when it is waited for
-again. After an interrupt those under way go on: objects that nobody names.
+at most `BYTES_MAX`, or a single one. An object that could not be put is kept, and put again at the
+next wait. After an interrupt those under way continue: they become objects that nobody names.
 """
 
 import builtins
@@ -71,24 +71,24 @@ from clog.storage.env import dataclass
 from clog.storage.errors import InvalidInputError, StoreUnavailableError
 
 REQUESTS_FEW = 4
-"""So many requests for one object go out together and are not worth a byte that nobody needs."""
+"""This many requests for one object go out together: no unneeded byte is read to save one."""
 COALESCE_GAP_BYTES = 1 << 20
-"""Ranges nearer than this come in one request: 1 MiB takes about as long as a round trip."""
+"""Ranges closer than this are one request: 1 MiB takes about as long as a round trip."""
 
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
 
 
 class ObjectExistsError(FileExistsError):
-    """A create was refused since something is there, possibly of one's own: read it back."""
+    """A create was refused because the object exists, possibly one's own: read it back."""
 
 
 class StoreRefusedError(StoreUnavailableError):
     """Permission denied; the same call fails until somebody grants it.
 
     Attributes:
-        certain: whether nothing was written, for sure. A client that repeats requests by itself
-            tells of the last reply alone: what it sent before may have been done.
+        certain: whether it is certain that nothing was written. A client that repeats requests by
+            itself reports only the last reply: an earlier request may have succeeded.
     """
 
     def __init__(self, message: str, *, certain: bool = False) -> None:
@@ -97,22 +97,22 @@ class StoreRefusedError(StoreUnavailableError):
 
 
 class StoreFullError(StoreUnavailableError):
-    """The disk is full, or a quota used up, and nothing was written."""
+    """The disk is full, or a quota is used up, and nothing was written."""
 
 
 class OnlyRequestError(Exception):
-    """A create failed at its one request, as ``__cause__`` says: what refused it wrote nothing."""
+    """A create failed at its only request, as ``__cause__`` says: if refused, it wrote nothing."""
 
 
 class ProbeAgainError(Exception):
-    """A create was answered with success by an endpoint that is not any more what was probed."""
+    """A create succeeded on an endpoint that has changed since it was probed."""
 
 
 Failure = Literal[
     "absent", "no bucket", "no place", "exists", "no create",
     "denied", "no credentials", "past the end", "full",
 ]  # fmt: skip
-"""What errors of clients and servers say, in words that all of them share."""
+"""The meanings of errors of clients and servers, in words common to all stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class StoredObject:
 
     Attributes:
         path: relative to the root.
-        size_bytes: of the object.
-        modified_ms: when it was written, by the clock of the store, often in whole seconds.
+        size_bytes: the size of the object.
+        modified_ms: when it was written, by the store's clock, often in whole seconds.
     """
 
     path: str
@@ -133,8 +133,8 @@ class StoredObject:
 class Store(Protocol):
     """A root and the objects under it. Picklable, and safe to use from many threads.
 
-    What it promises, such as that of all creates of one path at most one succeeds, is in the
-    docstring of `clog.storage.store.contract`; `clog.storage.store.conformance` tests it.
+    Its guarantees, such as that of all creates of one path at most one succeeds, are in the
+    docstring of `clog.storage.store.contract`; `clog.storage.store.conformance` checks them.
     """
 
     @property
@@ -144,17 +144,17 @@ class Store(Protocol):
 
     @property
     def create_is_proven(self) -> bool:
-        """Whether exclusive creates (A2) are known to be that here, and not only asked for: servers
-        that speak S3 may check and write in two steps, and then of two creates at once both succeed
-        and the last stays.
+        """Whether creates are known to be exclusive here (A2), not only requested as such: servers
+        that speak S3 may check and write in two steps; then two creates at the same time both
+        succeed, and the last one stays.
         """
         ...
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Returns the bytes ``[start, end)`` of an object, by default all, in one request.
 
-        An ``end`` past the end of the object is fine, and so is a ``start``. An empty range costs
-        no request, and so does not tell whether the object is there.
+        ``start`` and ``end`` may be past the end of the object. An empty range costs no request,
+        so it does not show whether the object exists.
 
         Raises:
             FileNotFoundError: there is no such object; its ``filename`` is the path.
@@ -164,7 +164,7 @@ class Store(Protocol):
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         """Returns the bytes of several half-open ranges of the object ``path``, in their order.
 
-        Costs a request for each of `coalesce` of the ranges.
+        Costs one request for each range that `coalesce` returns.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -172,34 +172,34 @@ class Store(Protocol):
         ...
 
     def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
-        """Begins a call on this store, and returns what waits for its result.
+        """Begins a call on this store, and returns a function that waits for its result.
 
-        Where a request takes long it is under way meanwhile; elsewhere the call itself is returned,
-        and made when its result is asked for. For few calls at a time:
+        Where requests take long the call is under way when this returns; elsewhere this returns the
+        call itself, which is made when its result is asked for. For few calls at a time:
         `clog.storage.store.contract`.
         """
         ...
 
     def put(self, path: str, data: bytes | memoryview) -> None:
-        """Writes ``data`` as the object ``path``, over another if there is one.
+        """Writes ``data`` as the object ``path``, replacing an existing one.
 
         For unique names, and for the hint, whose content decides nothing.
         """
         ...
 
     def create(self, path: str, data: bytes) -> None:
-        """Writes ``data`` as the object ``path`` if there is none, complete, for one caller alone
-        (A2).
+        """Writes ``data`` as the object ``path`` if it does not exist, completely, and for one
+        caller only (A2).
 
         Raises:
-            ObjectExistsError: something is there, or came at the same time.
+            ObjectExistsError: the object exists, or was created at the same time.
             StoreUnavailableError: whether it was written is unknown.
-            UnsupportedFilesystemError: the filesystem cannot promise A2.
+            UnsupportedFilesystemError: the filesystem cannot guarantee A2.
         """
         ...
 
     def delete(self, path: str) -> None:
-        """Deletes the object ``path``, if it is there."""
+        """Deletes the object ``path``, if it exists."""
         ...
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
@@ -207,27 +207,27 @@ class Store(Protocol):
         ...
 
     def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
-        """Yields what writes that never ended have left below a folder, for the sweep to delete.
+        """Yields what unfinished writes have left below a folder, for the sweep to delete.
 
-        ``prefix`` ends with a slash. Only names that a store makes for its temporary files, and no
-        folder behind a symbolic link.
+        ``prefix`` ends with a slash. Only names that a store gives its temporary files, and none in
+        a folder behind a symbolic link.
         """
         ...
 
     def forget_old(self, prefix: str, begun_ms: int) -> bool:
-        """Has the filesystem forget what it keeps of objects whose path begins with ``prefix`` and
-        that were deleted or overwritten, and uploads that began before ``begun_ms`` and never
-        ended. Returns whether it can be asked to: False where what it keeps, if anything, is not
-        known here.
+        """Makes the filesystem discard what it keeps of deleted and overwritten objects whose path
+        begins with ``prefix``, and of unfinished uploads that began before ``begun_ms``. Returns
+        whether the filesystem supports this: False where it is not known here what the filesystem
+        keeps, if anything.
 
         Raises:
-            StoreRefusedError: permission is denied, or a lock holds something.
+            StoreRefusedError: permission is denied, or an object is locked.
         """
         ...
 
 
 def check_path(path: str) -> str:
-    """Returns the path itself; raises if it is empty, absolute, or has an element as ``..``."""
+    """Returns the path itself; raises if it is empty, absolute, or has an element like ``..``."""
     if "\\" not in path and "\0" not in path and ":" not in path.partition("/")[0]:
         inside = f"/{path}/"
         if "//" not in inside and "/./" not in inside and "/../" not in inside:
@@ -243,26 +243,26 @@ def check_prefix(prefix: str) -> str:
 
 
 def check_range(start: int | None, end: int | None) -> tuple[int, int | None]:
-    """Returns the range with its start filled in; not every filesystem counts from the end."""
+    """Returns the range with its start filled in; raises if it counts from the end."""
     if (start is not None and start < 0) or (end is not None and end < 0):
         raise InvalidInputError(f"range [{start}, {end}) counts from the end; use offsets from 0")
     return start or 0, end
 
 
 def is_temporary(path: str) -> bool:
-    """Tells whether the name is that of a write under way, as `temporary_name` makes them."""
+    """Returns whether the name is that of a write under way, as made by `temporary_name`."""
     return _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def temporary_name(name: str, write_id: str) -> str:
-    """Returns what a file is called while it is written, beside its own name."""
+    """Returns the name that a file has while it is being written, in the same folder."""
     return f".{name}.{write_id}.tmp"
 
 
 def coalesce(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the requests that fetch these ranges: ordered, disjoint, gaps of 1 MiB and more
-    between. Where they are more than `REQUESTS_FEW`, the smallest gaps are read along, too, until
-    they are as few, or twice the bytes would be read.
+    """Returns the requests that fetch these ranges: ordered, disjoint, with gaps of at least 1 MiB.
+    If there are more than `REQUESTS_FEW`, the smallest gaps are read, too, until there are that
+    few, or twice the bytes would be read.
 
     >>> coalesce([(4_000_000, 4_000_010), (0, 10), (20, 30), (7, 7)])
     [(0, 30), (4000000, 4000010)]
@@ -280,7 +280,7 @@ def coalesce(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _fewer(requests: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns fewer requests, by reading the smallest gaps between them along."""
+    """Returns fewer requests, by also reading the smallest gaps between them."""
     room = sum(end - start for start, end in requests)
     gaps = sorted((b[0] - a[1], i) for i, (a, b) in enumerate(pairwise(requests), 1))
     filled: set[int] = set()
@@ -295,7 +295,7 @@ def _fewer(requests: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def cut(ranges: Sequence[tuple[int, int]], fetched: Sequence[tuple[int, bytes]]) -> list[bytes]:
-    """Returns the bytes of each range, out of ``(start, bytes)`` of the requests of `coalesce`."""
+    """Returns the bytes of each range, given ``(start, bytes)`` of each request of `coalesce`."""
     found = []
     for start, end in ranges:
         base, data = 0, b""
@@ -310,7 +310,7 @@ CALLS_MAX = 16
 BYTES_MAX = 32 << 20
 DELETES_MAX = 128
 TOGETHER_MAX = 256
-"""A call that changes a log waits for most of its time, and holds little."""
+"""A call that changes a log spends most of its time waiting, and uses little memory."""
 _CALLS_FIRST = 4
 
 _T = TypeVar("_T")
@@ -319,9 +319,9 @@ _T = TypeVar("_T")
 def ahead(
     store: Store, calls: Iterable[tuple[Callable[[], _T], int]], *, calls_max: int = CALLS_MAX
 ) -> Iterator[_T]:
-    """Yields what the calls return, or raises what they raise, in their order. Each comes with the
-    bytes that it fetches, as far as they are known. ``calls_max``: under way at once; more than
-    `CALLS_MAX` is for small answers of which all are wanted.
+    """Yields what the calls return, or raises what they raise, in their order. Each is paired with
+    the number of bytes that it fetches, if known. ``calls_max``: under way at the same time; more
+    than `CALLS_MAX` is for small answers that are all needed.
     """
     begun: deque[tuple[Callable[[], _T], int]] = deque()
     held = taken = 0
@@ -351,7 +351,7 @@ def ahead(
 
 
 def delete_all(store: Store, paths: Iterable[str]) -> Iterator[str]:
-    """Deletes files, and yields each that is gone; many at a time where a request takes long."""
+    """Deletes files, and yields each deleted path; many at a time where requests take long."""
 
     def delete(path: str) -> str:
         store.delete(path)
@@ -361,9 +361,9 @@ def delete_all(store: Store, paths: Iterable[str]) -> Iterator[str]:
 
 
 def together(calls: Sequence[tuple[Store, Callable[[], _T]]]) -> list[_T | Exception]:
-    """Returns what each call returns or raises, in their order. Each comes with the store that it
-    works on, no two with the same log's: where that is far away they are under way at the same
-    time, elsewhere one comes after the other.
+    """Returns what each call returns or raises, in their order. Each is paired with the store that
+    it works on, and no two work on the same log: where requests take long they are under way at the
+    same time, elsewhere one follows the other.
     """
     done: list[_T | Exception] = []
     for first in range(0, len(calls), TOGETHER_MAX):
@@ -372,13 +372,13 @@ def together(calls: Sequence[tuple[Store, Callable[[], _T]]]) -> list[_T | Excep
         for result in begun:
             try:
                 done.append(result())
-            except Exception as e:  # noqa: BLE001 - the others go on
+            except Exception as e:  # noqa: BLE001 - the others continue
                 done.append(e)
     return done
 
 
 class Puts:
-    """Objects on their way, which are there once `settle` has returned; of one thread."""
+    """Objects being written, which exist once `settle` has returned; for one thread."""
 
     def __init__(self) -> None:
         self._under_way: list[_Put] = []
@@ -396,7 +396,7 @@ class Puts:
             self._under_way.append(_Put(call, wait, len(data)))
 
     def settle(self) -> None:
-        """Waits until all are there; raises if one is not, and the next call puts that again."""
+        """Waits until all are written; raises if one failed, and the next call puts it again."""
         failed: list[Exception] = []
         for one in list(self._under_way):
             try:
@@ -411,7 +411,7 @@ class Puts:
 
     @contextmanager
     def forgotten_on_error(self) -> Iterator[None]:
-        """Forgets what was begun in the block if it raises: nobody will name these objects."""
+        """Forgets the puts begun in the block if it raises: nothing will name these objects."""
         before = list(self._under_way)
         try:
             yield
@@ -428,13 +428,13 @@ class _Put:
 
 
 def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:
-    """Begins a call in a thread of its own; what is returned waits for its result."""
+    """Begins a call in its own thread, and returns a function that waits for its result."""
     future: Future[_T] = Future()
 
     def run() -> None:
         try:
             found = call()
-        except BaseException as e:  # noqa: BLE001 - it is for whoever asks for the result
+        except BaseException as e:  # noqa: BLE001 - raised to the caller that waits
             future.set_exception(e)
         else:
             future.set_result(found)
@@ -444,7 +444,7 @@ def begin_in_thread(call: Callable[[], _T]) -> Callable[[], _T]:
 
 
 class WrappingStore:
-    """All operations of ``inner``."""
+    """Passes all operations to ``inner``."""
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
@@ -489,8 +489,8 @@ class WrappingStore:
 
 
 class HeldObject(WrappingStore):
-    """A store of which one object is in memory, verified, and its chunks' bitmaps once they are
-    read.
+    """A store that keeps one object in memory, verified, and the bitmaps of its chunks once they
+    have been read.
     """
 
     def __init__(self, inner: Store, path: str, data: bytes) -> None:
@@ -517,8 +517,8 @@ def not_found(path: str, url: str) -> FileNotFoundError:
 
 
 class Within(WrappingStore):
-    """The folder ``folder`` of ``inner``. Its URL stays that of ``inner``: what users call the log.
-    Errors name the folder, so that an operator finds the file.
+    """The folder ``folder`` of ``inner``. Its URL remains that of ``inner``, by which users know
+    the log. Errors name the folder, so that an operator finds the file.
     """
 
     def __init__(self, inner: Store, folder: str) -> None:
@@ -567,7 +567,7 @@ class Within(WrappingStore):
 
 
 class ConcurrentStore(WrappingStore):
-    """Any store, for who wants all of something in memory: what it begins is under way at once."""
+    """Any store, for callers that need all results: each call is under way once begun."""
 
     def begin(self, call: Callable[[], Any]) -> Callable[[], Any]:
         return begin_in_thread(call)

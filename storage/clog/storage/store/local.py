@@ -4,13 +4,13 @@ Create (A1, A2):
 
 F1. Write the bytes into ``.<name>.<id>.tmp`` beside the object, and fsync it. A crash leaves a
     temporary file, which no listing shows and the sweep deletes.
-F2. ``link`` it to its name. This is the create: of all callers one succeeds, and what appears is
+F2. ``link`` it to its name. This is the create: one of all callers succeeds, and the file appears
     complete. ``O_EXCL`` would be exclusive as well, but readers would see the file being written.
 F3. Unlink the temporary name, and fsync the folder, so that the name survives a power failure.
 
 Where the filesystem has no hard links (FAT, some network and FUSE mounts) ``renameat2`` with
-``RENAME_NOREPLACE`` takes the place of F2; where it has neither, creating is refused.
-Put replaces F2 and F3 by ``rename``. Folders appear when they are needed.
+``RENAME_NOREPLACE`` replaces F2; where it has neither, the create is refused.
+A put uses ``rename`` instead of F2 and F3. Folders are made when they are needed.
 """
 
 # System calls take text, and an append makes a dozen of them: no `Path` here.
@@ -41,11 +41,11 @@ from clog.storage.store.failures import ABSENT, failed
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # Opening a pipe would wait for a writer.
 _TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READ_BYTES_MAX = 1 << 30
-"""Linux reads at most 2 GiB less a page at once."""
+"""Linux reads at most 2 GiB less a page in one call."""
 _WRITE_BYTES = 1 << 15
-"""At once. Linux keeps what a larger write brings in larger pages, where the file system has them,
-and memory for these can take ten times as long as the copy: in virtual machines whose host takes
-free memory back, 80 MB took 0.2 s of CPU at once, and 0.03 s in pieces."""
+"""In one call. Linux keeps the data of larger writes in larger pages if the file system has them,
+and allocating these can take ten times as long as the copy: in virtual machines whose host takes
+free memory back, 80 MB took 0.2 s of CPU in one call, and 0.03 s in pieces."""
 
 _NO_HARD_LINKS = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -57,8 +57,8 @@ _IDS = SystemIds()
 class LocalStore:
     """A folder.
 
-    ``fsync=False`` is faster, and atomic all the same; but when the machine loses power what was
-    committed last may be missing, or empty. A killed process loses nothing.
+    ``fsync=False`` is faster, and still atomic; but after a power failure the last commits may be
+    missing, or their files empty. A killed process loses nothing.
     """
 
     __slots__ = ("_fsync", "_root", "url")
@@ -129,7 +129,7 @@ class LocalStore:
 
     def forget_old(self, prefix: str, _begun_ms: int) -> bool:
         check_prefix(prefix)
-        return True  # nothing is kept that a path leads to
+        return True  # nothing deleted is kept under any path
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
@@ -154,7 +154,7 @@ class LocalStore:
             raise failed("get", path, self.url, e) from e
 
     def _synced(self, operation: str, path: str) -> None:
-        """Makes the name of what others see already survive a power failure."""
+        """Makes the name of an object that others already see survive a power failure."""
         if self._fsync:
             try:
                 _fsync_folder(os.path.dirname(self._path(path)))
@@ -173,19 +173,19 @@ class LocalStore:
         for entry in found:
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_symlink():
-                continue  # None of ours: it may lead anywhere, or to itself.
+                continue  # Not ours: it may lead anywhere, or to itself.
             if entry.is_dir():
                 yield from self._walk(path)
                 continue
-            with suppress(FileNotFoundError):  # deleted meanwhile (A4)
+            with suppress(FileNotFoundError):  # deleted in the meantime (A4)
                 status = entry.stat()
                 yield StoredObject(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def create_file(target: str, data: bytes, *, fsync: bool) -> None:
-    """Creates a complete file if there is none: F1, F2; where it raises, there is none of ours."""
+    """Creates a complete file if there is none: F1, F2; if it raises, it has created none."""
     if os.path.lexists(target):
-        raise ObjectExistsError  # Whoever lost a race syncs nothing to find that out.
+        raise ObjectExistsError  # The loser of a race finds out without an fsync.
     temporary = _write_temporary(target, data, fsync=fsync)
     try:
         _link(temporary, target)
@@ -197,7 +197,7 @@ def _link(temporary: str, target: str) -> None:
     try:
         os.link(temporary, target)
     except FileExistsError:
-        # NFS repeats a request whose reply was lost, and then sees its own link.
+        # NFS repeats a request whose reply was lost, and then finds its own link.
         if os.stat(temporary).st_nlink != 2:
             raise ObjectExistsError from None
     except OSError as e:
@@ -221,7 +221,7 @@ def _rename_no_replace(temporary: str, target: str) -> None:
 
 
 def _rename_no_replace_code(source: bytes, target: bytes) -> int:
-    """Returns the errno of the system call, 0 for success; Python has no name for it."""
+    """Returns the errno of the system call, 0 for success; Python has no wrapper for the call."""
     import ctypes
 
     at_working_folder, no_replace = -100, 1

@@ -1,8 +1,8 @@
-"""The memory of this process, through fsspec's ``memory://``: for tests and try-outs.
+"""The memory of this process, through fsspec's ``memory://``: for tests and experiments.
 
-fsspec's own create asks first and writes then, and two threads can both succeed; ``setdefault``
-on its dictionary is one step (A2). Another process, a fork included, has a memory of its own:
-there the store refuses, as it would show an empty or a diverging log.
+fsspec's own create checks first and then writes, so two threads can both succeed; ``setdefault`` on
+its dictionary is one step (A2). Another process, even a forked child, has its own memory: there the
+store refuses, because it would show an empty or a diverging log.
 """
 
 import builtins

@@ -1,29 +1,27 @@
-"""Filesystems behind fsspec: all operations where a row of `kinds` lists the class, reading
-anywhere.
+"""Filesystems behind fsspec: all operations for the classes that `kinds` lists, and reads for any.
 
-*Complete writes* (A1). Object stores create and put in one request, if it is the right one: an
-upload in several parts has its condition ignored by some servers, so whatever decides something
-goes in one part. On filesystems with folders the bytes go into a temporary file beside the target,
-which a rename then names: one that refuses an existing target for a create, one that replaces it
-for a put.
+*Complete writes* (A1). Object stores create and put in one request, if it is the right one: some
+servers ignore the condition of an upload in several parts, so objects that decide anything are
+written in one part. On filesystems with folders the bytes are written to a temporary file beside
+the target, which is then renamed: a create refuses an existing target, a put replaces it.
 
-*Probing.* Some endpoints answer 200 to a second create. Each is asked once in a process and bucket,
-before the first create, but for those of Amazon, Google and Microsoft themselves: two PUTs, a GET
-and a DELETE of ``.probe-<id>`` under the root. That finds servers that ignore the condition (Ceph
-where versioning is on; when it is switched on later, the next create finds it out), not a check
-followed by a write.
+*Probing.* Some endpoints answer 200 to a second create. Each is probed once per process and bucket,
+before the first create, except those of Amazon, Google and Microsoft themselves: two PUTs, a GET
+and a DELETE of ``.probe-<id>`` under the root. This detects servers that ignore the condition (Ceph
+where versioning is on; if it is switched on later, the next create detects it), but not servers
+that check first and then write.
 
-*Lifetime.* The filesystem object is made when it is needed, in each process for itself: it survives
-neither a fork nor pickling. A forked child never lets go of the one it inherited: that would close
+*Lifetime.* The filesystem object is made when it is needed, by each process for itself: it survives
+neither a fork nor pickling. A forked child never releases the one it inherited: that would close
 its parent's connections, on an event loop that is not theirs. It is made without its listing cache,
-which never expires, and would show another writer's objects late or cut short. Reads always give a
-range: s3fs asks for the size first where there is none. A class that is not asynchronous belongs to
-the thread that made it: fsspec makes one for each. An SFTP connection that broke is made anew at
-the next call.
+which never expires, and would show another writer's objects late or truncated. Reads always give a
+range: without one s3fs asks for the size first. A class that is not asynchronous belongs to the
+thread that made it: fsspec makes one for each. A broken SFTP connection is replaced at the next
+call.
 
-*Repeats.* Requests that fail in passing are repeated by the client: up to 3 times by botocore, each
-of them up to twice by s3fs (and a read twice more, for its body), where their own defaults would
-add up to 125. Nothing is repeated on top of that here; what `storage_options` say of it counts.
+*Repeats.* The client repeats requests after transient failures: botocore up to 3 times, each of
+them up to twice by s3fs (and a read twice more, for its body); their own defaults would add up to
+125. Nothing here repeats on top of that; settings in `storage_options` take precedence.
 """
 
 import builtins
@@ -62,17 +60,17 @@ _MODIFIED = (
     *("LastModified", "last_modified", "updated", "mtime", "modification_time"),
     *("modified", "created"),
 )
-"""By class, the first one that is there; HDFS's is in ms, other numbers are s."""
+"""The first one present counts; HDFS's is in ms, other numbers are in s."""
 
 _lock = env.lock()
 _passed: set[tuple[str, str]] = set()
-"""(endpoint, bucket) that passed; where there are no buckets, each root is asked for: another
-folder may be another disk.
+"""Each (endpoint, bucket) that passed; without buckets, each root is probed, as another folder may
+be another disk.
 """
 _connected: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""Filesystems of this process, each with an event loop and connections of its own."""
+"""Filesystems of this process, each with its own event loop and connections."""
 _inherited: list[Any] = []
-"""Those of the process that this one was forked from."""
+"""Those of the process from which this one was forked."""
 
 
 def _keep_inherited() -> None:
@@ -86,7 +84,7 @@ os.register_at_fork(after_in_child=_keep_inherited)
 def open_remote(
     location: Location, options: Mapping[str, object], *, single_writer: bool, probe: bool
 ) -> Store:
-    """Returns the store of fsspec's class, or a local or memory store that a chain leads to."""
+    """Returns the store for fsspec's class, or the local or memory store at the end of a chain."""
     store = RemoteStore(location, options, single_writer=single_writer, probe=probe)
     if "::" not in location.url and location.protocol != "dir":
         return store
@@ -114,7 +112,7 @@ class RemoteStore:
         self.url = location.shown
         self._location = location
         self._options = dict(options)
-        self._given = {"url": location.url, **options}  # What no message may repeat parts of.
+        self._given = {"url": location.url, **options}  # No message may repeat parts of these.
         self._single_writer = single_writer
         self._probe = probe
         self._made: tuple[int, Any, str] | None = None
@@ -155,7 +153,7 @@ class RemoteStore:
         try:
             fs, name = self._locate(path)
             ends = [end for _, end in pieces]
-            # Older releases of fsspec return errors though they are asked to raise.
+            # Older releases of fsspec return errors even if told to raise them.
             data = fs.cat_ranges([name] * len(pieces), starts, ends, on_error="return")
             for part in data:
                 if isinstance(part, Exception):
@@ -220,11 +218,11 @@ class RemoteStore:
         return forget is not None
 
     def filesystem(self) -> tuple[Any, str]:
-        """Returns this process's filesystem, out of any ``dir://`` around it, and its root."""
+        """Returns this process's filesystem, without any ``dir://`` around it, and its root."""
         if self._made is not None and self._made[0] == os.getpid():
             return self._made[1], self._made[2]
         fs, root = connect(self._location, self._options)
-        if getattr(fs, "async_impl", False):  # others belong to the thread that made them
+        if getattr(fs, "async_impl", False):  # others belong to the thread that makes them
             self._made = os.getpid(), fs, root
             _connected.add(fs)
         return fs, root
@@ -235,7 +233,7 @@ class RemoteStore:
         return fs, f"{root}/{path}"
 
     def _choose_create(self) -> Write:
-        """Returns the way to create objects here; may ask the endpoint, once in a process."""
+        """Returns the way to create objects here; may probe the endpoint, once per process."""
         if self._create is not None and self._create[0] == os.getpid():
             return self._create[1]
         fs, root = self.filesystem()
@@ -290,7 +288,7 @@ class RemoteStore:
             raise self._error("list", prefix, e) from self._told(e)
         for name, info in found.items():
             path = name[len(root) + 1 :]
-            # Where all is deleted, versioned buckets of some servers list the folder itself.
+            # Versioned buckets of some servers list a folder whose objects are all deleted.
             is_file = info.get("type") != "directory" and not path.endswith("/")
             if path.startswith(prefix) and is_file:
                 yield StoredObject(path, int(info["size"]), self._modified_ms(info))
@@ -308,7 +306,7 @@ class RemoteStore:
 
     def _error(self, operation: str, path: str, cause: Exception) -> Exception:
         if failure_of(cause) == "no credentials" and self._made is not None:
-            # The client would go on without; those given by now are found by a new one.
+            # This client would never look again; a new one finds credentials given by now.
             self._made[1].clear_instance_cache()
             self._made = self._create = None
         return failed(operation, path, self.url, cause, self._given)
@@ -318,8 +316,8 @@ class RemoteStore:
 
 
 def is_promised(endpoint: str) -> bool:
-    """Tells whether the exclusive create is known to be one: on the makers' own endpoints, and
-    where a rename or a link does it. Other servers may check first, and write then.
+    """Returns whether creates are known to be exclusive: on the makers' own endpoints, and where
+    a rename or a link makes them so. Other servers may check first and then write.
     """
     return not endpoint.startswith("http") or _is_the_makers(endpoint)
 
@@ -334,7 +332,7 @@ def _create_after_looking(fs: Any, path: str, data: bytes) -> None:
     try:
         fs.cat_file(path, start=0, end=1)
     except Exception as e:
-        if failure_of(e) == "past the end":  # empty, but there
+        if failure_of(e) == "past the end":  # it exists, but is empty
             raise ObjectExistsError from e
         if failure_of(e) != "absent":
             raise
@@ -357,7 +355,7 @@ def probe_endpoint(fs: Any, root: str, url: str, endpoint: str, create: Write) -
             conflict = _conflicts(fs, path, url, create)
             kept = fs.cat_file(path, start=0, end=16) == b"first"
         finally:
-            with suppress(Exception):  # who may not delete leaves a few bytes
+            with suppress(Exception):  # without permission to delete, a few bytes remain
                 fs.rm_file(path)
         if conflict and kept:
             _passed.add(place)
@@ -402,7 +400,7 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
     try:
         fs, root = url_to_fs(location.url, **settings)
     except InvalidInputError:
-        raise  # It says already which option is wrong.
+        raise  # It already says which option is wrong.
     except (ImportError, KeyError, TypeError, ValueError) as e:
         remedy = "correct the URL or the storage options, or install the package"
         if isinstance(e, ImportError) and kind.extra:
@@ -411,13 +409,13 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
             f"{location.shown} cannot be opened: {short(e, secrets_in(told))}; {remedy}"
         ) from without_secrets(e, told)
     while isinstance(fs, DirFileSystem):
-        root, fs = fs._join(root), fs.fs  # noqa: SLF001 - what it does for every call
+        root, fs = fs._join(root), fs.fs  # noqa: SLF001 - as it does for every call
     kind_of_class(fs).connected(fs)
     return fs, str(fs._strip_protocol(root)).rstrip("/")  # noqa: SLF001
 
 
 def _read(fs: Any, name: str, start: int, end: int | None) -> bytes:
-    """Returns bytes of an object; what a cache takes for absence is asked of the store inside."""
+    """Returns bytes of an object; if a cache finds none, reads from the filesystem inside it."""
     try:
         data: bytes = fs.cat_file(name, start=start, end=end)
     except FileNotFoundError:
@@ -428,7 +426,7 @@ def _read(fs: Any, name: str, start: int, end: int | None) -> bytes:
 
 
 def _is_folder(fs: Any, name: str) -> bool:
-    """Tells whether the read of a folder failed: on object stores there are none."""
+    """Returns whether the failed read was of a folder: object stores have none."""
     return kind_of_class(fs).folders != "none" and bool(fs.isdir(name))
 
 
@@ -438,13 +436,13 @@ def _make_folder(fs: Any, name: str) -> None:
 
 
 def _listed(fs: Any, folder: str, prefix: str) -> dict[str, Any]:
-    """Returns the files below a folder whose names there begin with ``prefix``, or more of them."""
+    """Returns the files below a folder whose names begin with ``prefix``, and possibly others."""
     if kind_of_class(fs).folders == "none":
         narrow = {"prefix": prefix} if prefix else {}
         found: dict[str, Any] = fs.find(folder, detail=True, **narrow)
         return found
     found = {}
-    # Not fs.find, which leaves out what it could not list.
+    # Not fs.find, which omits folders that it could not list.
     for _, _, files in fs.walk(folder, detail=True, on_error=_raise_unless_absent):
         found.update({info["name"]: info for info in files.values()})
     return found

@@ -1,10 +1,10 @@
 """The kinds of stores behind fsspec, a module each: a new one is a module and a line in `KINDS`.
 
 fsspec's ``mode="create"`` is not one primitive: object stores let the server decide; the base class
-asks whether the file exists and then writes, so that two writers both succeed; some classes ignore
-the mode and overwrite. Trying cannot tell a lost race from a promise, so `KINDS` lists the classes
-that are known to promise it. What is not listed can be read, and is written by one writer at a time
-or not at all.
+checks whether the file exists and then writes, so two writers can both succeed; some classes ignore
+the mode and overwrite. No experiment can prove that a create is exclusive, so `KINDS` lists the
+classes that are known to guarantee it. Any other class can be read, and written by one writer at a
+time or not at all.
 """
 
 from clog.storage.store.contract import Failure
@@ -22,7 +22,7 @@ _CACHES = Kind(
     is_cache=True,
     hint="pass the filesystem inside it",
 )
-"""These lose the mode on the way, or decide by what they remember."""
+"""These drop the mode, or decide by what they have cached."""
 KINDS = (s3.KIND, gcs.KIND, azure.KIND, sftp.KIND, hdfs.KIND, _CACHES)
 UNKNOWN = Kind()
 
@@ -39,5 +39,5 @@ def kind_of(protocol: str) -> Kind:
 
 
 def kind_of_class(fs: object) -> Kind:
-    """Returns what is known of the class of a filesystem."""
+    """Returns the kind that lists the class of a filesystem."""
     return _BY_CLASS.get(f"{type(fs).__module__}.{type(fs).__qualname__}", UNKNOWN)

@@ -6,7 +6,7 @@ from clog.storage.store.kinds.kind import Kind
 
 
 def _create(fs: Any, path: str, data: bytes) -> None:
-    """Creates by a Put Blob, or above 64 MiB a Put Block List, with ``If-None-Match: *``."""
+    """Creates with ``If-None-Match: *``, by a Put Blob, or above 64 MiB a Put Block List."""
     fs.pipe_file(path, data, mode="create")
 
 

@@ -12,7 +12,7 @@ def _create(fs: Any, path: str, data: bytes) -> None:
         from fsspec.asyn import sync
 
         bucket = path.partition("/")[0]
-        if sync(fs.loop, fs._is_zonal_bucket, bucket):  # noqa: SLF001 - no public question
+        if sync(fs.loop, fs._is_zonal_bucket, bucket):  # noqa: SLF001 - nothing public
             raise UnsupportedFilesystemError(
                 f"gs://{bucket} is a zonal bucket, whose objects are visible before they are"
                 " complete; use a regional bucket, or open with single_writer=True"
@@ -24,7 +24,7 @@ KIND = Kind(
     protocols=("gs", "gcs"),
     classes=("gcsfs.core.GCSFileSystem", "gcsfs.extended_gcsfs.ExtendedGcsFileSystem"),
     create=_create,
-    endpoint=lambda fs: str(fs._location),  # noqa: SLF001 - the property that requests use
+    endpoint=lambda fs: str(fs._location),  # noqa: SLF001 - what its requests use
     makers=(".googleapis.com",),
     failures={"Forbidden": "denied"},
     extra="gcs",

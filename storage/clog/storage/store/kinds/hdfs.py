@@ -1,4 +1,4 @@
-"""HDFS: a temporary file, and the name node's rename, which refuses or replaces as it is told."""
+"""HDFS: a temporary file, and the name node's rename, which can refuse or replace a target."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""What is known of one kind of store: a row, which stands in a module with the code of its own.
+"""What is known about one kind of store: a row, in the module that has the code of that kind.
 
-A way to create is known by the concrete class of the filesystem, exactly: a subclass may override
-anything. What a URL shows, and what it takes to connect, is known by the URL's protocol.
+The way to create is chosen by the exact class of the filesystem: a subclass may override anything.
+What a URL shows, and how to connect, is chosen by the URL's protocol.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +13,8 @@ from clog.storage.env import SystemIds, dataclass
 from clog.storage.store.contract import Failure, temporary_name
 
 ONE_PART = 5 << 30
-"""S3's limit of one PUT; no commit exceeds it. Some servers ignore the condition of an upload that
-has several parts.
+"""S3's limit for one PUT; no commit exceeds it. Some servers ignore the condition of an upload in
+several parts.
 """
 
 Write = Callable[[Any, str, bytes], None]
@@ -34,7 +34,7 @@ class Location:
 
 
 def pipe(fs: Any, path: str, data: bytes) -> None:
-    """Writes as the class does: one request, or several whose last shows the object."""
+    """Writes as the class does: one request, or several, the last of which makes it visible."""
     fs.pipe_file(path, data)
 
 
@@ -43,27 +43,27 @@ class Kind:
     """One row.
 
     Attributes:
-        protocols: fsspec's, as URLs begin with them; ``aliases`` are others' words for the first.
+        protocols: fsspec's, as URLs begin with them; ``aliases`` are other names for the first.
         classes: full names of the classes to which the rest applies.
-        create: the exclusive create; None where there is none. ``hint`` says what to use instead,
-            ``caution`` what to tell once to who creates here.
+        create: the exclusive create; None where there is none. ``hint`` says what to use instead;
+            ``caution`` is a warning at the first create.
         put: how a complete object is written.
-        forget_old: deletes what is kept of objects whose name begins so and that were deleted or
-            overwritten, and uploads from before a time; None where nobody here knows what is.
-        endpoint: where the client really sends requests; None where there is nobody to ask.
-        makers: ends of hosts whose exclusive create is documented to be one: these are not asked.
-        config: what the client is told, given the options; also for a part of a chain of URLs.
-        connected: what is done to a filesystem before it is used.
-        caches: whether the class keeps listings, unless it is told not to.
-        is_cache: whether it keeps files of the filesystem inside it, its ``fs``.
-        failures: what the client's errors say: by their code, their class, or their first word.
-        extra: the extra of clog that brings the client.
-        authority: what a URL has first. A bucket names no host, nor does a container without one
-            behind its ``@``; what else stands before an ``@``, but a user, can only be a secret.
-        folders: there are none (so ``find`` takes a prefix, and asks the server), `create` and
-            `put` make them where they are needed, or they must be made first. Never try on an
-            object store: there ``makedirs`` creates the bucket.
-        hadoop: Hadoop's protocol, where its URLs are like these.
+        forget_old: deletes what is kept of deleted and overwritten objects whose names begin with a
+            prefix, and of uploads older than a time; None where it is not known what is kept.
+        endpoint: where the client really sends requests; None where there is nothing to probe.
+        makers: ends of hosts whose create is documented to be exclusive: these are not probed.
+        config: the client's settings, given the options; also for one part of a chain of URLs.
+        connected: prepares a filesystem before it is used.
+        caches: whether the class caches listings by default.
+        is_cache: whether it caches files of the filesystem inside it, its ``fs``.
+        failures: the meanings of the client's errors, by their code, class or first word.
+        extra: the extra of clog that installs the client.
+        authority: the first part of a URL. A bucket names no host, nor does a container without one
+            after its ``@``; anything before an ``@`` that is not a user can only be a secret.
+        folders: there are none (so ``find`` takes a prefix, which it sends to the server), `create`
+            and `put` make them if needed, or they must be made first. Do not try this on an object
+            store: there ``makedirs`` creates the bucket.
+        hadoop: Hadoop's protocol, if its URLs look like these.
     """
 
     protocols: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Kind:
 
 @contextmanager
 def temporary(fs: Any, path: str, data: bytes, write: Write = pipe) -> Iterator[str]:
-    """Writes bytes to a new file beside ``path``, yields its path, and removes it in the end."""
+    """Writes bytes to a new file beside ``path`` and yields its path; removes it on an error."""
     folder, _, name = path.rpartition("/")
     beside = f"{folder}/{temporary_name(name, _IDS.new_id())}"
     try:
@@ -114,5 +114,5 @@ def _make_folders(fs: Any, folder: str) -> None:
         try:
             fs.mkdir(path, create_parents=False)
         except Exception:
-            if not fs.exists(path):  # else somebody made it meanwhile
+            if not fs.exists(path):  # else another writer made it
                 raise

@@ -1,15 +1,15 @@
-"""S3, and what its client is told beyond a call, by botocore's events.
+"""S3, and what its client does beyond a call, through handlers of botocore's events.
 
 - *No waiting*: botocore announces each body with ``Expect: 100-continue`` and waits for the answer,
-  which is a round trip of its own. Small bodies are sent at once.
+  which is another round trip. Small bodies are sent immediately.
 - *Versioning*: Ceph ignores ``If-None-Match`` in a bucket that keeps versions, and anybody may
-  switch that on after the probe. A PUT's reply says which version it made: where that changes in
-  kind, the endpoint is probed again. It costs no request.
-- *Counting*: s3fs repeats calls, botocore requests, and both tell of the last reply alone. Only a
-  refusal of the first request says that nothing was written.
+  switch that on after the probe. A PUT's reply says which version it made: if its kind changes, the
+  endpoint is probed again. Watching for this costs no request.
+- *Counting*: s3fs repeats calls, botocore repeats requests, and both report only the last reply.
+  Only a refusal of the first request proves that nothing was written.
 
-An event handler belongs to a client, and s3fs makes a new one when the old one was closed: they are
-registered before each write; once they are, that costs a look into a dictionary.
+An event handler belongs to a client, and s3fs makes a new client after the old one was closed: so
+handlers are registered before each write; if they already are, that costs a dictionary lookup.
 """
 
 import errno
@@ -27,18 +27,18 @@ _CONFIG: Mapping[str, object] = {
     "connect_timeout": 10,
     "max_pool_connections": 128,
 }
-"""botocore's; its own defaults wait a minute for a connection, five times."""
+"""botocore's settings; its own defaults wait a minute for a connection, five times."""
 _RETRIES = 2
 """s3fs's, on top."""
 _AT_ONCE_BYTES_MAX = 1 << 20
-"""Longer bodies wait until the server wants them, as with AWS's SDK for Java: one that is refused
-was not sent in vain.
+"""Longer bodies wait until the server asks for them, as in AWS's SDK for Java: a refused one is not
+sent in vain.
 """
 
 
 @dataclass(slots=True)
 class _Call:
-    """A create under way: its requests, its version, "null" or None in buckets that keep none."""
+    """A create under way: its requests, and its version, "null" or None if none are kept."""
 
     requests: int = 0
     version: str | None = None
@@ -48,7 +48,7 @@ _call: ContextVar[_Call | None] = ContextVar("call", default=None)
 """The create under way; the client's event loop runs a call in its caller's context."""
 
 _versioning: dict[tuple[str, str], str] = {}
-"""What the replies of an endpoint and a bucket have said last: none, suspended, or enabled."""
+"""The last known versioning of an endpoint and a bucket: none, suspended, or enabled."""
 
 
 def _config(location: Location, options: Mapping[str, object]) -> dict[str, Any]:
@@ -67,13 +67,13 @@ def _connected(fs: Any) -> None:
 
 
 def _put(fs: Any, path: str, data: bytes) -> None:
-    """Writes by one PUT, or above 100 MiB by several parts that one request shows as one object."""
+    """Writes by one PUT, or above 100 MiB by parts that one request combines into the object."""
     _prepare(fs)
     fs.pipe_file(path, data)
 
 
 def _create(fs: Any, path: str, data: bytes) -> None:
-    """Creates with ``If-None-Match: *``; raises `ProbeAgainError` where versioning changed."""
+    """Creates with ``If-None-Match: *``; raises `ProbeAgainError` if versioning has changed."""
     _prepare(fs)
     call = _Call()
     token = _call.set(call)
@@ -93,7 +93,7 @@ def _create(fs: Any, path: str, data: bytes) -> None:
 
 
 def _forget_old(fs: Any, name: str, begun_ms: int) -> None:
-    """Deletes old versions, then markers, and old uploads; a LIST for each thousand."""
+    """Deletes old versions, then delete markers and old uploads; one LIST per thousand."""
     bucket, _, prefix = name.partition("/")
     place = {"Bucket": bucket, "Prefix": prefix}
     for kind in ("Versions", "DeleteMarkers"):
@@ -116,7 +116,7 @@ def _forget_old(fs: Any, name: str, begun_ms: int) -> None:
 
 
 def _pages(fs: Any, method: str, of_key: str, place: Mapping[str, str]) -> Iterator[Any]:
-    """Yields the pages of a list, which goes on from a key and what ``of_key`` names of it."""
+    """Yields the pages of a listing, each continuing from a key and its ``of_key``."""
     at: dict[str, str] = {}
     while True:
         page = fs.call_s3(method, **place, **at)

@@ -1,9 +1,9 @@
-"""SFTP: a temporary file and a rename; the server proves who it is before anything is sent to it.
+"""SFTP: a temporary file and a rename; the server proves its identity before anything is sent.
 
-fsspec accepts any host key, so that whoever sits in between reads passwords and records. Here the
-key must be known, as for OpenSSH's own client: from the storage option ``host_key``, or from
-``known_hosts``. fsspec hands options that it does not know on to paramiko's ``connect``, which
-takes a factory of its *transport*, the connection before the login: ours checks the key there.
+fsspec accepts any host key, so a man in the middle could read passwords and records. Here the key
+must be known, as for OpenSSH's own client: from the storage option ``host_key``, or from
+``known_hosts``. fsspec passes options that it does not know to paramiko's ``connect``, which takes
+a factory for its *transport*, the connection before the login: ours checks the key there.
 """
 
 import io
@@ -21,18 +21,18 @@ from clog.storage.store.kinds.kind import Kind, Location, temporary
 _PROTOCOLS = ("sftp", "ssh")
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 _POLICY = "host_key_policy"
-"""fsspec's own name; its values but ``reject``, which is the default here, leave the check out."""
+"""fsspec's name; all its values except ``reject``, the default here, skip the check."""
 
 _PORT = 22
 
 
 def _create(fs: Any, path: str, data: bytes) -> None:
-    """Creates by ``link`` and ``unlink`` (SSH_FXP_RENAME), as posix-rename of ``mv`` replaces."""
+    """Creates by ``link`` and ``unlink`` (SSH_FXP_RENAME): ``mv`` would replace (posix-rename)."""
     with temporary(fs, path, data, _upload) as beside:
         try:
             fs.ftp.rename(beside, path)
         except OSError as e:
-            # The protocol knows no better word for "it is there" than "failure".
+            # The protocol's only code for "the target exists" is "failure".
             if e.errno is None and fs.exists(path):
                 raise ObjectExistsError from e
             raise
@@ -44,12 +44,12 @@ def _put(fs: Any, path: str, data: bytes) -> None:
 
 
 def _upload(fs: Any, path: str, data: bytes) -> None:
-    """Writes by SFTP; asks for the size at the end, as errors of single blocks are not answered."""
+    """Writes by SFTP; checks the size at the end, as errors of single blocks are not reported."""
     fs.ftp.putfo(io.BytesIO(data), path, file_size=len(data), confirm=True)
 
 
 def _connected(fs: Any) -> None:
-    """Connects anew where the connection broke."""
+    """Connects again if the connection is broken."""
     transport = fs.client.get_transport()
     if transport is None or not transport.is_active():
         fs._connect()  # noqa: SLF001 - as its constructor did
@@ -82,13 +82,13 @@ def _checked(url: str, shown: str, options: Mapping[str, object]) -> dict[str, A
         )
     if policy == "reject":
         settings["transport_factory"] = HostCheck(_name(url, settings), given)
-    elif policy != "auto_add":  # what fsspec does anyway; older ones do not know the option
+    elif policy != "auto_add":  # fsspec's default; older releases do not know the option
         settings[_POLICY] = policy
     return settings
 
 
 def _name(url: str, options: Mapping[str, object]) -> str:
-    """Returns the server as ``known_hosts`` has it: ``host``, or ``[host]:port``."""
+    """Returns the server's name as in ``known_hosts``: ``host``, or ``[host]:port``."""
     from fsspec.utils import infer_storage_options
 
     place = {**infer_storage_options(url), **options}
@@ -98,15 +98,15 @@ def _name(url: str, options: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostCheck:
-    """Makes connections to one server, named as in ``known_hosts``, and ends those whose host key
-    is not the given one, as text, or a known one where none is given.
+    """Makes connections to one server, named as in ``known_hosts``, and closes those whose host key
+    is not ``host_key``, as text, or if that is empty, not a known one.
     """
 
     name: str
     host_key: str = ""
 
     def __call__(self, sock: Any, **settings: Any) -> Any:
-        """Returns a transport of paramiko's that checks the key when it starts."""
+        """Returns a paramiko transport that checks the key when it starts."""
         import paramiko
 
         known = self._known()
@@ -136,11 +136,11 @@ class HostCheck:
         return known
 
     def _keys_in(self, line: str) -> Iterator[Any]:
-        """Yields the key of a line of ``known_hosts`` if it is this server's."""
+        """Yields the key in a line of ``known_hosts`` if it is this server's."""
         from paramiko.hostkeys import HostKeyEntry, HostKeys
         from paramiko.ssh_exception import SSHException
 
-        with suppress(SSHException):  # a line that paramiko cannot read is of no host
+        with suppress(SSHException):  # a line that paramiko cannot read names no host
             entry = HostKeyEntry.from_line(line)
             if entry is not None and entry.key is not None:
                 hosts = HostKeys()
@@ -166,7 +166,7 @@ class HostCheck:
 
 
 def _key_of(text: str) -> str:
-    """Returns type and key out of what ssh-keyscan prints, or a ``.pub`` file holds."""
+    """Returns type and key from the output of ssh-keyscan or from a ``.pub`` file."""
     words = text.split()
     for kind, key in pairwise(words):
         if key.startswith("AAAA"):
@@ -183,7 +183,7 @@ def _lines() -> Iterator[str]:
 
 
 def _prefer(transport: Any, known: set[str]) -> None:
-    """Asks for keys of the known types first: a server has several, and shows one."""
+    """Asks for keys of the known types first: a server has several, and shows only one."""
     options = transport.get_security_options()
     preferred = [t for t in options.key_types if (t if "rsa" not in t else "ssh-rsa") in known]
     options.key_types = [*preferred, *(t for t in options.key_types if t not in preferred)]

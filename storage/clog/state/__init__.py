@@ -1,8 +1,8 @@
 """Local state: the latest value of each key of a log, in a local file that follows the log.
 
-`table` reads, `store` writes as well; both have one kind of file. `local_file` is its format,
-`row_bytes` what keys and values are in it, `cache` a file with what waits for it and what is not
-committed.
+`table` reads, `store` writes as well; both use the same kind of file. `local_file` is its format,
+`row_bytes` the encoding of keys and values in it, `cache` a file with the rows that wait for it and
+uncommitted changes.
 """
 
 from clog.state.store import StateStore

@@ -1,24 +1,23 @@
-"""One file of a state table, what waits in memory to be entered into it, and what is not committed.
+"""One file of a state table, the rows that wait in memory to be entered, and uncommitted changes.
 
-The file holds rows, and the position in the log that they are the state of. A refresh is one
-transaction, rows and position together: readers in this and other processes see the state before
-it or after it. Keys and values are bytes everywhere here.
+The file holds rows, and the position in the log whose state they are. A refresh is one transaction
+of rows and position: readers in this and other processes see the state before it or after it. Keys
+and values are bytes everywhere here.
 
-*Waiting* rows. What is entered becomes a level of the file, which later ones are merged with; of
-rows that wait, and are entered together, there are few levels, and of a key that changes again and
-again only the last is entered. They are in the log already, so a crash takes nothing:
-whoever opens the file next reads them again from there. So that this is little, few versions wait,
-and few bytes. They are all that the log got since the file's position when the first of them came:
-where another process moves the file meanwhile, it lacks nothing with them, and they are forgotten
-once it is as far by itself.
+*Waiting* rows. Rows that are entered become a level of the file, to be merged with later ones; rows
+that wait and are entered together make few levels, and of a key that changes often only the last
+row is entered. They are in the log already, so a crash loses nothing: the next process to open the
+file reads them from there again. To keep that little, few versions may wait, and few bytes. They
+are all that the log got since the file's position when the first of them came: if another process
+moves the file in the meantime, the file with them lacks nothing, and they are forgotten once the
+file has reached their position.
 
-*Uncommitted* changes: of each key its newest value, or that it is deleted; a store shows the rows
+*Uncommitted* changes: for each key its newest value, or that it is deleted; a store shows the rows
 of its file with these in their place. They are a dict up to a limit of memory. Beyond that all of
-it goes to a database that SQLite keeps for this connection alone, in its temporary folder, and that
-goes with the connection. What goes there while a range is gone through is kept beside what was
-there before, by a number that is higher; so a range shows what there was when it was asked for.
-Where there is no room for it the change that asked for some is refused, and all others are there:
-they can be looked up, and committed.
+them move to a database that SQLite keeps for this connection only, in its temporary folder, and
+deletes with it. Changes that move there during a scan are kept beside the older ones, under a
+higher number; so a scan shows the changes that existed when it was requested. If there is no room,
+the change that needed some is refused, and all others remain: they can be looked up and committed.
 """
 
 import heapq
@@ -42,16 +41,16 @@ from clog.storage.errors import CorruptionError, InvalidInputError, StateFileErr
 from clog.storage.numpy_arrays import to_numpy
 
 VERSIONS_MAX = 64
-"""How many versions of the log the file may be behind: each is an object to read after a crash."""
+"""The file may be this many versions behind the log: each is an object to read after a crash."""
 ROW_BYTES = 300
-"""About what Python needs for a row, beside its key and value."""
+"""Roughly what Python needs for a row, besides its key and value."""
 
 
 class Waiting:
-    """Rows by key, each key in one partition; nothing where ``bytes_max`` is 0. ``base`` is the
-    position of the file itself, None where nothing waits; ``position`` that with what waits. The
-    lock is held while rows are added or forgotten, and by who looks at several: a scan may go on in
-    one thread while another commits.
+    """Rows by key, each key in one partition; none if ``bytes_max`` is 0. ``base`` is the position
+    of the file itself, None if nothing waits; ``position`` is that of the rows. The lock is held
+    while rows are added or forgotten, and while several are read: a scan in one thread may continue
+    while another thread commits.
     """
 
     def __init__(self, bytes_max: int, lock: threading.RLock) -> None:
@@ -66,7 +65,7 @@ class Waiting:
         return self.base is not None
 
     def get(self, key: bytes) -> Row | None:
-        """Returns the row of a key; its value is None where it was deleted."""
+        """Returns the row of a key; its value is None if the key was deleted."""
         return self._rows.get(key)
 
     def between(self, low: bytes, high: bytes | None) -> list[Row]:
@@ -75,8 +74,8 @@ class Waiting:
         return [self._rows[key] for key in sorted(keys)]
 
     def add(self, before: Position, after: Position, rows: Rows) -> Rows | None:
-        """Takes rows that lead from one position to another; returns None, or all of them where
-        they are to be entered at once: there are too many, or there is one that cannot wait.
+        """Takes rows that lead from one position to another and returns None; or returns them all
+        if they must be entered now, because they are too many or one of them cannot wait.
         """
         at = self.base or before
         is_same = (at.log_id, at.schema, at.starts) == (after.log_id, after.schema, after.starts)
@@ -93,7 +92,7 @@ class Waiting:
         if len(newest) < sum(map(len, taken)) or any(
             newest[key][1] != self._rows[key][1] for key in again
         ):
-            return taken  # A key in two partitions: only the file tells which one counts.
+            return taken  # A key in two partitions: only the file knows which one counts.
         size += self._bytes - _bytes_of([self._rows[key] for key in again])
         if size > self._bytes_max:
             return taken
@@ -103,7 +102,7 @@ class Waiting:
         return None
 
     def forget(self) -> None:
-        """Forgets all rows: they were entered, or the file is another one."""
+        """Forgets all rows: they were entered, or the file was replaced."""
         with self._lock:
             self._rows, self._bytes = {}, 0
             self.base = self.position = None
@@ -114,7 +113,7 @@ def _bytes_of(rows: list[Row]) -> int:
 
 
 def merged(found: Iterable[tuple[Any, ...]], row: Row) -> list[Any]:
-    """Returns all rows of a key, as if ``row`` was entered; each as timestamp, partition, value."""
+    """Returns all rows of a key as if ``row`` were entered; each as timestamp, partition, value."""
     _, partition, _, timestamp, value = row
     rows = [other for other in found if other[1] != partition]
     if value is not None:
@@ -123,8 +122,8 @@ def merged(found: Iterable[tuple[Any, ...]], row: Row) -> list[Any]:
 
 
 class Cache(Shared):
-    """One generation of the file, with what waits for it. Threads may share it; one process at a
-    time may `move` it.
+    """One generation of the file, and the rows that wait for it. Threads may share it; one process
+    at a time may `move` it.
     """
 
     def __init__(self, path: Path, generation: int) -> None:
@@ -140,8 +139,8 @@ class Cache(Shared):
             self._file.close()
 
     def switch(self, newer: "Cache") -> None:
-        """Goes on as a newer generation, which it closes; no `get` fails meanwhile. All is as it
-        was where that is gone already.
+        """Continues as a newer generation, which it closes; no `get` fails in the meantime. If
+        that generation is already gone, nothing changes.
         """
         file = LocalFile(newer.path)
         newer.close()
@@ -151,11 +150,11 @@ class Cache(Shared):
             self._waiting.forget()
 
     def is_in_place(self) -> bool:
-        """Tells whether its file is the one that stands at its path."""
+        """Returns whether its file is the one at its path."""
         return self._file.is_in_place()
 
     def is_due(self) -> bool:
-        """Tells whether the file is to be built anew from its own rows; not while others wait."""
+        """Returns whether the file should be rebuilt from its own rows; not while others wait."""
         return not self._waiting and self._file.is_due()
 
     def pieces(self) -> Iterator[Piece]:
@@ -163,20 +162,20 @@ class Cache(Shared):
         return self._file.pieces()
 
     def let_wait(self, bytes_max: int) -> None:
-        """Allows so many bytes of rows to wait in memory; from the start on or never."""
+        """Allows this many bytes of rows to wait in memory; called at the start or never."""
         self._waiting = Waiting(bytes_max, self._lock)
 
     def position(self) -> Position:
-        """Returns the position in the log up to which the rows are, those that wait included; these
-        are forgotten where another process has moved the file as far.
+        """Returns the position in the log that the rows have reached, including those that wait;
+        these are forgotten if another process has moved the file that far.
         """
-        with self._lock:  # Who has read the file reads what waits before it is forgotten.
+        with self._lock:  # Waiting rows are not forgotten between reading the file and them.
             self._forget_past()
             return self._waiting.position or self._file.shown().position
 
     def get(self, key: Any, changes: "Uncommitted | None" = None) -> Any:
-        """Returns the value; of a key that several partitions have, the one with the latest
-        timestamp. What ``changes`` say comes first.
+        """Returns the value; of a key in several partitions, the one with the latest timestamp.
+        ``changes`` take precedence.
         """
         with self._lock:
             codec = self._codec
@@ -190,7 +189,7 @@ class Cache(Shared):
         return codec.value(_latest(rows)) if rows else None
 
     def get_many(self, keys: Sequence[Any], changes: "Uncommitted | None" = None) -> dict[Any, Any]:
-        """Returns the values of the keys that are there, with these changes."""
+        """Returns the values of the keys that exist, with these changes."""
         with self._lock:
             self._forget_past()
             codec, shown = self._codec, self._file.shown()
@@ -209,18 +208,18 @@ class Cache(Shared):
         return values
 
     def _forget_past(self) -> None:
-        """Forgets what waits where another process has moved the file as far, or beyond."""
+        """Forgets the waiting rows if another process has moved the file that far, or further."""
         if self._waiting and self._is_past(self._file.shown()):
             self._waiting.forget()
 
     @property
     def codec(self) -> RowCodec:
-        """What keys and values are encoded by."""
+        """The codec of keys and values."""
         return self._codec
 
     def scan(self, prefix: Any, changes: "Uncommitted | None" = None) -> Iterator[tuple[Any, Any]]:
         """Returns the rows whose keys begin with the prefix, None: all, in the order of their
-        bytes, as they are now, with these changes; whatever is entered meanwhile.
+        bytes, as they are now, with these changes; rows entered later do not show.
         """
         with self._lock:
             codec = self._codec
@@ -243,7 +242,7 @@ class Cache(Shared):
             return _with_waiting(self._file.rows(shown, low, high), waiting)
 
     def _is_past(self, shown: Shown) -> bool:
-        """Tells whether another process has moved the file to what waits here, or beyond."""
+        """Returns whether another process has moved the file to the waiting rows, or beyond."""
         waiting = self._waiting.position
         return waiting is None or shown.position.version >= waiting.version
 
@@ -252,7 +251,7 @@ class Cache(Shared):
         return sum(1 for _ in self._file.rows(self._file.shown()))
 
     def move(self, position: Position, rows: Rows) -> None:
-        """Moves to a position, to which the rows lead: these wait where they may, else they are
+        """Moves to the position that the rows lead to: they wait if they may, else they are
         entered, with all that waited.
         """
         left = self._waiting.add(self.position(), position, rows)
@@ -260,7 +259,7 @@ class Cache(Shared):
             self._apply(position, left)
 
     def settle(self) -> None:
-        """Enters what waits."""
+        """Enters the waiting rows."""
         if self._waiting and self.position() == self._waiting.position:
             self._apply(self._waiting.position, ())
 
@@ -269,14 +268,14 @@ class Cache(Shared):
 
     @contextmanager
     def _forgetting(self) -> Iterator[None]:
-        """Forgets what waits when it is committed, under one lock: a scan sees either state."""
+        """Forgets the waiting rows when committed, under one lock: a scan sees either state."""
         with self._lock:
             yield
             self._waiting.forget()
 
 
 def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
-    """Returns a batch as rows, column by column, without a step of Python for each."""
+    """Returns a batch as rows, made column by column, with no Python code run for each."""
     batch = codec.columns(batch)
 
     def values(name: str) -> list[Any]:
@@ -291,7 +290,7 @@ def rows_of(batch: pa.RecordBatch, codec: RowCodec) -> Iterable[Row]:
 def _with_waiting(
     rows: Iterator[tuple[Any, ...]], waiting: list[Row]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yields keys and values of rows that are in the order of their keys, with what waits."""
+    """Yields keys and values of rows, which are in the order of keys, merged with waiting ones."""
     left = deque(waiting)
     for key, same in groupby(rows, _first):
         while left and left[0][0] < key:
@@ -322,7 +321,7 @@ def _latest(rows: list[tuple[Any, ...]]) -> bytes:
 
 
 def _after_prefix(prefix: bytes) -> bytes | None:
-    """Returns the first key after all those with the prefix; None when there is none."""
+    """Returns the first key after all those with the prefix; None if no key is."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
@@ -351,7 +350,7 @@ _FROM, _AFTER = _RANGE.format(">="), _RANGE.format(">")
 
 class Uncommitted(Shared):
     """Changes by key, of which about ``memory_bytes`` are kept in memory. Its owner serialises
-    calls; a range that was begun goes on beside them, in whatever thread.
+    calls; a range that was begun continues beside them, in any thread.
     """
 
     def __init__(self, codec: RowCodec, memory_bytes: int) -> None:
@@ -378,8 +377,8 @@ class Uncommitted(Shared):
             self._recent_bytes += size
 
     def get(self, key: bytes) -> Change | None:
-        """Returns the change of a key; None where there is none."""
-        recent = self._recent  # Without the lock: a range that spills lets it go when all is there.
+        """Returns the change of a key, or None."""
+        recent = self._recent  # No lock: a spill replaces this dict only once all is written.
         if key in recent:
             return key, recent[key]
         if self._spilled is None:
@@ -432,7 +431,7 @@ class Uncommitted(Shared):
             yield some
 
     def close(self) -> None:
-        """Forgets all changes, and the database where there is one."""
+        """Forgets all changes, and closes the database if there is one."""
         with self._lock:
             self._recent, self._recent_bytes = {}, 0
             if self._spilled is not None:
@@ -466,7 +465,7 @@ class Uncommitted(Shared):
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Says in a user's words what SQLite says of its temporary file."""
+        """Turns SQLite's errors about its temporary file into ours, in words for users."""
         try:
             yield
         except sqlite3.DatabaseError as e:
@@ -492,27 +491,27 @@ _UNWRITTEN = frozenset(
         sqlite3.SQLITE_IOERR_SHMSIZE,
     }
 )
-"""What SQLite says where a quota is used up, or a file may not grow."""
+"""SQLite's codes for a quota that is used up, or a file that may not grow."""
 
 
 def _has_no_room(error: sqlite3.Error) -> bool:
-    """Tells whether SQLite says by this that the disk has no room, or may not be written."""
+    """Returns whether this error of SQLite means that the disk is full, or may not be written."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
     return code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY) or code in _UNWRITTEN
 
 
 def _temporary_folder() -> str:
-    """Returns where SQLite keeps temporary files, as far as its rules tell: it does not say so."""
+    """Returns where SQLite keeps temporary files, by its documented rules: it has no API for it."""
     named = [os.environ.get(name) for name in ("SQLITE_TMPDIR", "TMPDIR")]
     folders = [*filter(None, named), "/var/tmp", "/usr/tmp", "/tmp"]  # noqa: S108 none is made here
     return next((f for f in folders if Path(f).is_dir() and os.access(f, os.W_OK | os.X_OK)), ".")
 
 
 def _private() -> sqlite3.Connection:
-    """Opens a database of this connection alone, without a name."""
+    """Opens an unnamed database for this connection only."""
     connection = sqlite3.connect("", check_same_thread=False)
     connection.execute(f"pragma cache_size = -{_SPILLED_CACHE_KIB}")
-    # A journal, so that what does not fit is taken back, and what was there before stays whole.
+    # A journal, so that what does not fit is rolled back, and what was there before stays whole.
     connection.execute("pragma journal_mode = memory")
     connection.execute("pragma synchronous = off")
     connection.execute(_TABLE)

@@ -1,33 +1,33 @@
-"""The local file of a state table: rows that prove what they are, and an index that proves what is
-missing (decision 0069). Who asks knows `LocalFile`, and rows as bytes.
+"""The local file of a state table: rows whose content is proven, and an index that proves which
+keys are missing (decision 0069). Its users know `LocalFile`, and rows as bytes.
 
 The storage README has the format to the byte. The file is only ever appended to:
 
-- A *row* is key, value and numbers behind a checksum of them.
+- A *row* is key, value and numbers after a checksum of them.
 - A *run* is rows in the order of their keys, one after the other, then their lengths.
-- A *level* is what was entered together: runs, and one *index* of all their rows by the hash of the
-  key. The index is in *buckets*, each with a checksum: where a bucket is as it was written, a key
-  that is not in it is not in the level.
-- A *footer* has the position in the log, and the levels that count. Of the rows of a key and a
-  partition that of the newest level counts; one without a value says that there is none.
-- The *header* has two slots in turn, each with a number and the place of a footer.
+- A *level* is the rows that were entered together: runs, and one *index* of all their rows by the
+  hash of the key. The index consists of *buckets*, each with a checksum: if a bucket is as it was
+  written, a key that is not in it is not in the level.
+- A *footer* has the position in the log, and the current levels. Of the rows of a key and a
+  partition the one in the newest level counts; a row without a value means that there is none.
+- The *header* has two slots, written in turn, each with a number and the place of a footer.
 
-Whatever is read is compared with a checksum that was known before, from the header down: a byte
-that changed, a sector, an end that is gone raises `DamagedCacheError`. So does a row that is whole
-in the place of another, by the hash that led there, or by the order of its run. Nothing is mapped
-into memory, where a file that was cut would kill the process.
+Everything that is read is compared with a checksum known before, from the header down: a changed
+byte or sector, or a missing end, raises `DamagedCacheError`. So does an intact row in the place of
+another, found by the hash that led there, or by the order of its run. Nothing is mapped into
+memory, where a truncated file would kill the process.
 
-L1. Enter: what lies behind the footer that counts, of who was killed, is cut off.
-L2. A level is appended for what waited, and one for what is new.
-L3. The newest levels become one, as long as the one before them has at most twice their bytes; so
-    there are few. What they were stays where it is.
-L4. The footer is appended, and all is synced.
-L5. A slot of the header names it: now it counts. A crash before that leaves all as it was.
+L1. Enter: everything after the current footer, left by a process that was killed, is cut off.
+L2. A level is appended for the rows that waited, and one for the new ones.
+L3. The newest levels are merged into one, as long as the one before them has at most twice their
+    bytes; so there are few. Their old bytes stay where they are.
+L4. The footer is appended, and everything is synced.
+L5. A slot of the header names it: now it is current. A crash before that changes nothing.
 
-Who has the file open looks at its size: where that is not where its footer ended, it reads the
-header. What it has read stays as it is in the file, so a look-up and a scan need no lock: each goes
-on with the levels that counted when it began. Where most of the file is what it was, a new one is
-built from it, and the old one's header says so to who has it open.
+A process that has the file open looks at its size: if that is not where its footer ended, it reads
+the header. What it has read does not change in the file, so look-ups and scans need no lock: each
+continues with the levels that were current when it began. Once most of the file is obsolete, a new
+one is built from it, and the header of the old one says so to processes that have it open.
 """
 
 import errno
@@ -58,14 +58,14 @@ Row = tuple[bytes, int, int, int, bytes | None]
 """Key, partition, offset, timestamp in µs, value."""
 Rows = Iterable[Iterable[Row]]
 COLUMNS = ("key", "partition", "offset", "timestamp", "value")
-"""Of a `Row`, as columns."""
+"""The columns of a `Row`."""
 Found = tuple[int, int, bytes]
-"""Timestamp, partition, value: of a row that was found."""
+"""Timestamp, partition and value of a row that was found."""
 Place = tuple[int, int, int]
-"""Where something begins, its bytes, and its xxh3_64."""
+"""Where something begins, its size in bytes, and its xxh3_64."""
 
 SCHEMA = 6
-"""Of the file; one of another schema is built anew."""
+"""The version of the format; a file with another one is rebuilt."""
 _MAGIC = b"clogstat"
 _SLOT = struct.Struct("<8sQQQQQ")
 """Magic, number, place of the footer, xxh3_64 of these."""
@@ -76,51 +76,51 @@ _CHECKSUM_BYTES = 8
 _NUMBERS = np.dtype(
     [("key", "<u4"), ("value", "<u4"), ("partition", "<i4"), ("offset", "<i8"), ("time", "<i8")]
 )
-"""Of a row: the lengths of its key and value, and where it is from."""
+"""The lengths of a row's key and value, and where the row is from."""
 _NO_NUMBERS = np.empty(0, _NUMBERS)
 _GONE = 0xFFFF_FFFF
-"""In place of the length of a value: there is none."""
+"""In place of the length of a value: the row has none."""
 _LOW = 0xFFFF_FFFF
-"""The bits of a key's hash that its entry has; the high ones lead to the bucket."""
+"""The bits of a key's hash in its index entry; the high ones lead to the bucket."""
 _ENTRY = np.dtype([("hash", "<u4"), ("length", "<u4"), ("at", "<u8")])
 _ENTRY_BYTES = _ENTRY.itemsize
 _entry_of = struct.Struct("<IQ").unpack_from
 _U32 = struct.Struct("<I")
 _BUCKET_ROWS = 32
 _PART_ROWS = 1 << 20
-"""Of an index, which are sorted together."""
+"""Rows of an index that are sorted together."""
 _MARK_ROWS = 256
-"""The place of each so manieth row of a run is known."""
+"""Of each run, the place of every 256th row is kept."""
 PIECE_BYTES = 16 << 20
-"""About so many bytes of rows are sorted, and become a run."""
+"""About this many bytes of rows are sorted, and become a run."""
 _SCAN_BYTES = 64 << 10
-"""Of a run, which a scan holds; of a longer row the key alone, until it is its turn."""
+"""A scan holds this much of each run; of a longer row only the key, until it is yielded."""
 _SHARES = 8
-"""Of a piece, which its bounds are made of."""
+"""Parts of a piece, whose ends become candidates for the bounds of pieces."""
 _BASE_FACTOR = 2
 _GARBAGE_FACTOR = 4
 SMALL_BYTES = 4 << 20
-"""A smaller file is never built anew for what it holds no more."""
+"""A smaller file is never rebuilt to drop obsolete rows."""
 _AT_ONCE = 50_000
 _EMPTY = of_bytes([b""])[0]
 _NOTHING = of_bytes([b""]).cast(pa.large_binary())[0]
 _OF_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 _OF_FILE = frozenset({errno.EIO, errno.EINVAL})
 _ODD = (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
-"""What is raised of a footer or a directory that another program wrote, checksums and all."""
+"""Errors of reading a footer or a directory that another program wrote, with valid checksums."""
 _DELETED = "it was deleted, or another one stands in its place"
 _ELSEWHERE = "a row stands in the place of another"
 
 
 class DamagedCacheError(Exception):
-    """The file is not what was written, or no longer the one that counts; another must be."""
+    """The file is not as it was written, or no longer current; it must be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What the rows are the state of: a version of a log, made by this commit, all offsets below
-    ``offsets``; log starts were ``starts``. ``schema`` is the log's at that version, and ``order``
-    tells by what records of a key are compared then: empty by offset.
+    """The state that the rows show: a version of a log, made by this commit, up to ``offsets``,
+    exclusive, with ``starts`` as the log starts. ``schema`` is the log's at that version, and
+    ``order`` the order of records of a key: empty for offsets.
     """
 
     log_id: str
@@ -134,7 +134,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Where rows are, in the order of their keys, their lengths, and each 256th of them."""
+    """The places of rows in the order of their keys, of their lengths, and of every 256th row."""
 
     at: int
     size: int
@@ -145,7 +145,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Runs and their index: ``starts`` has the first entry of each bucket, ``sums`` its xxh3_64."""
+    """Runs and their index: ``starts`` has each bucket's first entry, ``sums`` its xxh3_64."""
 
     place: Place
     index_at: int
@@ -162,7 +162,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a file shows: its newest level is the first. Ends at ``end``, if this header counts."""
+    """The content of a file, newest level first. The file ends at ``end`` while this is current."""
 
     header: bytes
     number: int
@@ -173,7 +173,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Keys, rows as they are in the file, and their numbers, until they are sorted."""
+    """Keys, rows in the form they have in the file, and their numbers, until they are sorted."""
 
     keys: pa.Array
     rows: pa.Array
@@ -181,7 +181,7 @@ class Piece:
 
 
 class _Descriptor:
-    """A file that is open until nobody reads it."""
+    """An open file, closed once nothing reads it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -193,7 +193,7 @@ class _Closed:
 
 
 class LocalFile:
-    """One file of a state table, whole and in its place when it is opened. Threads, and forked
+    """One file of a state table, complete and in its place when it is opened. Threads, and forked
     children, may share it; one process at a time may `apply`.
     """
 
@@ -207,7 +207,7 @@ class LocalFile:
 
     @staticmethod
     def build(path: Path, position: Position, pieces: Iterable[Piece]) -> None:
-        """Writes a new file, which is not synced: what a crash leaves is not looked at."""
+        """Writes a new file without syncing it: nothing reads what a crash leaves."""
         with path.open("xb", buffering=0) as file:
             out = _Appender(file.fileno(), HEADER_BYTES)
             level = _append_level(out, pieces)
@@ -219,12 +219,12 @@ class LocalFile:
         self._held = _Closed()
 
     def is_in_place(self) -> bool:
-        """Tells whether it is the one that stands at its path."""
+        """Returns whether it is the file at its path."""
         return is_at(self._path, self._held.number)
 
     def is_due(self) -> bool:
-        """Tells whether it is to be built anew from its own rows: they are a small part of it, or
-        would be if they became one level here.
+        """Returns whether it should be rebuilt from its own rows: they are a small part of it, or
+        would be if they were merged into one level here.
         """
         levels = self.shown().levels
         size = sum(level.size for level in levels)
@@ -232,7 +232,7 @@ class LocalFile:
         return is_full or (size > SMALL_BYTES and len(levels) == _mergeable(levels) > 1)
 
     def shown(self) -> Shown:
-        """Returns what the file shows now."""
+        """Returns the current content of the file."""
         shown = self._shown
         if os.lseek(self._held.number, 0, os.SEEK_END) != shown.end:
             header = self._read(0, HEADER_BYTES)
@@ -289,7 +289,7 @@ class LocalFile:
                 yield key, timestamp, partition, whole
 
     def pieces(self) -> Iterator[Piece]:
-        """Yields all rows that count now, in the order of their keys, for a new file."""
+        """Yields all current rows, in the order of their keys, for a new file."""
         shown = self.shown()
         yield from self._merged(shown.levels, shown.position.starts, is_last=True)
 
@@ -300,8 +300,9 @@ class LocalFile:
         rows: Rows,
         committing: AbstractContextManager[None],
     ) -> None:
-        """Enters what waits, in the order of its keys, then rows, deletes those whose value is null
-        and those below the log start, and moves to the position; all or nothing (L1 to L5).
+        """Enters the waiting rows, which are in the order of their keys, then ``rows``; deletes
+        rows without a value and those below the log start, and moves to the position; all or
+        nothing (L1 to L5).
         """
         shown = self.shown()
         with self._path.open("r+b", buffering=0) as file:
@@ -328,7 +329,7 @@ class LocalFile:
     def _merged(
         self, levels: Sequence[Level], starts: Mapping[int, int], *, is_last: bool
     ) -> Iterator[Piece]:
-        """Yields the rows of levels that count, newest first; where ``is_last`` no deletions."""
+        """Yields the current rows of levels, newest first; without deletions if ``is_last``."""
         runs = [run for level in reversed(levels) for run in level.runs]
         bounds = sorted(key for run in runs for key in self._bounds(run))
         begun, low = [(0, run.at) for run in runs], b""
@@ -358,19 +359,19 @@ class LocalFile:
         return first + row, int(ends[row])
 
     def _ends(self, run: Run, first: int, stop: int) -> NDArray[np.int64]:
-        """Returns where rows begin, and the last ends, beside the first of them."""
+        """Returns where each row begins, and the last one ends, relative to the first."""
         data = self._read(run.lengths_at + 4 * first, 4 * (stop - first))
         ends = np.zeros(stop - first + 1, np.int64)
         np.cumsum(np.frombuffer(data, "<u4"), out=ends[1:])
         return ends
 
     def _key_at(self, place: int) -> bytes:
-        """Returns the key of a row that is compared with its checksum later."""
+        """Returns the key of a row, whose checksum is compared later."""
         (size,) = _U32.unpack(self._read(place + _CHECKSUM_BYTES, _U32.size))
         return self._read(place + _ROW.size, size)
 
     def _slice(self, run: Run, begin: tuple[int, int], end: tuple[int, int]) -> Piece | None:
-        """Returns the rows between two of these, each with its number and where it begins."""
+        """Returns the rows between two positions, each a row number and where that row begins."""
         (first, at), (stop, behind) = begin, end
         if first >= stop:
             return None
@@ -398,7 +399,7 @@ class LocalFile:
     def _rows_from(
         self, run: Run, low: bytes, number: int
     ) -> Iterator[tuple[bytes, int, int, int, int, bytes | None, tuple[int, int] | None]]:
-        """Yields the rows of a run from a key on, each with its level; of a long one its place."""
+        """Yields the rows of a run from a key on, with the level; of a long row only the place."""
         at, behind, before = self._begin(run, low), run.at + run.size, (low, -1)
         while at < behind:
             data, begin = self._read(at, min(_SCAN_BYTES, behind - at)), 0
@@ -418,7 +419,7 @@ class LocalFile:
             at += begin
 
     def _begin(self, run: Run, low: bytes) -> int:
-        """Returns where the rows begin whose keys are ``low`` or above."""
+        """Returns the place of the first row whose key is not below ``low``."""
         if not low:
             return run.at
         row, at = self._below(run, low)
@@ -484,7 +485,7 @@ class LocalFile:
 
 
 def leave(path: Path) -> None:
-    """Says to who has this file open that another stands in its place, as far as that goes."""
+    """Marks this file as replaced, for processes that have it open, as far as possible."""
     try:
         with path.open("r+b", buffering=0) as file:
             header = os.pread(file.fileno(), HEADER_BYTES, 0).ljust(HEADER_BYTES)
@@ -492,11 +493,11 @@ def leave(path: Path) -> None:
             _point(_Appender(file.fileno(), end), _slot_of(header)[0] + 1, (0, 0, 0), header)
             os.ftruncate(file.fileno(), end + 1)  # They look at the size first.
     except (DamagedCacheError, OSError):
-        return  # Its next refresh tells.
+        return  # They find out at their next refresh.
 
 
 def sorted_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
-    """Yields rows, in columns as `Row` has them, sorted by key as far as memory allows."""
+    """Yields rows, given in the columns of a `Row`, sorted by key as far as memory allows."""
     some: list[Piece] = []
     size = 0
     for batch in batches:
@@ -523,7 +524,7 @@ def _batches(rows: Rows) -> Iterator[pa.RecordBatch]:
 
 
 def _encoded(batch: pa.RecordBatch) -> Piece:
-    """Returns rows as they are in the file, in the order in which they come."""
+    """Returns rows in the form they have in the file, in the given order."""
     rows, value = batch.num_rows, batch.column("value")
     numbers = np.empty(rows, _NUMBERS)
     for name, column in zip(("partition", "offset", "time"), COLUMNS[1:4], strict=True):
@@ -542,7 +543,7 @@ def _encoded(batch: pa.RecordBatch) -> Piece:
 
 
 def _check_order(piece: Piece, low: bytes, high: bytes | None) -> None:
-    """Raises unless rows of a run are in order, and their keys in ``[low, high)``."""
+    """Raises unless the rows of a run are in order, with keys in ``[low, high)``."""
     keys, partitions = piece.keys, piece.numbers["partition"]
     same = to_numpy(pc.equal(keys[1:], keys[:-1])) & (partitions[1:] > partitions[:-1])
     is_in_order = (to_numpy(pc.greater(keys[1:], keys[:-1])) | same).all()
@@ -557,7 +558,7 @@ def _column(items: NDArray[Any]) -> pa.Array:
 
 
 def _sorted(pieces: Sequence[Piece], starts: Mapping[int, int], *, is_last: bool = False) -> Piece:
-    """Returns the rows in order, of equal ones the last; where ``is_last`` without deletions."""
+    """Returns the rows in order, of equal ones the last; without deletions if ``is_last``."""
     keys = pa.concat_arrays([piece.keys for piece in pieces])
     columns = [[piece.numbers[name] for piece in pieces] for name in ("partition", "offset")]
     partitions, offsets = map(np.concatenate, columns)
@@ -579,20 +580,20 @@ def _sorted(pieces: Sequence[Piece], starts: Mapping[int, int], *, is_last: bool
 
 
 class _Appender:
-    """Appends to a file that is open."""
+    """Appends to an open file."""
 
     def __init__(self, number: int, at: int) -> None:
         self.number = number
         self.at = at
 
     def put(self, data: Any) -> int:
-        """Returns where it is."""
+        """Returns where the data begins."""
         begin, self.at = self.at, write(self.number, data, self.at)
         return begin
 
 
 def write(number: int, data: Any, at: int) -> int:
-    """Writes all of it at a place; returns where it ends."""
+    """Writes all of the data at a place; returns where it ends."""
     left = memoryview(data).cast("B")
     while left:
         done = os.pwrite(number, left, at)
@@ -601,7 +602,7 @@ def write(number: int, data: Any, at: int) -> int:
 
 
 def _append_level(out: _Appender, pieces: Iterable[Piece]) -> Level | None:
-    """Appends pieces as the runs of one level; returns None where there are no rows."""
+    """Appends pieces as the runs of one level; returns None if there are no rows."""
     runs: list[int] = []
     hashes, lengths, places = [], [], []
     for piece in pieces:
@@ -631,7 +632,7 @@ def _append_level(out: _Appender, pieces: Iterable[Piece]) -> Level | None:
 def _append_index(
     out: _Appender, hashes: NDArray[Any], lengths: NDArray[Any], places: NDArray[Any]
 ) -> tuple[int, int, list[int], list[int]]:
-    """Appends the entries of rows by their hashes; returns where they begin, and the buckets."""
+    """Appends index entries of rows by their hashes; returns their beginning and the buckets."""
     index_at, starts, sums = out.at, [0], []
     bits = max(0, (len(hashes) // _BUCKET_ROWS).bit_length() - 1)
     part_bits = min(bits, (len(hashes) // _PART_ROWS).bit_length())
@@ -675,7 +676,7 @@ def _level_of(place: Place, data: bytes) -> Level:
 
 
 def _mergeable(levels: Sequence[Level]) -> int:
-    """Returns how many of the newest levels are to become one (L3)."""
+    """Returns how many of the newest levels to merge into one (L3)."""
     size = 0
     for count, level in enumerate(levels):
         if size and level.size > _BASE_FACTOR * size:
@@ -696,7 +697,7 @@ def _append_footer(out: _Appender, position: Position, levels: Iterable[Level]) 
 def _point(
     out: _Appender, number: int, footer: Place, header: bytes = bytes(HEADER_BYTES)
 ) -> bytes:
-    """Names the footer that counts in a slot (L5); returns the header after that."""
+    """Names the current footer in a slot (L5); returns the new header."""
     at = number % 2 * _SLOT_BYTES
     slot = _SLOT.pack(_MAGIC, number, *footer, 0)[:-_CHECKSUM_BYTES]
     slot += xxh3_64_intdigest(slot).to_bytes(_CHECKSUM_BYTES, "little")
@@ -719,7 +720,7 @@ def _slot_of(header: bytes) -> tuple[int, Place]:
 
 
 def _row_of(data: bytes) -> Row:
-    """Returns a row; raises if it is not what was written."""
+    """Returns a row; raises if its bytes are not as they were written."""
     if len(data) < _ROW.size:
         raise DamagedCacheError("a row is shorter than any can be")
     checksum, key_bytes, _, partition, offset, timestamp = numbers = _ROW.unpack_from(data)
@@ -731,7 +732,7 @@ def _row_of(data: bytes) -> Row:
 
 
 def _start_of(partition: int, starts: Mapping[int, int]) -> int:
-    """Returns the log start of the partition of a row."""
+    """Returns the log start of a row's partition."""
     try:
         return starts[partition]
     except KeyError:
@@ -739,14 +740,14 @@ def _start_of(partition: int, starts: Mapping[int, int]) -> int:
 
 
 def _next(before: tuple[bytes, int], row: tuple[bytes, int]) -> tuple[bytes, int]:
-    """Returns key and partition of a row of a run; raises unless they come after those before."""
+    """Returns key and partition of a row of a run; raises unless they follow those ``before``."""
     if row <= before:
         raise DamagedCacheError(_ELSEWHERE)
     return row
 
 
 def _length_of(data: bytes, at: int) -> int:
-    """Returns the length of the row that begins there; more than there is where it is cut off."""
+    """Returns the length of the row that begins there; too long for ``data`` if it is cut off."""
     if len(data) - at < _ROW.size:
         return _ROW.size
     key_bytes: int
@@ -755,7 +756,7 @@ def _length_of(data: bytes, at: int) -> int:
 
 
 def is_at(path: Path, number: int) -> bool:
-    """Tells whether the file with this descriptor is the one that stands there."""
+    """Returns whether the file with this descriptor is the one at the path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(number))
     except OSError:
@@ -763,5 +764,5 @@ def is_at(path: Path, number: int) -> bool:
 
 
 def is_of_disk(error: Exception) -> bool:
-    """Tells whether an error says that the disk has no room, or may not be written."""
+    """Returns whether an error means that the disk is full, or may not be written."""
     return isinstance(error, OSError) and error.errno in _OF_DISK

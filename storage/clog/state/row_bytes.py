@@ -1,14 +1,14 @@
-"""How keys and values of a log are kept in the file of a state table: as bytes.
+"""The encoding of keys and values of a log in the file of a state table, as bytes.
 
-Those of a log of bytes are themselves. Of a typed log, keys are their canonical bytes, so they sort
-as keys do, and values are *row bytes*, which this module alone knows, and no other release must:
-00 for null, else 01 and
+Those of a log of bytes are kept as they are. In a typed log, keys are their canonical bytes, which
+sort as the keys do, and values are *row bytes*, which no other module and no other release needs to
+know: 00 for null, else 01 and
 
-1. of fixed width: the value as Arrow has it;
-2. text and bytes: their length (4 bytes) and themselves;
-3. a struct: its fields; a list or a map: how many elements (4 bytes), and those.
+1. for types of fixed width: the value in Arrow's form;
+2. for text and bytes: their length (4 bytes) and themselves;
+3. for a struct: its fields; for a list or a map: the number of elements (4 bytes), and those.
 
-They are made for all rows of a batch at once, and read one by one, as they are asked for.
+They are written for all rows of a batch together, and read one by one, when they are looked up.
 """
 
 import datetime as dt
@@ -55,29 +55,29 @@ class RowCodec:
         self._types = None if schema is None else column_types(schema)
 
     def keys(self, keys: Iterable[Any]) -> list[bytes]:
-        """Returns the bytes of keys that are asked for."""
+        """Returns the bytes of keys that are looked up."""
         return asked_keys(keys, self.schema)
 
     def stored_key(self, key: Any) -> bytes:
-        """Returns the bytes of one key that is asked for; raises as `keys`."""
+        """Returns the bytes of one key that is looked up; raises as `keys`."""
         if self._types is None and type(key) is bytes:
             return key
         return self.keys((key,))[0]
 
     def prefix(self, prefix: Any) -> bytes:
-        """Returns what the bytes of all keys with a prefix begin with."""
+        """Returns the bytes with which all keys with a prefix begin."""
         return asked_prefix(prefix, self.schema)
 
     def key(self, data: bytes) -> Any:
-        """Returns a key as it is answered."""
+        """Returns a key as users see it."""
         return data if self._types is None else key_of_bytes(data, self._types.key)
 
     def value(self, data: bytes) -> Any:
-        """Returns a value as it is answered."""
+        """Returns a value as users see it."""
         return data if self._types is None else _read(memoryview(data), 0, self._types.value)[0]
 
     def stored_value(self, value: Any) -> bytes:
-        """Returns the bytes of a value that is to be kept."""
+        """Returns the bytes of a value to store."""
         if value is None:
             raise InvalidInputError("a value that is put is None; delete the key instead")
         if self._types is None:
@@ -98,7 +98,7 @@ class RowCodec:
         }
 
     def columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns a batch with the bytes of its keys and values."""
+        """Returns a batch with its keys and values as bytes."""
         if self._types is None:
             return batch
         made = {"key": key_bytes(batch.column("key")), "value": row_bytes(batch.column("value"))}
@@ -124,7 +124,7 @@ def _octets(value: Any) -> bytes:
 
 
 def _with_names(key: Any, kind: pa.DataType) -> Any:
-    """Returns an answered key with names for the fields of tuples."""
+    """Returns a key as users see it, with names for the fields of tuples."""
     if not pa.types.is_struct(kind) or key is None:
         return key
     return {f.name: _with_names(part, f.type) for f, part in zip(kind, key, strict=True)}
@@ -136,7 +136,7 @@ def row_bytes(values: pa.Array) -> pa.Array:
 
 
 def _contents(values: pa.Array) -> list[pa.Array]:
-    """Returns what follows 01, in parts; null where the value is."""
+    """Returns the bytes that follow 01, in parts; null where the value is null."""
     kind = values.type
     if pa.types.is_struct(kind):
         parts = [_with_mark(field) for field in values.flatten()]
@@ -175,7 +175,7 @@ def _constant(text: bytes) -> pa.Scalar:
 
 
 def _read(data: memoryview, at: int, kind: pa.DataType) -> tuple[Any, int]:
-    """Returns the value that begins at a byte, and where it ends."""
+    """Returns the value that begins at ``at``, and where it ends."""
     if not data[at]:
         return None, at + 1
     return _reader_of(kind)(data, at + 1)
@@ -183,7 +183,7 @@ def _read(data: memoryview, at: int, kind: pa.DataType) -> tuple[Any, int]:
 
 @lru_cache(maxsize=1024)
 def _reader_of(kind: pa.DataType) -> Callable[[memoryview, int], tuple[Any, int]]:
-    """Returns what reads a value of the type that is there."""
+    """Returns a function that reads a value of this type that is not null."""
     if (number := _NUMBERS.get(kind)) is not None:
         return lambda data, at: (number.unpack_from(data, at)[0], at + number.size)
     if pa.types.is_struct(kind):
@@ -229,5 +229,5 @@ def _read_other(data: memoryview, at: int, kind: pa.DataType) -> tuple[Any, int]
     buffers = [None, pa.py_buffer(bytes(data[at:end]))]
     if pa.types.is_timestamp(kind) and kind.tz and kind.unit != "ns":  # Zones import pandas.
         (plain,) = answered(pa.Array.from_buffers(pa.timestamp(kind.unit), 1, buffers))
-        return plain.replace(tzinfo=dt.UTC), end  # As a schema has no other zone.
+        return plain.replace(tzinfo=dt.UTC), end  # A schema has no other zone.
     return answered(pa.Array.from_buffers(kind, 1, buffers))[0], end

@@ -1,30 +1,30 @@
 """`StateStore`: keyed state that is read and written, and whose changelog is the log (S54).
 
 Each store has an id, and one holder at a time: a transaction id of the log (COMMIT.md §9). Its file
-is that of a state table, and shows what is committed; what is not yet is in memory (`cache`),
-so a crash leaves nothing of it.
+is that of a state table, and shows committed changes; uncommitted ones are in memory (`cache`), so
+a crash discards them.
 
-F1. Open: the file as it is, then the id is taken up, by a commit that fences whoever held it. The
-    file follows the log up to that commit at least, so it has all that was ever committed; where
-    undecided records of others come before some of that, nothing is shown until they are decided.
-    Crash: an epoch that nobody holds.
-F2. Put and delete change what is not committed; look-ups show that first.
-F3. Commit: one deferred transaction, with a record for each key that changed and the positions.
-    Crash before it: orphans, swept later; after it: all of it is in the log.
-F4. Enter: the records, at the offsets that they got, go into the file (V6), those of many commits
-    together (V7). Crash: the next F1 reads them from the log; so does the next look-up, where the
-    file could not be written.
+F1. Open: the file is opened as it is, then the store claims the id, by a commit that fences the
+    previous holder. The file follows the log at least up to that commit, so it has everything that
+    was ever committed; if undecided records of others come before some of it, nothing is shown
+    until they are decided. Crash: an epoch without a holder.
+F2. Put and delete make uncommitted changes; look-ups show these first.
+F3. Commit: one deferred transaction, with a record for each changed key, and the positions. Crash
+    before it: orphans, swept later; after it: everything is in the log.
+F4. Enter: the records, at the offsets that they got, are entered into the file (V6), those of many
+    commits together (V7). Crash: the next F1 reads them from the log; so does the next look-up if
+    the file could not be written.
 
 Each change is one record, in the order of the keys, in the partition of its key. The records of a
-partition get offsets one after the other, so what the commit answers, a range for each partition,
-tells the offset of each: nothing is read back.
+partition get consecutive offsets, so the result of the commit, a range for each partition, gives
+the offset of each: nothing is read back.
 
-A store may be a named reader of the logs from which its changes come (S64). What these are told
-decides nothing, as the positions are committed with the state; so what cannot be told fails no
-commit, and is a warning.
+A store may be a named reader of the logs from which its changes come (S64). Nothing depends on the
+positions reported to them, as the positions are committed with the state; so a failed report is a
+warning and fails no commit.
 
-A standby has done no more than open the file: it follows the log, until it takes the id up. Who
-decides that is not here: of two that do so at once one fences the other.
+A standby has only opened the file: it follows the log until it claims the id. When to do that is
+decided elsewhere: if two do so at the same time, one fences the other.
 """
 
 import logging
@@ -76,11 +76,11 @@ from clog.storage.transactions.transaction import (
 )
 
 TIMEOUT_MS = 3_600_000
-"""Of a commit's transaction, which begins when the commit does."""
+"""The timeout of a commit's transaction, which begins when the commit does."""
 
 
 class Holding:
-    """A store's part in its id. Its owner serialises calls."""
+    """A store's hold on its id. Its owner serialises calls."""
 
     def __init__(self, handle: Handle, id: str) -> None:
         self.id = id
@@ -94,7 +94,7 @@ class Holding:
 
     @property
     def is_standby(self) -> bool:
-        """Whether the id was not taken up here."""
+        """Whether this store has not claimed the id."""
         return self._positions is None
 
     def positions(self) -> dict[str, dict[int, int]]:
@@ -105,8 +105,8 @@ class Holding:
         return {log_id: dict(mine) for log_id, mine in known.items()}
 
     def take_up(self) -> dict[int, int]:
-        """Fences whoever held the id, by one commit. Returns the offsets below which all lies that
-        was committed under it, where undecided records of others may come before some of that.
+        """Claims the id by one commit, which fences the previous holder. Returns the offsets below
+        which all its committed records are, if undecided records of others may come before some.
         """
         with self.fencing():
             self.begin().abort()
@@ -118,7 +118,7 @@ class Holding:
         return dict(enumerate(head.partitions.end))
 
     def hold(self) -> None:
-        """Makes this the holder, with the positions that are committed."""
+        """Makes this the holder, with the committed positions."""
         self._positions = self._holders.positions(self.id)
 
     def begin(self) -> "Transaction":
@@ -128,13 +128,13 @@ class Holding:
         return begun
 
     def committed(self, positions: Mapping[str, Mapping[int, int]]) -> None:
-        """Takes note of positions that are committed."""
+        """Notes committed positions."""
         assert self._positions is not None, "a standby commits nothing"
         for log_id, mine in positions.items():
             self._positions.setdefault(log_id, {}).update(mine)
 
     def left_to_parent(self) -> None:
-        """Holds nothing from now on: this is a forked child."""
+        """Gives up the id, in a forked child."""
         self._fenced = StateFencedError(
             f"the store {self.id!r} of {self._url} was opened by a parent process; open one"
             " with an id of its own here"
@@ -142,7 +142,7 @@ class Holding:
 
     @contextmanager
     def fencing(self) -> Iterator[None]:
-        """Turns what another holder refuses into `StateFencedError`."""
+        """Turns refusals because of another holder into `StateFencedError`."""
         try:
             yield
         except (TransactionFencedError, CommitStateUnknownError) as e:
@@ -155,12 +155,12 @@ class Holding:
             raise self._fenced from e
 
     def _is_taken_up(self) -> bool:
-        """Tells whether somebody took the id up since, as far as is known here."""
+        """Returns whether another store has claimed the id since, as far as this one knows."""
         state = state_of(self._handle.writer_pages, self._handle.tip.head, self.id)
         return state is not None and state.epoch > self._epoch != NONE
 
     def close(self) -> None:
-        """Lets go of it; the id stays as it is, until somebody takes it up."""
+        """Stops using the id, which stays as it is until another store claims it."""
         self._closed = InvalidInputError(
             f"the store {self.id!r} of {self._url} was closed; open it anew"
         )
@@ -170,13 +170,13 @@ class Holding:
             raise self._closed
 
     def check_fenced(self) -> None:
-        """Raises if this is closed, or another store took the id up, as far as is known here."""
+        """Raises if this is closed, or another store claimed the id, as far as this one knows."""
         self._check_open()
         if self._fenced is not None:
             raise self._fenced
 
     def check_held(self) -> None:
-        """Raises if this is not the holder, as far as is known here."""
+        """Raises if this is not the holder, as far as it knows."""
         self.check_fenced()
         if self._positions is None:
             raise InvalidInputError(
@@ -186,8 +186,8 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a transaction was given of a store's changes: by part of these the partition of each,
-    the time and the schema of all records, and by log that was read the next offsets.
+    """What a transaction got of a store's changes: for each part of them the partitions, for all
+    records the time and the schema, and for each input log the next offsets.
     """
 
     partitions: list[NDArray[np.int32]]
@@ -196,14 +196,14 @@ class Sent:
     read: Mapping[Source, Mapping[int, int]]
 
     def fits(self, head: Head) -> bool:
-        """Tells whether the records are in the log as they were sent: by its schema, and with
+        """Returns whether the log keeps the records as they were sent: with this schema, and with
         their own times.
         """
         config = LogConfig.from_overrides(head.config)
         return head.log.schema == self.schema and not config.log_append_time
 
     def rows(self, changes: Uncommitted, result: TransactionResult) -> Iterator[Iterator[Row]]:
-        """Yields the rows that they are in the file, at the offsets that they got."""
+        """Yields the rows that the changes become in the file, at the offsets that they got."""
         next_offsets = np.zeros(max(result.offsets, default=0) + 1, np.int64)
         for p, (base, _) in result.offsets.items():
             next_offsets[p] = base
@@ -228,7 +228,7 @@ def _send(
     *,
     missed_deletes: bool,
 ) -> Sent:
-    """Gives a transaction all that waits, and returns it; where that fails it is aborted."""
+    """Adds all changes to a transaction, and returns what was sent; aborts it on an error."""
     try:
         for source, offsets in read.items():
             transaction.positions(source, offsets, missed_deletes=missed_deletes)
@@ -269,8 +269,8 @@ _LOGGER = logging.getLogger("clog.state")
 
 
 class InputReaders:
-    """The readers of one name, by log; none without a name. The cleaners of these logs wait for
-    them for ``hold_ms`` at most.
+    """The readers with one name, by log; none without a name. The cleaners of these logs wait for
+    them for at most ``hold_ms``.
     """
 
     def __init__(self, name: str | None, hold_ms: int) -> None:
@@ -279,7 +279,7 @@ class InputReaders:
         self._readers: dict[str, NamedReader] = {}
 
     def tell(self, read: Mapping[Source, Mapping[int, int]]) -> None:
-        """Notes positions that are committed; each log hears of them each ten seconds at most."""
+        """Notes committed positions; they are reported to each log at most every ten seconds."""
         if self._name is None:
             return
         for source, offsets in read.items():
@@ -287,7 +287,7 @@ class InputReaders:
                 self._of(source.handle, self._name).commit(offsets)
 
     def flush(self) -> None:
-        """Tells the logs what they were not told yet."""
+        """Reports the positions not reported yet."""
         for reader in self._readers.values():
             with self._warning():
                 reader.flush()
@@ -309,7 +309,7 @@ class InputReaders:
 
 MEMORY_BYTES = 64 << 20
 WAITING_SHARE = 2
-"""Of as much memory there may be what is committed and not in the file yet."""
+"""Committed rows not in the file yet may use the memory of uncommitted ones divided by this."""
 
 
 class StateStore(Shared):
@@ -334,7 +334,7 @@ class StateStore(Shared):
     ...     list(store.scan()), store.get_many(["cup"])
     ([(b'tea', b'1')], {})
 
-    A standby follows, to take over at once:
+    A standby follows the log, ready to take over:
 
     >>> standby = StateStore(counts.url, mkdtemp(), "count-orders", standby=True)
     >>> refreshed = standby.refresh()  # or for ever: standby.follow()
@@ -406,7 +406,7 @@ class StateStore(Shared):
                 raise
 
     def after_fork(self) -> None:
-        """Forgets, in a forked child, what its parent holds."""
+        """Forgets, in a forked child, its parent's changes and id."""
         self._changes, self._pending = self._no_changes(), None
         self._holding.left_to_parent()
 
@@ -475,7 +475,7 @@ class StateStore(Shared):
         is put, committed or rolled back before the last of them is asked for.
 
         Raises:
-            CorruptionError: the file was damaged, and built anew: scan again. And as `get`.
+            CorruptionError: the file was damaged, and rebuilt: scan again. And as `get`.
         """
         with self._lock:
             self._check_readable()
@@ -493,7 +493,7 @@ class StateStore(Shared):
             try:
                 codec = self._changes.codec
                 change = codec.stored_key(key), codec.stored_value(value)
-            except InvalidInputError:  # By the newest schema before it is refused (S62).
+            except InvalidInputError:  # Try the newest schema before refusing (S62).
                 self.refresh()
                 codec = self._changes.codec
                 change = codec.stored_key(key), codec.stored_value(value)
@@ -547,7 +547,7 @@ class StateStore(Shared):
                 except CommitStateUnknownError:
                     raise
                 except ClogError:
-                    transaction.abort()  # Where that is not certain the outcome is not known.
+                    transaction.abort()  # If this is not certain, the outcome is unknown.
                     self._pending = None
                     raise
             self._enter(result, sent)
@@ -607,7 +607,7 @@ class StateStore(Shared):
             self._holding.hold()
 
     def _check_order(self) -> None:
-        """Raises where another record may win than the one that was put last (S56)."""
+        """Raises if a record other than the last one that was put may win (S56)."""
         if order_text(self._file.handle.tip.head.config):
             raise InvalidInputError(
                 f"{self.url} has another compaction.strategy than offset: what is put might lose to"
@@ -623,7 +623,7 @@ class StateStore(Shared):
             try:
                 self._file.settle()
             except StateFileError as e:
-                _LOGGER.warning("%s", e)  # Whoever opens it next follows the log from there.
+                _LOGGER.warning("%s", e)  # The next store follows the log from there.
             finally:
                 self._file.close()
 
@@ -631,13 +631,13 @@ class StateStore(Shared):
         return Uncommitted(self._file.codec, self._memory_bytes)
 
     def _follow_schema(self) -> None:
-        """Takes changes by the schema of the file, which may have evolved, once there are none."""
+        """Encodes new changes by the file's schema, which may have evolved, if there are none."""
         if not self._changes and self._changes.codec.schema != self._file.codec.schema:
             self._changes.close()
             self._changes = self._no_changes()
 
     def _enter(self, result: TransactionResult, sent: Sent) -> None:
-        """Does F4: what is committed is committed, and a file that cannot follow is told later."""
+        """Does F4: the commit is final, and if the file cannot follow, a later call reports it."""
         changes, self._is_behind = self._changes, True
         self._reached.update({p: end for p, (_, end) in result.offsets.items()})
         read = {log.handle.standing.log_id: mine for log, mine in sent.read.items()}

@@ -1,21 +1,21 @@
 """`StateTable`: the latest value of each key of a log, in a local file that follows the log.
 
-V1. Open: the file there is, and only what the log got since (V3 to V5). None there, a damaged
-    one, or one of another log: V2.
-V2. Build: the table view of the newest version, into a new file.
-V3. Refresh: nothing new costs one GET. Else, from the file's offsets on, the changelog slice: the
-    latest record of each key that changed, tombstones included.
-V4. Before that, S41: where a tombstone that lies beyond the file's offsets was removed after its
-    version, keys that are gone could stay. Then V2, or an error, as asked.
-V5. Rows, offsets and version are entered in one transaction. Where nothing was appended since, as
-    by the cleaner's commits, there are none, and nothing of the log is read.
-V6. Enter: what this process has just committed, and has in memory, is entered without reading it
-    back, where the file was at the offsets that come before it; else V3.
+V1. Open: the existing file is used, and only what the log got since is read (V3 to V5). If there is
+    none, or it is damaged, or of another log: V2.
+V2. Build: the table view of the newest version is written to a new file.
+V3. Refresh: one GET if nothing is new. Otherwise the changelog slice is read from the file's
+    offsets on: the latest record of each changed key, tombstones included.
+V4. Before that, S41: if a tombstone beyond the file's offsets was removed after the file's version,
+    deleted keys could remain. Then V2, or an error, as configured.
+V5. Rows, offsets and version are entered in one transaction. If nothing was appended since, as with
+    the cleaner's commits, there are no rows, and no data of the log is read.
+V6. Enter: rows that this process has just committed, and has in memory, are entered without reading
+    them back, if the file was at the offsets just before them; else V3.
 V7. Where rows may wait, V5 and V6 leave them in memory, and enter many together (`cache`).
 
-A *generation* of the file is built whole, under a name that no generation had, and renamed when it
-is complete; then the older ones say so, and are deleted. So a crash leaves the old one or the new
-one, and a process that reads an older one goes over to it. Several processes may use one folder: a
+A *generation* of the file is built completely, under a temporary name, and then renamed; then older
+ones are marked as replaced, and deleted. So a crash leaves the old one or the new one, and a
+process that reads an older one switches to the new one. Several processes may use one folder: a
 file lock lets one at a time build or refresh.
 """
 
@@ -70,17 +70,17 @@ from clog.storage.store.contract import Store
 
 
 def _newest_generation(folder: Path, name: str) -> int:
-    """Returns the number of the newest generation; 0 when there is none."""
+    """Returns the number of the newest generation; 0 if there is none."""
     pattern = re.compile(rf"{re.escape(name)}\.(\d+)\.state")
     try:
         found = (pattern.fullmatch(path.name) for path in folder.iterdir())
         return max((int(match[1]) for match in found if match), default=0)
     except FileNotFoundError:
-        return 0  # Somebody deleted the folder.
+        return 0  # The folder was deleted.
 
 
 def build(folder: Path, name: str, position: Position, pieces: Iterable[Piece]) -> Cache:
-    """Builds the next generation. The caller sees to it that nobody else does."""
+    """Builds the next generation. The caller ensures that no other process does."""
     building = _building(folder, name)
     try:
         LocalFile.build(building, position, pieces)
@@ -88,12 +88,12 @@ def build(folder: Path, name: str, position: Position, pieces: Iterable[Piece]) 
         generation = _newest_generation(folder, name) + 1
         path = building.rename(_path(folder, name, generation))
     except BaseException:
-        building.unlink(missing_ok=True)  # Else a disk that is full stays so.
+        building.unlink(missing_ok=True)  # Else a full disk would stay full.
         raise
     _sync(folder)
     cache = Cache(path, generation)
     for older in {*folder.glob(f"{name}.*.state"), *folder.glob(f"{name}.*.sqlite3*")} - {path}:
-        if older.suffix == path.suffix:  # Else it is of a release before 0.2.
+        if older.suffix == path.suffix:  # Others are from releases before 0.2.
             leave(older)
         older.unlink(missing_ok=True)
     return cache
@@ -116,8 +116,8 @@ def _path(folder: Path, name: str, generation: int) -> Path:
 
 
 class _LockFile(FileIO):
-    """Locked while it is open, by C code alone, so that an interrupt leaves nothing locked; not by
-    a forked child, in which nobody would close it.
+    """Locked while it is open, by C code only, so that an interrupt leaves nothing locked; not in
+    a forked child, where nothing would close it.
     """
 
     def after_fork(self) -> None:
@@ -126,8 +126,8 @@ class _LockFile(FileIO):
 
 
 def locked(folder: Path, name: str, url: str) -> IO[bytes]:
-    """Returns a file that lets one process at a time write the files of this name, until it is
-    closed: enter it at once.
+    """Returns a file whose lock lets one process at a time write the files of this name, until it
+    is closed: use it in ``with`` immediately.
     """
     try:
         return _locked(folder, name)
@@ -137,7 +137,7 @@ def locked(folder: Path, name: str, url: str) -> IO[bytes]:
 
 @contextmanager
 def telling(folder: Path, url: str) -> Iterator[None]:
-    """Says in a user's words what is wrong with the disk; ``url`` is that of the log."""
+    """Turns errors of the disk into ours, in words for users; ``url`` is that of the log."""
     try:
         yield
     except (DamagedCacheError, OSError) as e:
@@ -149,18 +149,18 @@ def telling(folder: Path, url: str) -> Iterator[None]:
 def _locked(folder: Path, name: str) -> _LockFile:
     path = folder / f"{name}.lock"
     while True:
-        folder.mkdir(parents=True, exist_ok=True)  # Somebody may have emptied the disk.
+        folder.mkdir(parents=True, exist_ok=True)  # The disk may have been emptied.
         lock = _LockFile(path, "w")
         register(lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if is_at(path, lock.fileno()):
-                _building(folder, name).unlink(missing_ok=True)  # Of one that was killed.
+                _building(folder, name).unlink(missing_ok=True)  # Left by a killed process.
                 return lock
         except BaseException:
-            lock.close()  # Else it is locked as long as somebody keeps the trace of an interrupt.
+            lock.close()  # Else it stays locked while the traceback of an interrupt is kept.
             raise
-        lock.close()  # It was deleted meanwhile: whoever comes next would lock another.
+        lock.close()  # It was deleted: the next process would lock another file.
 
 
 def _unwritable(folder: Path, url: str, error: Exception) -> StateFileError:
@@ -176,7 +176,7 @@ def _unwritable(folder: Path, url: str, error: Exception) -> StateFileError:
 
 
 def position_of(at: Manifest | Commit) -> Position:
-    """Returns the position of a file that shows this version: up to where it is decided."""
+    """Returns the position of a file that shows this version, up to its undecided records."""
     log, starts = at.head.log, dict(enumerate(at.head.partitions.start))
     commit_id = at.record.commit_id if isinstance(at, Commit) else at.commit_id
     offsets = {p: at.head.stable_offset(p) for p in starts}
@@ -185,17 +185,17 @@ def position_of(at: Manifest | Commit) -> Position:
 
 
 def is_of(before: Position, now: Position) -> bool:
-    """Tells whether rows may be added to those of before: log, schema and order are the same."""
+    """Returns whether rows may be added to earlier ones: log, schema and order are the same."""
     of_before, of_now = ((at.log_id, at.schema, at.order) for at in (before, now))
     return of_before == of_now
 
 
 _ATTEMPTS = 5
-"""How often to start over when the cleaner and the sweep overtake it."""
+"""Attempts before giving up when the cleaner and the sweep overtake each."""
 
 
 CHANGED_MAX = 100_000
-"""More changed keys than this are not named one by one."""
+"""If more keys changed than this, they are not listed."""
 _LOGGER = logging.getLogger("clog.state")
 _T = TypeVar("_T")
 
@@ -217,8 +217,8 @@ class Refreshed:
 class Follower(Shared):
     """The file, and the handle on the log that it follows; opened and brought up to date by the
     constructor. Threads, and processes on one host, may share it. ``position`` is that of the file
-    when it was read or moved here last; ``reopens`` tells whether it goes on with another log that
-    came to stand there.
+    when it was last read or moved here; ``reopens`` says whether to continue with another log that
+    replaced this one.
     """
 
     def __init__(
@@ -254,20 +254,20 @@ class Follower(Shared):
         return self.handle.store.url
 
     def shown(self) -> Position:
-        """Returns what look-ups show: the file's position, which another process may have moved."""
+        """Returns the position that look-ups show, to which another process may have moved it."""
         self.check_open()
         try:
             return self._cache.position()
         except DamagedCacheError:
-            return self.position  # The next look-up builds the file anew.
+            return self.position  # The next look-up rebuilds the file.
 
     def reaches(self, ends: Mapping[int, int]) -> bool:
-        """Tells whether the file shows all records below these offsets, undecided ones too."""
+        """Returns whether the file has reached these offsets, with no undecided records below."""
         return all(self.position.offsets[p] >= end for p, end in ends.items())
 
     def asked(self, ask: Callable[[Cache], _T]) -> _T:
-        """Returns what is asked of the file; where it is damaged it is built anew first. The one
-        that another process has built may be damaged, too.
+        """Returns what ``ask`` returns for the file; a damaged file is rebuilt first. A file that
+        another process has built may be damaged, too.
         """
         damage: Exception | None = None
         for _ in range(_ATTEMPTS):
@@ -283,7 +283,7 @@ class Follower(Shared):
         )
 
     def _mend(self, damage: DamagedCacheError | OSError, generation: int) -> None:
-        """Builds a damaged file anew, or goes on with one that others have built; else raises."""
+        """Rebuilds a damaged file, or switches to one that another process built; else raises."""
         self.check_open()
         if not isinstance(damage, DamagedCacheError):
             raise damage
@@ -298,14 +298,14 @@ class Follower(Shared):
 
     @property
     def codec(self) -> RowCodec:
-        """What keys and values of the file are encoded by."""
+        """The codec of the file's keys and values."""
         return self._cache.codec
 
     def scan(self, prefix: Any, changes: Uncommitted | None = None) -> Iterator[tuple[Any, Any]]:
         """Returns keys and values in the order of the keys, with these changes."""
         self.check_open()
         if not self._is_newest():
-            self.refresh()  # Another process built the file anew, and deleted this one.
+            self.refresh()  # Another process rebuilt the file, and deleted this one.
         return self._unless_damaged(self.asked(lambda cache: cache.scan(prefix, changes)))
 
     def count(self) -> int:
@@ -344,7 +344,7 @@ class Follower(Shared):
     def enter(
         self, version: int, ranges: Mapping[int, tuple[int, int]], rows: Iterable[Iterable[Row]]
     ) -> None:
-        """Does V6: enters what the commit of this version appended, in these ranges of offsets."""
+        """Does V6: enters the rows that the commit of this version appended, at these offsets."""
         with self._lock, self._telling(), self._locked():
             tip, now = self.handle.tip, position_of(self.handle.tip)
             begin = {p: base for p, (base, _) in ranges.items()}
@@ -354,7 +354,7 @@ class Follower(Shared):
                 and now.offsets == {**now.offsets, **end}
                 and self._is_newest()
                 and is_of(at := self._cache.position(), now)
-                and not now.order  # Else another record may win than the one that came now.
+                and not now.order  # Else a record other than the newest may win.
                 and at.offsets == {**now.offsets, **begin}
             ):
                 self.position = at
@@ -363,9 +363,9 @@ class Follower(Shared):
                 self._refreshed()
 
     def settle(self) -> None:
-        """Enters what waits (V7)."""
+        """Enters the waiting rows (V7)."""
         with self._lock, self._telling(), self._locked():
-            if self._is_newest():  # Else another process has gone on from the log.
+            if self._is_newest():  # Else another process continues from the log.
                 self._cache.settle()
 
     def close(self) -> None:
@@ -375,14 +375,14 @@ class Follower(Shared):
             self._cache.close()
 
     def check_open(self) -> None:
-        """Raises once it is closed."""
+        """Raises if it is closed."""
         if self._is_closed:
             raise InvalidInputError(
                 f"the state of {self.url} in {self.folder} was closed; open it anew"
             )
 
     def _opened(self, reason: str = "") -> tuple[Cache, Position]:
-        """Returns the file there is, or a new one for this reason (V1 and V2)."""
+        """Returns the existing file, or a new one for this reason (V1 and V2)."""
         try:
             if generation := _newest_generation(self.folder, self._name):
                 found = Cache(_path(self.folder, self._name, generation), generation)
@@ -409,7 +409,7 @@ class Follower(Shared):
     def _refresh(self) -> Refreshed:
         """Does V3 to V5, under both locks."""
         before = self.position
-        if not self._is_newest():  # Another process built it anew, or somebody deleted it.
+        if not self._is_newest():  # Another process rebuilt it, or it was deleted.
             self._adopt()
         position = self._cache.position()
         moved = position != before
@@ -449,7 +449,7 @@ class Follower(Shared):
         )
 
     def _adopt(self) -> None:
-        """Goes on with the file that stands there now."""
+        """Switches to the file that is there now."""
         newer, self.position = self._opened("its file was deleted")
         self._cache.switch(newer)
         self._is_verified = False
@@ -458,14 +458,14 @@ class Follower(Shared):
         handle, position = self.handle, self.position
         if handle.standing.log_id != position.log_id:
             return "another log is there now"
-        # Once: afterwards the handle sees to it that each commit follows the one before.
+        # Once: afterwards the handle ensures that each commit follows the one before.
         if not (self._is_verified or handle.has_committed(position.version, position.commit_id)):
             return f"version {position.version} is another one now: the log was restored"
         self._is_verified = True
         return ""
 
     def _loss(self, manifest: Manifest) -> str:
-        """Does V4: returns what was missed, in words; empty when nothing was."""
+        """Does V4: returns what was missed, in words; empty if nothing was."""
         starts = self._starts(manifest)
         missed = missed_deletes(manifest.tombstones_removed, starts, self.position.version)
         if not missed:
@@ -477,7 +477,7 @@ class Follower(Shared):
         )
 
     def _starts(self, manifest: Manifest) -> dict[int, int]:
-        # What lies below the log start is gone for all; the rows of it go with the transaction.
+        # Records below the log start are gone for all; the transaction removes their rows.
         low = manifest.head.partitions.start
         return {p: max(offset, low[p]) for p, offset in self.position.offsets.items()}
 
@@ -502,7 +502,7 @@ class Follower(Shared):
         return None if rose or len(changed) > CHANGED_MAX else tuple(changed)
 
     def _move(self, position: Position, rows: Iterable[Iterable[Row]]) -> bool:
-        """Does V5; tells whether a log start rose, so that rows went."""
+        """Does V5; returns whether a log start rose, so that rows were removed."""
         rose = any(start > self.position.starts[p] for p, start in position.starts.items())
         self._cache.move(position, rows)
         self.position = position
@@ -510,7 +510,7 @@ class Follower(Shared):
         return rose
 
     def _compact(self) -> None:
-        """Builds the file anew from its own rows where that is due; a full disk puts it off."""
+        """Rebuilds the file from its own rows if that is due; a full disk postpones it."""
         if not self._cache.is_due():
             return
         try:
@@ -575,7 +575,7 @@ class StateTable:
     """The latest value of each key of a log, in a local file that follows the log.
 
     Opening builds the file, or brings an older one up to date; `refresh` and `follow` keep it so.
-    Look-ups read the file alone. A context manager; threads, and processes on one host, may share
+    Look-ups read only the file. A context manager; threads, and processes on one host, may share
     it.
 
     >>> from tempfile import mkdtemp
@@ -589,7 +589,7 @@ class StateTable:
     >>> table.refresh().version == version, table.get("tea")
     (True, b'8')
     >>> version = log.append([{"key": "tea", "value": "7"}]).version
-    >>> next(table.follow()).version == version  # it goes on for ever
+    >>> next(table.follow()).version == version  # it never ends
     True
     >>> table.close()
     """
@@ -610,14 +610,14 @@ class StateTable:
 
         Args:
             url: the log's URL, or a store.
-            cache_dir: a local folder, made if it is missing; tables of several logs may share it.
+            cache_dir: a local folder, created if missing; tables of several logs may share it.
             storage_options: what fsspec needs: credentials, endpoints.
             clock: the source of times; None: the system's clock.
-            on_loss: what to do when the table was away so long that it missed a delete, or the log
-                was recreated meanwhile: ``resync`` builds it anew, with a warning; ``fail`` raises.
+            on_loss: what to do if the table was away for so long that it missed a delete, or the
+                log was recreated: ``resync`` rebuilds it, with a warning; ``fail`` raises.
             map_bytes: memory for finding the last record of each key, in bytes.
-            reader: a name under which the log is told how far the table is (`Log.reader`).
-            reader_hold_ms: for how long the cleaner waits for that reader, at most.
+            reader: a name under which the table reports its position to the log (`Log.reader`).
+            reader_hold_ms: how long the cleaner waits for that reader, at most.
 
         Raises:
             NotFoundError: there is no log at this URL; or a delete was missed, and ``on_loss`` is
@@ -676,19 +676,19 @@ class StateTable:
         return self._file.asked(lambda cache: cache.get_many(asked))
 
     def scan(self, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Returns keys and values in the order of the keys; all that begin with ``prefix``, if it
-        is given: bytes or text, of keys that are structs a tuple of the first fields. Shows the
-        table as it is when `scan` is called, even where it is refreshed meanwhile.
+        """Returns keys and values in the order of the keys; if ``prefix`` is given, those that
+        begin with it: bytes or text, or for keys that are structs a tuple of their first fields.
+        Shows the table as it is when `scan` is called, even if it is refreshed in the meantime.
 
         Raises:
-            CorruptionError: the file was damaged, and built anew: scan again.
+            CorruptionError: the file was damaged, and rebuilt: scan again.
             InvalidInputError: keys of the log cannot have such a prefix.
         """
         return self._file.scan(prefix)
 
     def __len__(self) -> int:
-        """Returns the number of keys, those in several partitions once for each; reads all of the
-        file.
+        """Returns the number of keys, counting one in several partitions once for each; reads the
+        whole file.
         """
         return self._file.count()
 

@@ -1,9 +1,9 @@
-"""The commands of `clog`, and what becomes of their errors.
+"""The commands of `clog`, and the handling of their errors.
 
-Exit codes: 0 all is well; 2 the command line is wrong, whatever a log holds (an option, a value or
-a config that cannot be, a file named in it that is none), which is found before any log is opened;
-1 clog could not do it, or something is wrong with the log: one line on standard error says what and
-what to do. A reader of standard output that leaves, as ``head`` does, is no error.
+Exit codes: 0 success; 2 the command line is wrong regardless of any log (an invalid option, value
+or config, or a file named in it that is not valid), which is found before any log is opened; 1 clog
+could not do it, or something is wrong with the log: one line on standard error says what, and what
+to do. A reader of standard output that stops early, as ``head`` does, is not an error.
 """
 
 import inspect
@@ -63,8 +63,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "ui": "cleaner",
     },
 }
-"""The module of each command, by the headings of ``clog --help``. There it is a function of its
-name, whose docstring is its help.
+"""The module of each command, by the headings of ``clog --help``. The module has a function of the
+command's name, whose docstring is its help.
 """
 _MODULES = {name: module for rows in COMMANDS.values() for name, module in rows.items()}
 
@@ -75,12 +75,12 @@ def _function(name: str) -> Any:
 
 
 def _help(name: str) -> str:
-    r"""Returns a docstring as help; in examples ``\b`` keeps lines apart."""
+    r"""Returns a docstring as help; ``\b`` preserves line breaks in examples."""
     return inspect.cleandoc(_function(name).__doc__ or "").replace("\\b", "\b")
 
 
 class _Command(click.Command):
-    """A command whose arguments are in the help, too."""
+    """A command whose help lists its arguments, too."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the arguments, then the options."""
@@ -91,7 +91,7 @@ class _Command(click.Command):
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands, each made when it is asked for: its module may take long to import."""
+    """The commands, each made on first access: its module may take long to import."""
 
     def __getitem__(self, name: str) -> Any:
         run = _function(name)
@@ -107,20 +107,20 @@ class _Commands(Mapping[str, Any]):
 
 
 class ClogGroup(click.Group):
-    """Commands whose errors are printed in one line, and whose list has headings."""
+    """Commands whose errors are printed on one line, and whose list has headings."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands: Any = _Commands()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Looks how errors shall be printed, before there are any."""
+        """Decides how errors are printed, before any occurs."""
         ERRORS_AS.set("json" if _wants_json(args) else "text")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Runs a command."""
-        if logging.lastResort is not None:  # What tells warnings where nothing else is set up.
+        if logging.lastResort is not None:  # It prints warnings if logging is not set up.
             logging.lastResort.setFormatter(WarningFormatter())
         try:
             done = super().invoke(ctx)
@@ -137,7 +137,7 @@ class ClogGroup(click.Group):
             ERRORS_AS.set("text")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's form
-        """Writes the list of the commands by their headings."""
+        """Writes the list of commands under their headings."""
         width = max(map(len, self.commands))
         room = formatter.width - width - 4
         for heading, names in COMMANDS.items():
@@ -149,8 +149,8 @@ class ClogGroup(click.Group):
 
 
 def _tell(error: Exception) -> int | None:
-    """Prints an error and returns the exit code; None of one that is somebody else's."""
-    # Late: `clog --help` shall not wait for Arrow.
+    """Prints an error and returns the exit code; None for an error to be handled elsewhere."""
+    # Imported late: `clog --help` must not wait for Arrow.
     from clog.storage.errors import ClogError, ErrorKind
 
     if isinstance(error, BrokenPipeError) and reader_has_left():
@@ -172,7 +172,7 @@ def _tell(error: Exception) -> int | None:
     elif isinstance(error, FileNotFoundError):
         print_error(f"{error.filename or error} is gone: {error.strerror}", ErrorKind.CORRUPTION)
     elif isinstance(error, OSError) and error.strerror:
-        # Those of stores are errors of clog's: it is a file of the user's, or the output.
+        # Errors of stores are clog's own: this is about a user's file, or the output.
         if error.filename is None:
             drop_output()
         what = f"{error.filename or 'the output'} cannot be written or read"
@@ -195,7 +195,7 @@ clog describe ./orders              # clean | dirty | active, what is next
 
 
 def _wants_json(args: list[str]) -> bool:
-    """Tells whether errors shall be JSON: those of a command line that is wrong, too."""
+    """Returns whether to print errors as JSON, including those of the command line itself."""
     return not {"--json", "--log-format=json"}.isdisjoint(args) or (
         ("--log-format", "json") in pairwise(args)
     )

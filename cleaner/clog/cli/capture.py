@@ -1,4 +1,4 @@
-"""`clog capture`: a database of PostgreSQL or MySQL, captured into logs, one a table."""
+"""`clog capture`: a PostgreSQL or MySQL database, captured into logs, one per table."""
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from clog.storage.env import Clock
 
 _STALLED_MS: Final = 900_000
-"""So long without a word, something hangs."""
+"""After this long without progress, something hangs."""
 _SHOWN: Final = 3
-"""So many tables are named that are being loaded."""
+"""At most this many of the tables that are being loaded are named."""
 
 _OF_POSTGRES: Final = (
     "--events, --publication, --slot-max-mib and --reload TABLE are of PostgreSQL alone; MySQL has"
@@ -172,7 +172,7 @@ def capture(  # noqa: PLR0913 - one for each option
 
 
 def _check(source: str, masks: dict[str, str]) -> None:
-    """Refuses an address that is none, and masks."""
+    """Refuses an invalid address, and invalid masks."""
     from clog.bridge.mysql.engine import Server
     from clog.bridge.postgres.catalogue import Choice
     from clog.bridge.postgres.source import Source
@@ -185,18 +185,18 @@ def _check(source: str, masks: dict[str, str]) -> None:
 
 
 class Watched:
-    """How far a capture has come, for who watches it over HTTP; `take` sets it."""
+    """The progress of a capture, for those who watch it over HTTP; `take` sets it."""
 
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock
         self._told: tuple[Captured | None, int] = None, clock.monotonic_ms()
 
     def take(self, told: "Captured") -> None:
-        """Takes the newest."""
+        """Takes the newest progress."""
         self._told = told, self._clock.monotonic_ms()
 
     def ailments(self) -> list[str]:
-        """Returns why the process makes no progress; empty when it does."""
+        """Returns why the process makes no progress; empty if it does."""
         still_ms = self._clock.monotonic_ms() - self._told[1]
         why = f"nothing was taken or looked at for {still_ms // 1000} s"
         return [why] if still_ms > _STALLED_MS else []
@@ -211,7 +211,7 @@ class Watched:
         return lacks + [f"{name} is being loaded" for name in loading] + self.ailments()
 
     def collect(self) -> "Iterator[Metric]":
-        """Yields the metrics, as the client of Prometheus asks for them."""
+        """Yields the metrics for Prometheus's client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         told = self._told[0]
@@ -268,7 +268,7 @@ def _server(address: str, watched: Watched) -> "MonitorServer":
 def _verify(
     source: str, url: str, tables: "Sequence[str]", exclude: "Sequence[str]", given: Given
 ) -> Code | None:
-    """Compares tables with their source."""
+    """Compares tables with the database."""
     from clog.bridge import verify_capture, verify_capture_mysql
 
     with progress(hidden=given.json) as bars:
@@ -299,7 +299,7 @@ def _verify(
 def _told(
     given: Given, listen: str | None, *, once: bool
 ) -> "Iterator[Callable[[Captured], None]]":
-    """Yields what shows how far it is, and serves it, where somebody listens."""
+    """Yields a function that shows the progress, and serves it at the address ``listen``."""
     from clog.storage.env import SystemClock
 
     watched = Watched(SystemClock())
@@ -317,7 +317,7 @@ def _told(
 
 @contextmanager
 def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]":
-    """Yields what shows how far it is: bars, or lines where there is no terminal."""
+    """Yields a function that shows the progress: bars, or lines if there is no terminal."""
     tell = each_minute(json=given.json)
     bars_of: dict[str, Any] = {}
     with progress(hidden=given.json) as bars:

@@ -1,5 +1,5 @@
-"""`clog roll`, `clog clean`, `clog sweep`: what the cleaner does, once and by hand; and how passes,
-maintenance and plans are told, which `clog cleaner` does, too.
+"""`clog roll`, `clog clean`, `clog sweep`: the cleaner's work, once and by hand; and the output of
+passes, maintenance and plans, shared with `clog cleaner`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -130,7 +130,7 @@ def clean(
 def _cleaned(
     log: "Log", threads: int, buffer_bytes: int, io_bytes: int | None, *, force: bool
 ) -> "tuple[list[MaintenanceResult], list[PassResult]]":
-    """Does a round, with a bar for each pass meanwhile."""
+    """Runs one round, and shows a bar for each pass."""
     from clog.cleaner import Cleaner
     from clog.cleaner.passes.offset_map import save_memory
 
@@ -148,7 +148,7 @@ def _cleaned(
 
 
 def _why_none(log: "Log") -> str:
-    """Returns why nothing could be cleaned, though it was asked for at any dirty ratio."""
+    """Returns why nothing could be cleaned, even at any dirty ratio."""
     from clog.storage.config.log_config import LogConfig
 
     found = log.describe()
@@ -201,12 +201,12 @@ def sweep(url: str = URL, *, dry_run: bool = DRY_DELETE, given: Given) -> None:
 
 
 def tell_uncleanable(url: str, partitions: list[int]) -> None:
-    """Prints that partitions could not be cleaned."""
+    """Prints that partitions are uncleanable."""
     print_error(f'partitions {partitions} of {url} are uncleanable; "clog describe" says why')
 
 
 def maintenance_json(done: "Iterable[MaintenanceResult]") -> dict[str, Any]:
-    """Returns for programs what sealing and retention did."""
+    """Returns what sealing and retention did, for programs."""
     results = list(done)
     return {
         "sealed": [p for result in results for p in result.sealed],
@@ -215,7 +215,7 @@ def maintenance_json(done: "Iterable[MaintenanceResult]") -> dict[str, Any]:
 
 
 def maintenance_lines(done: "Iterable[MaintenanceResult]") -> list[str]:
-    """Returns for people what sealing and retention did, line by line."""
+    """Returns what sealing and retention did, in lines for people."""
     lines: list[str] = []
     for result in done:
         lines += [f"sealed the active segment of partition {p}: it was idle" for p in result.sealed]
@@ -234,7 +234,7 @@ def pass_json(result: "PassResult") -> dict[str, Any]:
 
 
 def pass_text(result: "PassResult") -> str:
-    """Returns a pass in a line for people."""
+    """Returns a pass as a line for people."""
     stats = result.stats
     return (
         f"partition {result.partition} is clean to offset {result.next_dirty_offset} (from"
@@ -244,7 +244,7 @@ def pass_text(result: "PassResult") -> str:
 
 
 def tell_plans(planned: "Iterable[tuple[str, PlannedRound]]", *, json: bool) -> None:
-    """Tells what would be done over logs, given by their URLs."""
+    """Prints what would be done in each of the logs, which are named by their URLs."""
     if json:
         logs = [{"url": url} | asdict(mine) for url, mine in planned]
         print_json({"dry_run": True, "logs": logs})
@@ -256,7 +256,7 @@ def tell_plans(planned: "Iterable[tuple[str, PlannedRound]]", *, json: bool) -> 
 
 
 def plan_lines(planned: "PlannedRound") -> list[str]:
-    """Returns a line for each thing that would happen; one that says so where nothing would."""
+    """Returns a line for each thing that would happen, or one that says that nothing is due."""
     lines = [f"seal the active segment of partition {p}: it is idle" for p in planned.sealed]
     lines += [
         f"remove {counted(c.records, 'record')}, {size(c.size_bytes)}, of partition {c.partition}"
@@ -298,7 +298,7 @@ def plan_lines(planned: "PlannedRound") -> list[str]:
 
 
 def _rewrites(rewrites: "Sequence[PlannedRewrite]", what: str) -> list[str]:
-    """Returns a line of how many chunks are rewritten, and of how many bytes, if there are any."""
+    """Returns a line with the number and the bytes of chunks to be rewritten, if there are any."""
     if not rewrites:
         return []
     chunks = counted(sum(r.chunks for r in rewrites), "chunk")
@@ -306,7 +306,7 @@ def _rewrites(rewrites: "Sequence[PlannedRewrite]", what: str) -> list[str]:
 
 
 def _rest(planned: "PlannedPass") -> str:
-    """Returns what merges, what may be marked, and what was, in words."""
+    """Returns in words what is merged, what may be marked, and what was marked before."""
     parts = []
     if planned.segments_merged < planned.segments:
         segments = counted(planned.segments, "segment")
@@ -320,7 +320,7 @@ def _rest(planned: "PlannedPass") -> str:
 
 @contextmanager
 def watching_passes(monitor: "Monitor") -> "Iterator[Live | None]":
-    """Shows the passes of a cleaner as long as the block lasts: a bar for each, phase by phase."""
+    """Shows the passes of a cleaner during the block: a bar for each, phase by phase."""
     if not stderr().is_terminal:
         yield None
         return
@@ -329,7 +329,7 @@ def watching_passes(monitor: "Monitor") -> "Iterator[Live | None]":
 
 
 def drawn(picture: "Callable[[], Table | Group]") -> "Live":
-    """Returns a picture, drawn anew while a block lasts, on standard error."""
+    """Returns a picture that is redrawn on standard error while its block runs."""
     from rich.live import Live
 
     return Live(
@@ -361,7 +361,7 @@ def bars(monitor: "Monitor") -> "Table":
 
 
 def remaining_ms(activity: "Activity", now_ms: int) -> int | None:
-    """Returns how long the phase of a pass will take at its rate so far; None before it has one."""
+    """Returns the time left in the phase of a pass at its rate so far; None before it has one."""
     progress = activity.progress
     done, total = progress.records_done, progress.records_total
     if not 0 < done <= total:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _ENVIRONMENT = "CLOG_CLEANER_CONFIG"
 _THREADS = "log.cleaner.threads"
 _WATCH_READERS_MS = 60_000
-"""How far apart the named readers of a log are listed, where somebody may ask for metrics."""
+"""The interval at which a log's named readers are listed, if metrics are served."""
 
 
 @command(writes=True)
@@ -125,7 +125,7 @@ def cleaner(
     if once:
         return _run_once(daemon, teller, logs, finder)
     with ExitStack() as open_things:
-        if listen is not None:  # First: who watches the process shall not wait for stores.
+        if listen is not None:  # First: monitoring must not wait for stores.
             open_things.callback(_server(listen, daemon, finder, named).close)
         logs = _first(finder, given.storage, patient=True, looked=daemon.monitor.looked)
         print_note(f"cleaning {counted(len(logs), 'log')}; Ctrl-C stops within seconds")
@@ -154,7 +154,7 @@ def _first(
     patient: bool,
     looked: "Callable[[], None]" = lambda: None,
 ) -> "list[Log]":
-    """Returns the logs there are; before each is asked for, something ``looked``."""
+    """Returns the existing logs; calls ``looked`` before it opens each."""
 
     @contextmanager
     def asking(url: str) -> "Iterator[None]":
@@ -171,7 +171,7 @@ def _first(
 def _run_once(
     daemon: "Cleaner", teller: "_Teller", logs: "Sequence[Log]", finder: "Finder"
 ) -> Code | None:
-    """Fails, and says why, where a partition is uncleanable then, or a log was left out."""
+    """Runs one round; fails, and says why, if a partition is uncleanable or a log was left out."""
     daemon.run_once()
     teller.nothing_due(logs)
     found = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
@@ -185,7 +185,7 @@ def _run_once(
 
 
 class _Teller:
-    """Tells on standard output what is done; not beside the live view."""
+    """Prints on standard output what is done; nothing for people beside the live view."""
 
     def __init__(self, *, json: bool, live: bool) -> None:
         self.json = json
@@ -193,7 +193,7 @@ class _Teller:
         self._told = 0
 
     def nothing_due(self, logs: "Sequence[Log]") -> None:
-        """Tells, after a round, that there was nothing to do, if there was nothing."""
+        """Prints, after a round, that there was nothing to do, if so."""
         if self._told:
             return
         if self.json:
@@ -202,11 +202,11 @@ class _Teller:
             say(f"nothing was due in {counted(len(logs), 'log')}")
 
     def passed(self, log: "Log", result: "PassResult") -> None:
-        """Tells a pass."""
+        """Prints a pass."""
         self._tell(log, pass_json(result), [pass_text(result)])
 
     def maintained(self, log: "Log", done: "MaintenanceResult") -> None:
-        """Tells what was sealed, and what went by retention."""
+        """Prints what was sealed, and what retention removed."""
         self._tell(log, maintenance_json([done]), maintenance_lines([done]))
 
     def _tell(self, log: "Log", document: "Mapping[str, object]", lines: "Sequence[str]") -> None:
@@ -219,7 +219,7 @@ class _Teller:
 
 
 def _settings(config: list[str] | None, threads: int | None) -> "BrokerConfig":
-    """Returns the environment's config, over it the command line's."""
+    """Returns the environment's config, overridden by that of the command line."""
     from clog.cleaner.daemon.broker_config import broker_config
 
     with usage_errors():
@@ -232,7 +232,7 @@ def _given(config: list[str] | None, threads: int | None) -> dict[str, object]:
 
 
 def _in_tasks(config: list[str] | None, threads: int | None) -> "Callable[..., Cleaner]":
-    """Returns what makes a cleaner whose passes are Spark tasks."""
+    """Returns a function that makes a cleaner whose passes are Spark tasks."""
     from clog.jobs.cleaning import SparkCleaner, spark_session
 
     tasks = _settings(config, threads).threads if _THREADS in _given(config, threads) else None
@@ -250,7 +250,7 @@ def _daemon(
     *,
     watched: bool,
 ) -> "Cleaner":
-    """Returns the cleaner that ``make`` makes; one of this process where it is None."""
+    """Returns the cleaner that ``make`` makes; if that is None, one that works in this process."""
     from clog.cleaner import Cleaner, CleanerSettings
     from clog.cleaner.passes.offset_map import save_memory
 
@@ -275,14 +275,14 @@ def _daemon(
 
 
 def _stop_by_signals(daemon: "Cleaner") -> None:
-    """Makes the signals that end processes stop the cleaner; not SIGHUP under ``nohup``."""
+    """Makes SIGINT, SIGTERM and SIGHUP stop the cleaner; not SIGHUP under ``nohup``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: daemon.stop())
 
 
 def _server(address: str, daemon: "Cleaner", finder: "Finder", named: _Named) -> "MonitorServer":
-    """Serves metrics, and the page of the logs that are given or found."""
+    """Serves metrics, and the page with the logs that are given or found."""
     with from_extra("metrics", "--listen", "prometheus_client", "starlette", "uvicorn"):
         from clog.cleaner.daemon.metrics import MonitorServer, ailments, neglects, notices, registry
         from clog.cli.page import ShownCleaner, ShownLogs, application
@@ -298,7 +298,7 @@ def _server(address: str, daemon: "Cleaner", finder: "Finder", named: _Named) ->
 
 
 def _dry_run(logs: "Iterable[Log]", settings: "BrokerConfig", teller: "_Teller") -> Code | None:
-    """Tells what would be done over each log, and which cannot be read."""
+    """Prints what would be done in each log, and which logs cannot be read."""
     from clog.cleaner.log_round import plan_round
     from clog.storage.errors import ClogError
 
@@ -324,7 +324,7 @@ def _dry_run(logs: "Iterable[Log]", settings: "BrokerConfig", teller: "_Teller")
 
 
 def _log_to_stderr(log_format: str) -> None:
-    """Makes all that is logged, and in JSON also errors and warnings, lines on standard error."""
+    """Sends log messages, and in JSON also errors and warnings, to standard error as lines."""
     from clog.cleaner.daemon.metrics import JsonFormatter
     from clog.cli.output import SafeFormatter
 
@@ -405,7 +405,7 @@ def ui(
 
 
 def _token(variable: str | None) -> str:
-    """Returns the token in a variable of the environment, which must hold one."""
+    """Returns the token in an environment variable, which must be set."""
     if variable is None:
         return ""
     if not (token := os.environ.get(variable, "")):

@@ -1,5 +1,5 @@
-"""`clog consume`: records as lines, from a position on, of a named reader or of the table;
-`clog get`: the values of keys; `clog export`: a log, or its table, as a file that others read.
+"""`clog consume`: records as lines, from a position on, for a named reader, or of the table;
+`clog get`: the values of keys; `clog export`: a log, or its table, as a file for other programs.
 """
 
 import base64
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
 
 
 _NAMED_MAX = 5
-"""Keys without a value that are named."""
+"""At most this many keys without a value are named."""
 _UNINDEXED_MAX = 100
-"""Objects without key indexes, of which a command reads all keys: more are worth a note."""
+"""If a command reads all keys of more objects than this, for lack of indexes, it prints a note."""
 _WHERE = (
     "earliest, latest, an offset, or @TIME (epoch ms or ISO 8601): the first record at or after"
     " that time."
@@ -81,7 +81,7 @@ def _reader_name(text: str) -> str:
 
 
 def _where(text: str) -> str:
-    """Returns a position as it was given, whose form was looked at."""
+    """Returns a position as it was given; raises if its form is wrong."""
     if text.startswith("@"):
         parse_time_ms(text[1:])
     elif text.isdecimal():
@@ -189,7 +189,7 @@ def _print(
             if reader is not None:
                 reader.commit(offsets_after(batch))
     except KeyboardInterrupt:
-        return Code.INTERRUPTED  # How one stops to follow.
+        return Code.INTERRUPTED  # The way to end --follow.
     return None
 
 
@@ -207,7 +207,7 @@ def check_table(start: str, at: int | None, *, table: bool) -> None:
 
 
 def limited(batches: "Iterator[pa.RecordBatch]", maximum: int | None) -> "Iterator[pa.RecordBatch]":
-    """Yields the batches up to ``maximum`` records; stops as soon as it has them."""
+    """Yields batches up to ``maximum`` records; requests no more once it has them."""
     if maximum is None:
         yield from batches
         return
@@ -232,7 +232,7 @@ def positions(log: "Log", partition: int | None, where: str) -> dict[int, int]:
     if where == "latest":
         return {p: ends[p] for p in wanted}
     found = log.offsets_for_times(dict.fromkeys(wanted, parse_time_ms(where[1:])))
-    # No record is that late: the next one may be (S39).
+    # No record is that late, but the next one may be (S39).
     return {p: ends[p] if (offset := found[p]) is None else offset for p in wanted}
 
 
@@ -252,7 +252,7 @@ def _log(
 def _starts_of(
     log: "Log", reader: "NamedReader", where: str | None, starts: dict[int, int]
 ) -> dict[int, int]:
-    """Returns where a reader goes on in these partitions; a new one begins at ``starts``."""
+    """Returns where a reader continues in these partitions; a new one begins at ``starts``."""
     from clog.storage.errors import NotFoundError
     from clog.storage.read.scan import check_start
 
@@ -296,7 +296,7 @@ def _read_on(
     keys: list[Any] | None,
     reader: "NamedReader | None" = None,
 ) -> "Iterator[pa.RecordBatch]":
-    """Yields records from the offsets on; at the end stops, or looks again every ``poll_ms``."""
+    """Yields records from the offsets on; at the end stops, or polls every ``poll_ms``."""
     from clog.storage.read.following import Followed, Following, reading_of
 
     read = reading_of(log.handle.tip.head.log.schema, None)
@@ -372,7 +372,7 @@ def _named(keys: list[str]) -> str:
 
 
 def _latest(rows: "pa.Table", wanted: list[bytes]) -> "tuple[pa.Table, list[bytes]]":
-    """Returns a row for each key that is there, in order, by the latest time, and the others."""
+    """Returns the latest row of each key that exists, in the given order, and the other keys."""
     import pyarrow as pa
 
     from clog.storage.keys.hashing import key_bytes
@@ -400,7 +400,7 @@ _BY_ENDING = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson"
 
 
 class _Form(NamedTuple):
-    """How bytes are written: as text in Parquet, as base64 in CSV."""
+    """The form of bytes: whether they are text in Parquet, and base64 in CSV."""
 
     strings: bool
     is_base64: bool
@@ -476,7 +476,7 @@ def export(
 
 
 def _checked(out: str, file_format: str | None, *, overwrite: bool) -> str:
-    """Returns the format to write; the file can be made."""
+    """Returns the format to write; raises if the file cannot be created."""
     chosen = file_format or _BY_ENDING.get(Path(out).suffix.lower())
     if chosen is None:
         raise click.BadParameter(f"the ending of {out!r} tells no format; give --format")
@@ -500,10 +500,10 @@ def _records(log: "Log", partition: int | None, where: str) -> "Iterator[pa.Reco
 
 @contextmanager
 def _file(out: str) -> Iterator[IO[bytes]]:
-    """Yields what to write to: standard output, or a file that gets its name when it is whole."""
+    """Yields standard output, or a file that gets its name once it is complete."""
     if out == "-":
         yield sys.stdout.buffer
-        sys.stdout.buffer.flush()  # What is counted as exported has been written.
+        sys.stdout.buffer.flush()  # Records counted as exported must be written.
         return
     unfinished = Path(f"{out}.part")
     try:
@@ -543,7 +543,7 @@ _WRITERS = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl}
 
 
 def _as_text(rows: _Rows) -> _Rows:
-    """Returns the rows with keys and values as text; where one is none its place is told."""
+    """Returns the rows with keys and values as text; if one is not text, says where."""
     import pyarrow as pa
 
     from clog.storage.errors import InvalidInputError
@@ -576,14 +576,14 @@ def _as_base64(rows: _Rows) -> _Rows:
 
 
 def _bytes_columns(rows: _Rows) -> list[str]:
-    """Returns which of key and value are bytes: in a typed log they may be anything."""
+    """Returns which of key and value are bytes: in a typed log they may have other types."""
     import pyarrow as pa
 
     return [name for name in ("key", "value") if pa.types.is_binary(rows.column(name).type)]
 
 
 def _flat(rows: _Rows) -> _Rows:
-    """Returns the rows with what CSV has no place for as JSON, in the form of `lines`."""
+    """Returns the rows with nested data, which CSV cannot hold, as JSON in the form of `lines`."""
     import pyarrow as pa
 
     texts = [

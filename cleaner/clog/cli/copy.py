@@ -1,5 +1,5 @@
-"""`clog copy`: a new log with the records of another. `clog convert`: a log of bytes, into a typed
-one.
+"""`clog copy`: a new log with the records of another one. `clog convert`: the records of a log of
+bytes, decoded into a typed log.
 """
 
 import json
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clog.storage import Log
 
 BATCH_BYTES = 64 << 20
-"""Records of so many bytes, or more by one batch of the source, make one commit."""
+"""Each commit has records of this many bytes, exceeded by at most one batch of the source."""
 _WHILE_COPYING: Mapping[str, str] = {
     "cleanup.policy": "",
     "max.message.bytes": str((1 << 31) - 1),
@@ -40,8 +40,8 @@ _WHILE_COPYING: Mapping[str, str] = {
     "message.timestamp.before.max.ms": "unlimited",
     "message.timestamp.type": "CreateTime",
 }
-"""What a copy has until it is whole: it takes any record that a log can hold, with its time, and a
-cleaner that finds it leaves it alone.
+"""The configs of a copy until it is complete: it takes any record that a log can hold, with its
+time, and cleaners leave it alone.
 """
 _LETTERS_KEPT: Mapping[str, str] = {"cleanup.policy": ""}
 
@@ -95,7 +95,7 @@ def copy(
 
 
 def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
-    """Copies all records and returns their number; says what to do where that is interrupted."""
+    """Copies all records and returns their number; says what to do if it is interrupted."""
     done, total = 0, record_count(source)
     try:
         with counting("copying", total) as more:
@@ -111,7 +111,7 @@ def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
 
 
 def _counting(source: "Log") -> "Iterator[pa.RecordBatch]":
-    """Yields the records but late ones that are dropped: in a copy nothing tells that they are."""
+    """Yields the records without late ones to be dropped: a copy could not recognise them."""
     from clog.storage.read.ordered import late_keys, without_keys
 
     batches, handle = source.read(), source.handle
@@ -221,7 +221,7 @@ def _made(
     config: Mapping[str, str],
     schema: "pa.Schema | None" = None,
 ) -> "Log":
-    """Returns a log that is created where there is none; one that is there has the schema."""
+    """Returns a log, created if there is none; raises if an existing one has another schema."""
     from clog.storage import AlreadyExistsError, InvalidInputError
 
     try:

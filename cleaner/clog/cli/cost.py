@@ -1,14 +1,14 @@
-"""Requests and bytes a day of a log: COMMIT.md §7, with averages out of the log's own history.
+"""`clog cost`: requests, bytes and dollars per day of a log, before the bill arrives.
+
+Requests and bytes follow from COMMIT.md §7, with averages from the log's own history.
 
 A micro-batch costs a PUT for each data object, a PUT for the commit, a GET for its block (and one
-that reads the commit back, where exclusive creates are only probed), and a PUT for each fourth
-version's hint; a reader a GET for each poll, and two for each object it reads.
-Snapshots, columns, maintenance and bytes are as often and as large as they were. Pure.
+that reads the commit back, if exclusive creates are only probed), and a PUT for every fourth
+version's hint; a reader costs a GET for each poll, and two for each object that it reads.
+Snapshots, columns, maintenance and bytes are assumed to stay as frequent and as large as they were.
 
-What providers charge for requests and storage: list prices, as data, with their date and where
-to find today's; or the user's own.
-
-`clog cost`: requests, bytes and dollars a day, before the bill arrives.
+Prices of requests and storage are the providers' list prices, as data, with their date and the
+address of current ones; or the user's own.
 """
 
 import json
@@ -36,7 +36,7 @@ LISTS_PER_SWEEP = 7
 
 
 class Past(NamedTuple):
-    """Sums over commits of a log, the first to last in ``span_ms``; bytes of the last snapshot."""
+    """Sums over commits of a log within ``span_ms``; the bytes are those of the last snapshot."""
 
     span_ms: int
     commits: int
@@ -53,7 +53,7 @@ class Past(NamedTuple):
 
 
 class Daily(NamedTuple):
-    """One line of the bill: requests by kind and bytes, a day."""
+    """One line of the bill: requests by kind, and bytes, per day."""
 
     what: str
     puts: float = 0.0
@@ -66,7 +66,7 @@ class Daily(NamedTuple):
 def daily(
     past: Past, *, trigger_ms: int, readers: int, reads_back: bool = False
 ) -> Sequence[Daily]:
-    """Returns what a day costs at a trigger interval, with streams that read all of it."""
+    """Returns the lines for one day at a trigger interval, with readers of the whole log."""
     days = past.span_ms / DAY_MS
     batches = DAY_MS / trigger_ms
     objects = _share(past.append_objects, past.appends, 1.0)
@@ -113,7 +113,7 @@ def _share(amount: float, among: float, else_: float = 0.0) -> float:
 
 
 class Prices(NamedTuple):
-    """In dollars: for a thousand requests by kind, and for a GB (10⁹ bytes) kept for a month."""
+    """Dollars for a thousand requests, by kind, and for a GB (10⁹ bytes) stored for a month."""
 
     name: str
     as_of: str
@@ -142,15 +142,14 @@ PRICES = {
         source="https://azure.microsoft.com/pricing/details/storage/blobs",
     ),
 }
-"""Storage is that of the first tier; traffic is not in here, nor what S3 Express takes for bytes.
-"""
+"""Storage is at the first tier's price; traffic and S3 Express's charges for bytes are left out."""
 APPENDS = {
     1: Daily("appends", puts=2.17, gets=1.08, lists=0),
     8: Daily("appends", puts=2.52, gets=6.41, lists=0.855),
     200: Daily("appends", puts=2.04, gets=6.84, lists=0.439),
 }
-"""Requests of one small append beside so many writers who combine, where a request takes 100 ms:
-those of ``benchmarks/run.py --only many_writers``.
+"""Requests of one small append, by the number of writers that combine, if a request takes 100 ms:
+results of ``benchmarks/run.py --only many_writers``.
 """
 
 
@@ -229,7 +228,7 @@ def cost(
 
 
 class Bill(NamedTuple):
-    """What a log costs a day. ``stored_bytes``: with the files that wait to be deleted."""
+    """The cost of a log per day. ``stored_bytes`` includes files that wait to be deleted."""
 
     url: str
     trigger_ms: int
@@ -240,23 +239,23 @@ class Bill(NamedTuple):
     lines: Sequence[Daily]
 
     def dollars(self, line: Daily) -> float:
-        """Returns what the requests of a line cost."""
+        """Returns the cost of a line's requests."""
         price = self.prices
         puts, gets, lists = line.puts, line.gets, line.lists
         return (puts * price.put_1000 + gets * price.get_1000 + lists * price.list_1000) / 1000
 
     @property
     def stored_dollars(self) -> float:
-        """What is stored, for a month."""
+        """The cost of the storage for a month."""
         return self.stored_bytes / 1e9 * self.prices.gb_month
 
     @property
     def million_appends(self) -> dict[int, float]:
-        """What a million small appends cost, by how many writers the log has (`APPENDS`)."""
+        """The cost of a million small appends, by the number of writers (`APPENDS`)."""
         return {writers: 1e6 * self.dollars(each) for writers, each in APPENDS.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it in values that JSON has."""
+        """Returns the bill as a JSON document."""
         lines = [line._asdict() | {"dollars": self.dollars(line)} for line in self.lines]
         return {
             "url": self.url,
@@ -273,8 +272,8 @@ class Bill(NamedTuple):
 def bill(
     log: "Log", prices: Prices, *, trigger_ms: int | None = None, readers: int, commits: int
 ) -> Bill:
-    """Returns what a log costs a day, by the averages of its newest commits; one GET for each of
-    them, and one LIST. Without a trigger interval it is the mean one of its appends.
+    """Returns the cost of a log per day, by averages of its newest commits; one GET for each of
+    them, and one LIST. The default trigger interval is the mean interval of its appends.
     """
     past = _past(log.handle.store, log.handle.tip, commits)
     if trigger_ms is None:
@@ -287,7 +286,7 @@ def bill(
 
 
 def _past(store: "Store", tip: "Commit", commits: int) -> Past:
-    """Sums over the newest commits but the creation; one GET for each, and for each large edit."""
+    """Sums over the newest commits except the creation; a GET for each, and each large edit."""
     from clog.storage.format.commits import edit_of, read_commit
     from clog.storage.store.contract import WrappingStore
 
@@ -327,7 +326,7 @@ def _past(store: "Store", tip: "Commit", commits: int) -> Past:
 
 
 def _columns(commits: "Sequence[Commit]") -> "set[ColumnsRef]":
-    """Returns the documents of columns that were made for these commits."""
+    """Returns the documents of columns that were written for these commits."""
     made_at = {commit.version - 1 for commit in commits}
     refs = {commit.head.partitions.ref for commit in commits}
     return {ref for ref in refs if ref is not None and ref.version in made_at}

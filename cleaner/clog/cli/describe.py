@@ -1,10 +1,10 @@
-"""`clog describe`, `clog offsets`, `clog segments`: looking at a log; `clog readers`: who reads it,
-how far behind, and what is about to overtake whom; `clog transactions`: what has not ended in it,
-and why it waits; `clog snapshot`: versions of several logs that belong together, by name.
+"""`clog describe`, `clog offsets`, `clog segments`: the state of a log; `clog readers`: its named
+readers, how far behind they are, and what is about to overtake them; `clog transactions`: those
+that have not ended, and what they wait for; `clog snapshot`: named cuts over several logs.
 
-A partition is a *bar*: which part of its bytes is clean, cleanable, uncleanable, active. Each part
-has a glyph of its own, so that the bar reads without colour; in a terminal that has only ASCII,
-other glyphs. A part that holds bytes is never invisible: it gets at least one cell.
+A partition is a *bar* that shows which part of its bytes is clean, cleanable, uncleanable or
+active. Each part has its own glyph, so that the bar is readable without colour; terminals with only
+ASCII get other glyphs. A part that holds bytes is always visible: it gets at least one cell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -127,7 +127,7 @@ def offsets(
         of_each["offset_for_time"] = log.offsets_for_times(dict.fromkeys(wanted, time_ms))
     rows: list[dict[str, Any]]
     rows = [{"partition": p} | {name: at[p] for name, at in of_each.items()} for p in wanted]
-    left_out = "stable_offset" if stable == ends else None  # Nothing is undecided, mostly.
+    left_out = "stable_offset" if stable == ends else None  # Usually nothing is undecided.
     shown = [{name: n for name, n in row.items() if name != left_out} for row in rows]
     document = {"url": log.url, "time_ms": time_ms, "partitions": rows}
     given.tell(document, lambda: _print(shown))
@@ -174,7 +174,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]], title: str | None = None) -> None:
-    """Prints rows whose numbers stand right; None is a dash."""
+    """Prints rows with right-aligned numbers; None is a dash."""
     first = {name.replace("_", " "): value for name, value in (rows[0] if rows else {}).items()}
     right = [name for name, value in first.items() if isinstance(value, int | None)]
     cells = [map(_cell, row.values()) for row in rows]
@@ -197,7 +197,7 @@ class Part(NamedTuple):
     meaning: str
 
     def drawn(self, width: int, *, ascii_only: bool) -> str:
-        """Returns so many of its glyphs."""
+        """Returns its glyph, ``width`` times."""
         return (self.ascii_glyph if ascii_only else self.glyph) * width
 
 
@@ -220,7 +220,7 @@ def part_bytes(detail: "PartitionDescription") -> tuple[int, int, int, int]:
 
 
 def cells(amounts: Sequence[int], width: int) -> list[int]:
-    """Divides ``width`` cells in proportion; whatever is not 0 gets at least one.
+    """Divides ``width`` cells in proportion; an amount that is not 0 gets at least one.
 
     >>> cells([1, 1, 1000, 0], 10)
     [1, 1, 8, 0]
@@ -240,7 +240,7 @@ def cells(amounts: Sequence[int], width: int) -> list[int]:
 
 
 def bar(detail: "PartitionDescription", width: int, *, ascii_only: bool = False) -> "Text":
-    """Returns the bar of a partition, with the delete retention point where it has one."""
+    """Returns the bar of a partition, with the delete retention point if it has one."""
     from rich.text import Text
 
     amounts = part_bytes(detail)
@@ -258,7 +258,7 @@ def bar(detail: "PartitionDescription", width: int, *, ascii_only: bool = False)
 
 
 def legend(*, ascii_only: bool = False) -> "Text":
-    """Returns what the glyphs mean, on two lines."""
+    """Returns the meanings of the glyphs, on three lines."""
     from rich.text import Text
 
     text = Text()
@@ -275,7 +275,7 @@ _INDENT = 4
 _BAR_WIDTH_MIN = 20
 _TABLE_WIDTH_MIN = 64
 _AMOUNT_WIDTH = 28
-"""Columns that the size beside a bar gets at least, so that bars are equally long."""
+"""The minimum width of the size beside a bar, so that bars are equally long."""
 
 
 def description(
@@ -287,8 +287,8 @@ def description(
     width: int,
     ascii_only: bool = False,
 ) -> "Group":
-    """Returns the whole page of `Log.describe()`, perhaps with fewer partitions: ``width`` columns
-    of it, with what comes next by partition, and the configs of a log that sets none.
+    """Returns the page for a result of `Log.describe()`, possibly with fewer partitions, ``width``
+    columns wide, with the next actions by partition and the defaults of configs.
     """
     from rich.console import Group
     from rich.text import Text
@@ -323,7 +323,7 @@ def description(
 def _partition(
     detail: "PartitionDescription", action: str, now_ms: int, width: int, *, ascii_only: bool
 ) -> "Group":
-    """Returns the bar and its size; under it the offsets and what comes next."""
+    """Returns the bar and its size, and below it the offsets and the next action."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -331,7 +331,7 @@ def _partition(
     label = f"{detail['partition']:>{_INDENT - 1}} "
     amount = f" {size(detail['size_bytes'])}, {counted(detail['records'], 'record')}"
     room = width - len(label) - max(len(amount), _AMOUNT_WIDTH)
-    if room < _BAR_WIDTH_MIN:  # Then the size comes below.
+    if room < _BAR_WIDTH_MIN:  # Put the size below the bar.
         room, amount = max(1, width - len(label)), f"\n{' ' * (_INDENT - 1)}{amount}"
     picture = Text.assemble((label, "bold"), bar(detail, room, ascii_only=ascii_only), amount)
     covered, stable = detail["covered_offset"], detail["stable_offset"]
@@ -375,7 +375,7 @@ def _actions(
 def next_action(
     detail: "PartitionDescription", config: Mapping[str, str], reason: str | None
 ) -> str:
-    """Returns what maintenance will do with a partition next, in words; ``reason``: why it is
+    """Returns in words what maintenance will do with a partition next; ``reason``: why it is
     eligible for cleaning now, if it is.
     """
     if detail["uncleanable"]:
@@ -411,7 +411,7 @@ def _setting(config: Mapping[str, str], name: str) -> str:
 def _configs(
     config: Mapping[str, str], overrides: Mapping[str, str], defaults: Mapping[str, str], width: int
 ) -> "Table":
-    """Returns all configs, with the default beside those that were set; a line each if narrow."""
+    """Returns all configs, with the defaults of those that are set; in one column if narrow."""
     from rich.text import Text
 
     from clog.storage.config.units import config_text
@@ -432,14 +432,14 @@ def _configs(
 
 
 def _schema_lines(schema: Mapping[str, Any]) -> list[str]:
-    """Returns a line each for the types of keys and values of a typed log."""
+    """Returns two lines with the types of keys and values of a typed log, else none."""
     if schema == {"key": "binary", "value": "binary"}:
         return []
     return [f"\n{name} {as_words(schema[name])}" for name in ("key", "value")]
 
 
 def as_words(kind: Any) -> str:
-    """Returns a type as a person reads it: its fields in braces, what is in lists in brackets."""
+    """Returns a type in words: fields of structs in braces, elements of lists in brackets."""
     if isinstance(kind, Mapping):
         return f"{{{', '.join(f'{name}: {as_words(inner)}' for name, inner in kind.items())}}}"
     if isinstance(kind, list):
@@ -448,7 +448,7 @@ def as_words(kind: Any) -> str:
 
 
 def transaction_words(transaction: "TransactionDescription") -> str:
-    """Returns what there is to say of a transaction that has not ended, on a line."""
+    """Returns a line about a transaction that has not ended."""
     first = ", ".join(f"{p} from {offset}" for p, offset in transaction["first_offsets"].items())
     where = f"; undecided in partitions {first}" if first else ""
     home = f"; decided by {transaction['home']}" if transaction["home"] else ""
@@ -487,7 +487,7 @@ def _totals(log: "LogDescription", now_ms: int) -> dict[str, str]:
 
 
 def _waits(waits: Mapping[str, int]) -> str:
-    """Returns how long appends wait that others may commit."""
+    """Returns how long appends wait that other writers may commit."""
     waiting = count(waits["waiting"])
     if waits["waiting"]:
         waiting += f", the first for {duration(waits['oldest_ms'])}"
@@ -498,8 +498,8 @@ def _waits(waits: Mapping[str, int]) -> str:
 
 
 def copied(sources: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[dict[str, Any]]:
-    """Returns how far writers are in what they copy, by the words of each source."""
-    if not sources:  # The bridge takes time to import.
+    """Returns the positions of writers in what they copy, in the words of each source."""
+    if not sources:  # Importing the bridge takes time.
         return []
     from clog.bridge.mysql.engine import position_text
     from clog.bridge.postgres.source import lsn_text
@@ -585,7 +585,7 @@ def readers(
 
 
 def _forget(log: "Log", names: list[str]) -> None:
-    """Forgets readers; none of them where one is not known: a name that is misspelt is none."""
+    """Forgets readers; none of them if one is unknown, as its name may be misspelt."""
     from clog.storage.errors import InvalidInputError
 
     known = {reader.name for reader in log.readers()}

@@ -1,20 +1,20 @@
 """Records as lines, both ways.
 
-*Text*: ``key<TAB>value``. An empty value is ``key<TAB>``, a tombstone the key alone, without a
-TAB (S4). With a null marker, a key or value that equals it is null. Text holds no headers, no
-timestamps, no TAB in a key and no line feed: JSON lines hold everything.
+*Text*: ``key<TAB>value``. An empty value is ``key<TAB>``; a tombstone is only the key, without a
+TAB (S4). With a null marker, a key or value that equals it is null. Text cannot hold headers,
+timestamps, a TAB in a key, or a line feed: JSON lines can hold everything.
 
-*JSON lines*: one object a line::
+*JSON lines*: one object per line::
 
     {"partition":0,"offset":7,"timestamp":"2026-01-31T12:00:00.000001Z","key":"alice","value":null,
      "headers":[{"key":"source","value":"crm"}]}
 
 Bytes that are not UTF-8 are in ``key_b64`` and ``value_b64`` instead. To append, ``key`` and
-``value`` are needed; a timestamp may be epoch milliseconds, too; ``offset`` is ignored, since the
-log gives offsets.
+``value`` are required; a timestamp may also be epoch milliseconds; ``offset`` is ignored, since the
+log assigns offsets.
 
-Of a typed log keys and values are JSON of their types (`types.conform`), in text lines too, where a
-key that is text stands for itself; such lines are not read.
+In a typed log keys and values are JSON of their types (`types.conform`), in text lines too, except
+that a text key is written as it is; such lines cannot be read back.
 """
 
 import base64
@@ -41,7 +41,7 @@ _TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 @dataclass(slots=True)
 class Rows:
-    """Records by column. An entry of ``partitions`` is None where the record names none."""
+    """Records by column. An entry of ``partitions`` is None if the record names none."""
 
     keys: list[Any] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Rows:
         self.partitions.append(partition)
 
     def to_typed(self, schema: "pa.Schema", *, first: int) -> "pa.Table":
-        """Returns what `Log.append` of a log with this schema takes; ``first`` as `parse_jsonl`."""
+        """Returns a table for `Log.append` of a typed log; ``first`` as in `parse_jsonl`."""
         from clog.storage.errors import InvalidInputError
         from clog.storage.types.conform import UnfitError, conformed, made_of_python
 
@@ -86,7 +86,7 @@ class Rows:
         return table
 
     def to_arrow(self) -> "pa.Table":
-        """Returns what `Log.append` takes."""
+        """Returns a table for `Log.append`."""
         return self._to_table(self.keys, self.values)
 
     def _to_table(self, keys: list[Any], values: list[Any]) -> "pa.Table":
@@ -100,7 +100,7 @@ class Rows:
 
 
 def parse_text(lines: Sequence[bytes], *, null_marker: bytes | None = None) -> Rows:
-    r"""Reads records of text lines, without their line feeds.
+    r"""Reads records from text lines, given without their line feeds.
 
     >>> parse_text([b"a\t1", b"a\t", b"a"]).values
     [b'1', b'', None]
@@ -113,7 +113,7 @@ def parse_text(lines: Sequence[bytes], *, null_marker: bytes | None = None) -> R
 
 
 def parse_jsonl(lines: Sequence[bytes], *, first: int, schema: "pa.Schema | None" = None) -> Rows:
-    """Reads records of JSON lines; ``first`` is the first's number, ``schema`` a typed log's."""
+    """Reads records from JSON lines, numbered from ``first``; ``schema`` is that of a typed log."""
     from clog.storage.errors import InvalidInputError
     from clog.storage.types.conform import parsed_json
 
@@ -135,7 +135,7 @@ def format_text(
     with_offsets: bool = False,
     with_headers: bool = False,
 ) -> Iterator[bytes]:
-    """Yields text lines of a batch, with their line feeds; more columns before the key as asked."""
+    """Yields text lines of a batch, with line feeds; optional columns come before the key."""
     null = null_marker or b""
     columns: list[list[bytes]] = []
     if with_offsets:
@@ -156,7 +156,7 @@ def format_text(
 
 
 def format_jsonl(batch: "pa.RecordBatch") -> Iterator[bytes]:
-    """Yields JSON lines of a batch; what `parse_jsonl` makes of them appends the same records."""
+    """Yields JSON lines of a batch, from which `parse_jsonl` reads the same records."""
     names = ("partition", "offset", "headers")
     partitions, offsets, pairs = (batch.column(name).to_pylist() for name in names)
     contents = (_json_fields(batch, name) for name in ("key", "value"))
@@ -178,14 +178,14 @@ def _json_fields(batch: "pa.RecordBatch", name: str) -> list[dict[str, Any]]:
 
 
 def of_bytes(schema: "pa.Schema") -> bool:
-    """Tells whether records are those of a log of bytes: in a typed log, one of the two may be."""
+    """Returns whether keys and values are bytes: in a typed log, only one of them may be."""
     import pyarrow as pa
 
     return all(pa.types.is_binary(schema.field(name).type) for name in ("key", "value"))
 
 
 def texts_of(column: "pa.Array") -> list[bytes | None]:
-    """Returns keys or values as text lines have them."""
+    """Returns keys or values in the form of text lines."""
     import pyarrow as pa
 
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
@@ -197,7 +197,7 @@ def texts_of(column: "pa.Array") -> list[bytes | None]:
 
 
 def timestamps_of(batch: "pa.RecordBatch") -> list[str | int]:
-    """Returns the timestamps of records as JSON lines have them."""
+    """Returns the timestamps of records in the form of JSON lines."""
     import pyarrow as pa
 
     return [_iso(us) for us in batch.column("timestamp").cast(pa.int64()).to_pylist()]
@@ -208,7 +208,7 @@ def _compact(value: Any) -> bytes:
 
 
 def headers_json(headers: Sequence[dict[str, Any]]) -> list[dict[str, str | None]]:
-    """Returns the headers of a record as they stand in JSON lines."""
+    """Returns the headers of a record in the form of JSON lines."""
     return [{"key": h["key"], **_binary_json("value", h["value"])} for h in headers]
 
 
@@ -261,7 +261,7 @@ def _headers(headers: Any) -> list[dict[str, Any]] | None:
     for header in headers:
         if unknown := header.keys() - {"key", "value", "value_b64"}:
             raise ValueError(f"unknown fields {sorted(unknown)} in headers")
-        header["key"].encode()  # ValueError where it is no text
+        header["key"].encode()  # ValueError if it is not valid text
     return [{"key": h["key"], "value": _binary(h, "value")} for h in headers] or None
 
 
@@ -281,7 +281,7 @@ def _timestamp_us(timestamp: Any) -> int | None:
 
 
 def _iso(us: int) -> str | int:
-    """Returns ISO 8601 with microseconds; beyond the years of a calendar, epoch milliseconds."""
+    """Returns ISO 8601 with microseconds, or epoch milliseconds where Python's dates end."""
     try:
         when = _EPOCH + timedelta(microseconds=us)
     except OverflowError:
@@ -307,7 +307,7 @@ def _headers_text(headers: list[dict[str, Any]] | None, null: bytes) -> bytes:
 
 
 def check_base64(texts: Iterable[str], *, is_base64: bool) -> None:
-    """Raises if keys are not as they are said to be, without repeating them."""
+    """Raises if keys are not base64 although they should be, without repeating them."""
     try:
         for text in texts if is_base64 else ():
             base64.b64decode(text, validate=True)
@@ -318,7 +318,7 @@ def check_base64(texts: Iterable[str], *, is_base64: bool) -> None:
 
 
 def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | None") -> list[Any]:
-    """Returns the bytes of keys, which are text, or base64; the keys of a typed log."""
+    """Returns keys given as text or base64, as bytes, or as values of a typed log."""
     if schema is not None:
         from clog.storage.errors import InvalidInputError
         from clog.storage.types.conform import key_from_text
@@ -330,7 +330,7 @@ def keys_given(texts: Iterable[str], *, is_base64: bool, schema: "pa.Schema | No
             )
         return [key_from_text(text, schema.field("key").type) for text in texts]
     if not is_base64:
-        # What the shell passed that is no UTF-8 comes back as the bytes it was.
+        # Restores bytes from the shell that were not UTF-8.
         return [text.encode(errors="surrogateescape") for text in texts]
     given = list(texts)
     check_base64(given, is_base64=True)

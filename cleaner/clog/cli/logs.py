@@ -1,5 +1,5 @@
-"""Commands over a log as a whole: `clog create alter upgrade reset-times delete-records` change
-one, `clog ls` finds them, `clog delete` takes one away, `clog publish` shows one's table to others.
+"""Commands on whole logs: `clog create alter upgrade reset-times delete-records` change a log,
+`clog ls` lists logs, `clog delete` deletes one, `clog publish` shows its table to other engines.
 """
 
 import sys
@@ -77,7 +77,7 @@ def delete(
 
     if not (yes or dry_run or sys.stdin.isatty()):
         raise click.BadParameter("--yes is needed where nobody can be asked")
-    # Nothing is created here, so the filesystem need not promise that creates are exclusive.
+    # Nothing is created here, so the filesystem need not have exclusive creates.
     store = open_store(url, given.storage, probe=False)
     with waiting_for(url, given.storage):
         found = doomed(store)
@@ -144,7 +144,7 @@ def ls(
 
 
 def _found(url: str, options: dict[str, object], clock: "Clock") -> dict[str, Any]:
-    """Returns what a log is; of one that cannot be opened, why."""
+    """Returns a log's row, or the error if it cannot be opened."""
     from clog.storage import Log
     from clog.storage.errors import ClogError
 
@@ -281,7 +281,7 @@ def _to_delete(names: Iterable[str]) -> dict[str, None]:
 
 
 def _evolve(log: "Log", wanted: "pa.Schema", given: Given) -> None:
-    """Evolves a log to a schema, and says what changed."""
+    """Evolves a log to a schema, and prints what changed."""
     from clog.storage.types.evolve import evolution_to, schema_words
 
     changes = evolution_to(log.handle.refresh().head.log.schema, wanted)

@@ -1,4 +1,4 @@
-"""`clog mirror`: topics of Kafka, mirrored into logs with the same offsets."""
+"""`clog mirror`: Kafka topics, mirrored into logs with the same offsets."""
 
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -210,7 +210,7 @@ def mirror(  # noqa: PLR0913 - one for each option
 
 
 def _followed(given: Given, source: str, url: str, **settings: Any) -> Code | None:
-    """Mirrors, and says what it did."""
+    """Mirrors, and prints what it did."""
     from clog.bridge import mirror as run
 
     ends = settings["once"] or settings["end"]
@@ -228,14 +228,14 @@ def _followed(given: Given, source: str, url: str, **settings: Any) -> Code | No
 
 
 def _refuse(wrong: "Mapping[str, object]") -> None:
-    """Raises what is wrong with the command line, if something is."""
+    """Raises a usage error for the first condition that holds, by message."""
     for message, is_so in wrong.items():
         if is_so:
             raise click.BadParameter(message)
 
 
 def _client(kafka_option: list[str] | None, wait_ms: int | None) -> dict[str, Any]:
-    """Returns how brokers are talked to, as the library takes it."""
+    """Returns the library's arguments for the connection to brokers."""
     own = pairs(kafka_option, what="--kafka-option", is_secret=True)
     made = {"kafka_options": {**environment_object(_ENVIRONMENT), **own}}
     return made if wait_ms is None else {**made, "wait_ms": wait_ms}
@@ -250,7 +250,7 @@ def _decoding(
     *,
     envelope: bool,
 ) -> "Decoding | None":
-    """Returns how records are decoded, as the options say; None: they stay bytes."""
+    """Returns how to decode records, by the options; None: they stay bytes."""
     if values is None:
         if keys or schema or registry or registry_option or envelope:
             raise click.BadParameter("--decode says how values are decoded; give it, too")
@@ -273,7 +273,7 @@ def _decoding(
 
 
 def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> Code | None:
-    """Plays dead letters again."""
+    """Replays dead letters."""
     from clog.bridge import replay as run
 
     with counting("playing", None) as more:
@@ -340,7 +340,7 @@ def _send(given: Given, url: str, target: str, **settings: Any) -> Code | None:
 
 @contextmanager
 def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Mirrored], None]]":
-    """Yields what shows how far it is: a bar, or lines where there is no terminal."""
+    """Yields a function that shows the progress: a bar, or lines if there is no terminal."""
     tell = each_minute(json=given.json)
     with progress(hidden=given.json) as bars:
         bar = bars.add_task("mirroring", total=None)

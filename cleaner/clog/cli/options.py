@@ -1,5 +1,5 @@
-"""What commands are made of: a way to say an option in one row, those that several commands share,
-how their text is read, and `command`, which gives a function the options that nearly all have.
+"""The parts of commands: options declared in one row, those that several commands share, parsers of
+their texts, and `command`, which adds the options that nearly all commands have.
 """
 
 import inspect
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "CLOG_STORAGE_OPTIONS"
 PATIENCE_S = 5.0
-"""A command whose first answer takes longer says whom it waits for."""
+"""If the first answer takes longer, the command says which store it is waiting for."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST")
-"""Variables by which the clients of S3 and GCS find other servers."""
+"""Variables that name other servers for the clients of S3 and GCS."""
 INTEGER_MAX = 2**63 - 1
 _DIGITS_MAX = len(str(INTEGER_MAX))
 _SHOWN_MAX = 40
@@ -48,13 +48,13 @@ def signalled() -> int:
 
 
 def note_signal(number: int) -> None:
-    """Notes by which signal the command ends."""
+    """Notes the signal that ends the command."""
     _came.append(number)
 
 
 def end_in_order(number: int, _frame: FrameType | None) -> None:
-    """Ends a command, as a handler of signals, by `KeyboardInterrupt`; at once while modules are
-    imported, as nothing is begun that could be put in order.
+    """Ends a command, as a signal handler, by `KeyboardInterrupt`; immediately while modules are
+    being imported, as there is nothing to clean up yet.
     """
     if not hasattr(sys.modules.get("clog.storage.log"), "Log"):
         os._exit(_SIGNALLED_BASE + number)
@@ -63,7 +63,7 @@ def end_in_order(number: int, _frame: FrameType | None) -> None:
 
 
 class Code(IntEnum):
-    """Exit codes: what a command returns that did not end well, and what becomes of errors."""
+    """Exit codes that a command returns if it did not succeed, or that its errors become."""
 
     FAILED = 1
     USAGE = 2
@@ -71,7 +71,7 @@ class Code(IntEnum):
 
 
 def quoted(text: str) -> str:
-    """Returns what was given, for a message; of a long text how long it is.
+    """Returns a given text for a message; if it is long, only its length.
 
     >>> quoted("1.5"), quoted("9" * 5000)
     ("'1.5'", 'a text of 5000 characters')
@@ -80,7 +80,7 @@ def quoted(text: str) -> str:
 
 
 def integer(low: int = 0, high: int = INTEGER_MAX) -> Callable[[str | int], int]:
-    """Returns what reads a whole number of an option.
+    """Returns a parser for whole numbers.
 
     >>> integer(1)("12")
     12
@@ -120,7 +120,7 @@ def duration_given(text: str | int) -> int:
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
-    """Returns what reads one of a few words of an option.
+    """Returns a parser for one of a few words.
 
     >>> choice("text", "jsonl")("jsonl")
     'jsonl'
@@ -135,11 +135,11 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 
 Complete = Callable[[str], list[str]]
-"""Returns what a text on the command line may become: shells ask for it at TAB."""
+"""Returns completions of a text on the command line: shells ask for them at TAB."""
 
 
 class Argument(click.Argument):
-    """An argument whose help says what it is; click knows that since 8.5."""
+    """An argument with a help text; click has these only since 8.5."""
 
     def __init__(self, names: Sequence[str], *, said: str, **more: Any) -> None:
         super().__init__(names, **more)
@@ -147,14 +147,14 @@ class Argument(click.Argument):
 
 
 class Declared(NamedTuple):
-    """A parameter of a command, as the default of its function's."""
+    """A parameter of a command, used as the default of the function's parameter."""
 
     kind: type[click.Parameter]
     names: tuple[str, ...]
     attributes: dict[str, Any]
 
     def named(self, name: str, annotation: Any) -> click.Parameter:
-        """Returns it with the name and the type that it has in the function.
+        """Returns the parameter with its name and type in the function.
 
         >>> option("--max -n N", "Stop after this many.").named("maximum", list[str] | None).opts
         ['--max', '-n']
@@ -207,8 +207,8 @@ def option(
     shown: str | None = None,
     complete: Complete | None = None,
 ) -> Any:
-    """Returns an option as the default of its parameter. ``form`` has its names, and then what its
-    value is called; ``shown`` stands in the help for a default of None; ``complete``: at TAB.
+    """Returns an option as the default of its parameter. ``form`` has its names, then the name of
+    its value; ``shown`` is the help's text for a default of None; ``complete`` is used at TAB.
 
     >>> option("--max -n N", "Stop after this many.", integer()).attributes["metavar"]
     'N'
@@ -219,7 +219,7 @@ def option(
 
 
 def config_names(begun: str) -> list[str]:
-    """Returns the configs of a log whose names begin so.
+    """Returns the configs of a log whose names begin with a text.
 
     >>> config_names("segment.m")
     ['segment.ms']
@@ -234,8 +234,8 @@ def _settings(begun: str) -> list[str]:
 
 
 def local_logs(begun: str) -> list[str]:
-    """Returns the logs on this machine whose paths begin so, with at most one more folder between;
-    where there is none, the shell completes files.
+    """Returns the local logs whose paths begin with a text, with at most one more folder between;
+    if there are none, the shell completes file names.
     """
     if "://" in begun:
         return []
@@ -283,7 +283,7 @@ _JSON = flag("--json", "Print JSON.")
 
 
 class Given(NamedTuple):
-    """What the options say that `command` adds."""
+    """The values of the options that `command` adds."""
 
     options: list[str] | None = None
     single_writer: bool = False
@@ -296,11 +296,11 @@ class Given(NamedTuple):
 
     @property
     def reach(self) -> dict[str, Any]:
-        """How functions of `clog.bridge` open logs."""
+        """The arguments with which functions of `clog.bridge` open logs."""
         return {"storage_options": self.storage, "single_writer": self.single_writer}
 
     def open(self, url: str, *, to_read: bool = False) -> "Log":
-        """Opens a log, and says where that takes long; ``to_read`` drops what writers say."""
+        """Opens a log, and reports a long wait; ``to_read`` ignores the options for writers."""
         from clog.storage import Log
 
         with waiting_for(url, self.storage):
@@ -316,7 +316,7 @@ class Given(NamedTuple):
         features: Iterable[str] = (),
         storage: Mapping[str, object] | None = None,
     ) -> "Log":
-        """Creates a log; ``storage`` stands in place of the storage options."""
+        """Creates a log; ``storage`` replaces the storage options."""
         from clog.storage import Log
 
         options = self.storage if storage is None else storage
@@ -329,7 +329,7 @@ class Given(NamedTuple):
             )
 
     def tell(self, document: Any, people: str | Iterable[str] | Callable[[], None]) -> None:
-        """Prints the JSON document, or what people read: lines, or what prints them."""
+        """Prints the JSON document, or for people lines, or what a function prints."""
         if self.json:
             print_json(document)
         elif callable(people):
@@ -343,8 +343,8 @@ _Command = Callable[..., Code | None]
 
 
 def command(*, writes: bool = False, json: bool = True) -> Callable[[_Command], _Command]:
-    """Makes a function a command: it gets options of the store and of the output, and has what they
-    say as ``given``. Its parameters behind ``given`` come between the two in the help.
+    """Makes a function a command: adds options for the store and the output, and passes their
+    values as ``given``. The parameters after ``given`` come between the two in the help.
     """
 
     def decorate(function: _Command) -> _Command:
@@ -379,7 +379,7 @@ def command(*, writes: bool = False, json: bool = True) -> Callable[[_Command], 
 
 @contextmanager
 def ending_after(timeout_ms: int | None) -> Iterator[None]:
-    """Ends what takes longer in the block, as Ctrl-C does, and says so; None: never."""
+    """Interrupts the block, as Ctrl-C does, if it takes longer, and says so; None: never."""
     if timeout_ms is None:
         yield
         return
@@ -410,7 +410,7 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Makes a refusal one of the command line: for what is wrong whatever a log holds."""
+    """Turns a refusal into a usage error: for input that is wrong regardless of any log."""
     from clog.storage.errors import InvalidInputError
 
     try:
@@ -421,7 +421,7 @@ def usage_errors() -> Iterator[None]:
 
 @contextmanager
 def until_stopped() -> "Iterator[Callable[[], bool]]":
-    """Yields whether a signal has come that ends processes; a second one ends it at once."""
+    """Yields a function that says whether SIGINT or SIGTERM came; a second one acts immediately."""
     came: list[int] = []
 
     def note(number: int, _: object) -> None:
@@ -439,9 +439,9 @@ def until_stopped() -> "Iterator[Callable[[], bool]]":
 
 @contextmanager
 def waiting_for(url: str, options: Mapping[str, object]) -> "Iterator[Callable[[], None]]":
-    """Says on standard error, once the block has taken `PATIENCE_S`, which store is waited for, and
-    at which address, as far as that was given: clients try for minutes before they give up. Yields
-    what says that there was an answer.
+    """Says on standard error, once the block has taken `PATIENCE_S`, which store the command is
+    waiting for, and at which address, if one was given: clients retry for minutes before they give
+    up. Yields a function to call once there was an answer.
     """
     from clog.storage.store.opening import redact
 
@@ -453,7 +453,7 @@ def waiting_for(url: str, options: Mapping[str, object]) -> "Iterator[Callable[[
         f"still waiting for {redact(url)}{address} after {PATIENCE_S:g} s; the store's client gives"
         " up by itself, after minutes; Ctrl-C ends it now"
     )
-    # As the thread that waits prints: the timer has one of its own.
+    # In the context of the waiting thread, as the timer has its own thread.
     timer = threading.Timer(PATIENCE_S, copy_context().run, (print_note, text))
     timer.daemon = True
     timer.start()
@@ -464,7 +464,7 @@ def waiting_for(url: str, options: Mapping[str, object]) -> "Iterator[Callable[[
 
 
 def address(text: str) -> str:
-    """Returns an address to listen at, as it was given."""
+    """Returns an address to listen at, as given; raises if it is invalid."""
     try:
         integer(0, 65_535)(text.rpartition(":")[2])
     except click.BadParameter:
@@ -480,12 +480,12 @@ def check_logs_named(urls: list[str] | None, prefixes: list[str] | None) -> None
 
 
 def record_count(log: "Log") -> int:
-    """Returns how many records a log has."""
+    """Returns the number of records in a log."""
     return sum(of_one["records"] for of_one in log.describe()["partition_details"])
 
 
 def typed_schema(log: "Log") -> "pa.Schema | None":
-    """Returns the schema of a typed log; None where keys and values are bytes."""
+    """Returns the schema of a typed log; None if keys and values are bytes."""
     from clog.storage.types.columns import arrow_schema
 
     schema = log.handle.tip.head.log.schema
@@ -493,7 +493,7 @@ def typed_schema(log: "Log") -> "pa.Schema | None":
 
 
 def schema_file(path: Path | None) -> "pa.Schema | None":
-    """Returns the schema in a file of JSON, if one is given."""
+    """Returns the schema in a JSON file, if one is given."""
     if path is None:
         return None
     from clog.storage.types.conform import parsed_json
@@ -509,15 +509,15 @@ def schema_file(path: Path | None) -> "pa.Schema | None":
 
 
 def storage_options(given: Iterable[str] | None) -> dict[str, object]:
-    """Returns the options of the environment, and over them those of the command line. A text that
-    is refused is never repeated: it may be a secret.
+    """Returns the options of the environment, overridden by those of the command line. A message
+    never repeats a text that is refused: it may be a secret.
     """
     own = pairs(given, what="--option", is_secret=True)
     return environment_object(ENVIRONMENT) | {k: _json_or_text(v) for k, v in own.items()}
 
 
 def environment_object(variable: str) -> dict[str, object]:
-    """Returns the JSON object in a variable of the environment; empty where it is not set."""
+    """Returns the JSON object in an environment variable; empty if it is not set."""
     text = os.environ.get(variable)
     if not text:
         return {}
@@ -531,7 +531,7 @@ def environment_object(variable: str) -> dict[str, object]:
 
 
 def configs(given: Iterable[str] | None) -> dict[str, str]:
-    """Reads ``NAME=VALUE`` texts as configs of a log, which do not contradict each other."""
+    """Reads ``NAME=VALUE`` texts as configs of a log, which must not contradict each other."""
     from clog.storage.config.log_config import LogConfig, parse_overrides
 
     found = pairs(given)
@@ -543,7 +543,7 @@ def configs(given: Iterable[str] | None) -> dict[str, str]:
 def pairs(
     given: Iterable[str] | None, *, what: str = "--config", is_secret: bool = False
 ) -> dict[str, str]:
-    """Reads ``NAME=VALUE`` texts as a mapping; a secret that lost its name is not repeated."""
+    """Reads ``NAME=VALUE`` texts as a mapping; messages do not repeat a secret without a name."""
     out: dict[str, str] = {}
     for i, text in enumerate(given or ()):
         name, equals, value = text.partition("=")
@@ -555,7 +555,7 @@ def pairs(
 
 
 def parse_time_ms(text: str) -> int:
-    """Reads epoch milliseconds, or ISO 8601 (UTC where it names no zone), as epoch milliseconds."""
+    """Reads epoch milliseconds, or ISO 8601 (UTC if it names no zone), as epoch milliseconds."""
     from clog.storage.config import units
 
     try:
@@ -591,5 +591,5 @@ def _json_or_text(value: str) -> Any:
         try:
             return json.loads(value)
         except ValueError:
-            pass  # It is text that looks like JSON.
+            pass  # Text that looks like JSON.
     return value

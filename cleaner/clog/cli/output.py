@@ -1,12 +1,12 @@
-r"""What the command line prints: people's output by rich, machines' as JSON, errors in one line.
+r"""The output of the command line: by rich for people, as JSON for machines, errors on one line.
 
-Colours go when the output is no terminal or ``NO_COLOR`` is set; no meaning rests on them.
+Colours are dropped if the output is not a terminal or ``NO_COLOR`` is set; none carries meaning.
 
-*Text of others*: keys, values, headers, ids, paths, configs and errors about them come from whoever
-may write to a log. A terminal obeys the control characters in them: it sets its title, overwrites
-lines, answers as if somebody typed; and those that change the direction of writing make one text
-look like another. So on a terminal each one but the line feed and TAB is shown as six characters,
-``\u001b``, which in JSON is an equal string. Files and pipes get it as it is.
+*Untrusted text*: keys, values, headers, ids, paths, configs and errors about them come from anyone
+who may write to a log. A terminal obeys the control characters in them: it sets its title,
+overwrites lines, or answers as if the user typed; and those that change the direction of writing
+make one text look like another. So on a terminal each of them except line feed and TAB is shown as
+six characters, ``\u001b``, which in JSON is the same string. Files and pipes get it unchanged.
 """
 
 import json
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 _TABLE_WIDTH_MAX = 10_000
 _TOLD_MS = 60_000
-"""How often it is told how far something is, where no bar shows that."""
+"""How often progress is reported where no bar shows it."""
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Control characters, ends of lines and paragraphs, overrides and isolates of the direction."""
+"""Control characters, ends of lines and paragraphs, and overrides and isolates of direction."""
 
 ERRORS_AS: ContextVar[Literal["text", "json", "log"]] = ContextVar("ERRORS_AS", default="text")
-"""How errors are printed: lines for people, one JSON object, or as log messages are."""
+"""How errors are printed: lines for people, one JSON object, or log messages."""
 
 _HINTS = {
     "not_found": 'check the URL and the name; "clog ls" lists logs',
@@ -49,7 +49,7 @@ _HINTS = {
     "store_unavailable": "check the URL and its --option settings, then try again",
     "corruption": 'find the extent with "clog verify"; delete nothing',
 }
-"""The next step on the command line, by kind of error, where the message has none."""
+"""The next step on the command line, by kind of error, for messages without one."""
 
 
 class SafeFormatter(Formatter):
@@ -65,7 +65,7 @@ class SafeFormatter(Formatter):
 
 
 class WarningFormatter(Formatter):
-    """Warnings of a command that sets up no logging: lines, or JSON where errors are."""
+    """Warnings of a command that sets up no logging: lines, or JSON if errors are."""
 
     def format(self, record: LogRecord) -> str:
         """Formats a message as `ERRORS_AS` says."""
@@ -77,12 +77,12 @@ class WarningFormatter(Formatter):
 
 @cache
 def _safe_console() -> "type[Console]":
-    """Makes the class late: `clog --help` shall not wait for rich."""
+    """Makes the class on first use: `clog --help` must not wait for rich."""
     from rich.console import Console
     from rich.segment import Segment
 
     class SafeConsole(Console):
-        """Adds its own colours and cursor movements, and lets none of others through."""
+        """Emits its own colours and cursor movements, but none found in the text."""
 
         def render(
             self, renderable: "RenderableType", options: "ConsoleOptions | None" = None
@@ -93,14 +93,14 @@ def _safe_console() -> "type[Console]":
             return (s if s.control else Segment(shown(s.text), s.style) for s in segments)
 
         def on_broken_pipe(self) -> None:
-            """Leaves it to whoever runs the command: rich would end the process."""
-            raise  # noqa: PLE0704 - rich calls this where it caught the error
+            """Leaves the error to the caller: rich would end the process."""
+            raise  # noqa: PLE0704 - rich calls this in its except clause
 
     return SafeConsole
 
 
 def stdout() -> "Console":
-    """Returns a console on standard output as it is now: tests and pipes exchange it."""
+    """Returns a console on the current standard output: tests and pipes replace it."""
     return _safe_console()(highlight=False, emoji=False, markup=False)
 
 
@@ -117,7 +117,7 @@ def table(
     folds: Collection[str] = (),
     title: str | None = None,
 ) -> "Table":
-    """Returns a table without lines; columns of ``right`` end where numbers do, ``folds`` wrap."""
+    """Returns a table without lines; columns in ``right`` are right-aligned, in ``folds`` wrap."""
     from rich.table import Table
 
     header = any(names)
@@ -131,8 +131,8 @@ def table(
 
 
 def print_table(made: "Table") -> None:
-    """Prints a table on standard output, as wide as its columns that do not fold: a number that is
-    cut is another number.
+    """Prints a table on standard output, at least as wide as its columns that do not wrap: a
+    truncated number is another number.
     """
     console = stdout()
     wide = console.options.update(max_width=_TABLE_WIDTH_MAX)
@@ -143,7 +143,7 @@ def print_table(made: "Table") -> None:
 
 
 def say(text: str) -> None:
-    """Prints text for people, not wrapped, so that it can be copied and pasted."""
+    """Prints text for people, unwrapped, so that it can be copied and pasted."""
     stdout().print(text, soft_wrap=True)
 
 
@@ -163,7 +163,7 @@ def _write_json(stream: IO[str], value: Any, **form: Any) -> None:
 
 
 def print_error(message: str, kind: str | None = None) -> None:
-    """Prints the error in one line, and the next step where there is one, as `ERRORS_AS` says."""
+    """Prints the error on one line, and the next step if there is one, as `ERRORS_AS` says."""
     form = ERRORS_AS.get()
     if form == "log":
         logging.getLogger("clog.cli").error(message)
@@ -182,7 +182,7 @@ def print_error(message: str, kind: str | None = None) -> None:
 
 
 def print_note(text: str) -> None:
-    """Prints on standard error what is no error; as `ERRORS_AS` says."""
+    """Prints on standard error a text that is not an error, as `ERRORS_AS` says."""
     form = ERRORS_AS.get()
     if form == "log":
         logging.getLogger("clog.cli").info(text)
@@ -193,7 +193,7 @@ def print_note(text: str) -> None:
 
 
 def tell_left_out(log: "Log") -> None:
-    """Tells what is left out, where there is something; by the newest version that is known."""
+    """Prints which records are left out, if any are, by the newest known version."""
     head = log.handle.tip.head
     stable = {p: head.stable_offset(p) for p in range(head.log.partitions)}
     ends = head.partitions.end
@@ -206,7 +206,7 @@ def tell_left_out(log: "Log") -> None:
 
 
 def progress(*columns: Any, hidden: bool = False) -> "Progress":
-    """Returns bars on standard error, where that is a terminal, gone in the end."""
+    """Returns bars on standard error if that is a terminal; they disappear at the end."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
     console = stderr()
@@ -217,21 +217,21 @@ def progress(*columns: Any, hidden: bool = False) -> "Progress":
 
 @contextmanager
 def tracking(verb: str) -> Iterator[Callable[[Sequence[str]], Iterable[str]]]:
-    """Yields a function that yields the same things again, with a bar meanwhile."""
+    """Yields a function that yields the given things, and shows a bar while it does."""
     with progress() as shown:
         yield lambda things: shown.track(things, description=verb)
 
 
 @contextmanager
 def counting(verb: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Yields a function that is told how much more was done, of ``total`` where it is known."""
+    """Yields a function to call with how much more was done, of ``total`` if it is known."""
     with progress() as shown:
         task = shown.add_task(verb, total=total)
         yield lambda more: shown.advance(task, more)
 
 
 def each_minute(*, json: bool) -> Callable[[Callable[[], Any], Callable[[], str]], None]:
-    """Returns what tells, once a minute at most, a document in JSON, or else a note."""
+    """Returns a function that prints a JSON document or else a note, at most once a minute."""
     from clog.storage.env import SystemClock
 
     clock, told_ms = SystemClock(), 0
@@ -247,7 +247,7 @@ def each_minute(*, json: bool) -> Callable[[Callable[[], Any], Callable[[], str]
 
 
 def shown(text: str) -> str:
-    r"""Returns the text with its control characters spelt out.
+    r"""Returns the text with its control characters escaped.
 
     >>> print(shown("\x1b]0;title\x07"))
     \u001b]0;title\u0007
@@ -256,12 +256,12 @@ def shown(text: str) -> str:
 
 
 def shown_on(stream: IO[str], text: str) -> str:
-    """Returns the text as it is written to a stream: spelt out where that is a terminal."""
+    """Returns the text as it is written to a stream: escaped if that is a terminal."""
     return shown(text) if stream.isatty() else text
 
 
 def write_lines(lines: bytes) -> None:
-    r"""Writes lines to standard output at once; for a terminal spelt out, and bytes that are not
+    r"""Writes lines to standard output immediately; on a terminal escaped, with bytes that are not
     UTF-8 as ``\xff``.
     """
     out = sys.stdout
@@ -273,7 +273,7 @@ def write_lines(lines: bytes) -> None:
 
 
 def reader_has_left() -> bool:
-    """Tells whether nobody reads standard output any more, and then closes it for good."""
+    """Returns whether nothing reads standard output any more, and if so closes it for good."""
     try:
         fd = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -287,7 +287,7 @@ def reader_has_left() -> bool:
 
 
 def drop_output() -> None:
-    """Closes standard output for good: what is still buffered goes nowhere."""
+    """Closes standard output for good: what is still buffered is discarded."""
     try:
         fd = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -298,7 +298,7 @@ def drop_output() -> None:
 
 
 def count(number: int) -> str:
-    """Returns a whole number with thousands apart."""
+    """Returns a whole number with separated thousands."""
     return f"{number:,}"
 
 
@@ -312,7 +312,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Returns the bytes as people read them.
+    """Returns a size in bytes in a unit for people.
 
     >>> size(0), size(1536), size(5 << 30)
     ('0 B', '1.5 KiB', '5.0 GiB')
@@ -326,7 +326,7 @@ def size(size_bytes: int) -> str:
 
 
 def dated(document: Any) -> Any:
-    """Returns a JSON document that has each moment beside its milliseconds as people read it.
+    """Returns a JSON document that has each moment, beside its milliseconds, as text for people.
 
     >>> dated({"created_ms": 1000, "lag_ms": 1})
     {'created_ms': 1000, 'created': '1970-01-01 00:00:01Z', 'lag_ms': 1}

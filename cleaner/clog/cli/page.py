@@ -1,22 +1,22 @@
-"""The page of `clog ui`, which `clog cleaner --listen` has, too, and what it asks for. Reads only.
+"""The page of `clog ui` and of `clog cleaner --listen`, and the data it requests. Only reads.
 
-A log is opened once and followed; a commit that was read stays in memory, since it never changes.
-Logs are looked at all at once, and a store that does not answer holds up nothing else: a look that
-takes longer than `PATIENCE_S` goes on in its thread, and is not begun again; meanwhile it is said
-for how long. The threads are those of a server that has others, and end with the process.
+A log is opened once and followed; commits that were read stay in memory, since they never change.
+All logs are looked at in parallel, and a store that does not answer holds up nothing else: a look
+that takes longer than `PATIENCE_S` continues in its thread, and is not begun again; until it ends,
+the page says for how long it has been waiting. The threads are daemons, and end with the process.
 
-*Exact*: a browser's numbers are exact to 2^53 only. So a typed key or value that is no text goes
-out as the text of its JSON, in ``key_json`` and ``value_json``, and any other whole number beyond
+*Exact*: a browser's numbers are exact only up to 2^53. So a typed key or value that is not text is
+sent as the text of its JSON, in ``key_json`` and ``value_json``, and any other whole number beyond
 2^53 as text (`exact`).
 
-*Short*: of a key, a value or a header only the beginning goes out, so that a large record hides
-none after it; ``key_bytes`` and ``value_bytes`` say how long one is that was cut.
+*Short*: of keys, values and headers only the beginning is sent, so that a large record does not
+hide those after it; ``key_bytes`` and ``value_bytes`` give the length of one that was cut.
 
-*Safe*: it listens on the loopback address and answers requests for that host alone, so that no page
-of elsewhere reads logs through a name that leads here; all it does is read; the page may load
-nothing but what this server has (no inline script, no other host), and puts data in as text. Who
-lets others reach it (`Access`) names the hosts and asks for a token, or for a header that a proxy
-sets of who logged in; columns may be masked (`ShownLogs`), also from who searches.
+*Safe*: the server listens on the loopback address and answers only requests for that host, so that
+no page from elsewhere reads logs through a name that resolves to it; it only reads; the page may
+load nothing but what this server has (no inline script, no other host), and inserts data as text.
+To let others reach it (`Access`), one names the hosts and requires a token, or a header in which a
+proxy says who logged in; columns may be masked (`ShownLogs`), from searches as well.
 """
 
 import base64
@@ -72,12 +72,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShownCleaner:
-    """A cleaner, by its monitor. Asks nothing of any store."""
+    """A cleaner, as its monitor sees it. Makes no requests to stores."""
 
     monitor: "Monitor"
 
     def state(self) -> dict[str, Any]:
-        """Returns the passes under way, and what was done to each log since the process began."""
+        """Returns the passes under way, and each log's totals since the process began."""
         now_ms = self.monitor.clock.monotonic_ms()
         return {
             "idle_ms": now_ms - self.monitor.round_ms,
@@ -128,7 +128,7 @@ class _Look:
 
 
 class Looks:
-    """Looks by name, each at most ``patience_s`` if just begun; raises what ``look`` raises."""
+    """Looks by name; waits at most ``patience_s`` for a new one. Raises what ``look`` raises."""
 
     def __init__(
         self, look: Callable[[str], _Line], clock: "Clock", patience_s: float = PATIENCE_S
@@ -142,7 +142,7 @@ class Looks:
         self._threads = 0
 
     def lines(self, names: Sequence[str]) -> list[_Line | None]:
-        """Returns what looks find, in the order of the names; None where there is no answer yet."""
+        """Returns the results of looks, in the order of the names; None if there is none yet."""
         deadline_ms = self._clock.monotonic_ms() + int(self._patience_s * 1000)
         looks = [self._begun(name) for name in names]
         found: list[_Line | None] = []
@@ -159,7 +159,7 @@ class Looks:
         return found
 
     def waiting_ms(self, name: str) -> int:
-        """Returns for how long there has been no answer; 0 where nobody waits, or not for long."""
+        """Returns how long a look has been waiting for an answer; 0 if none has, or not long."""
         look = self._under_way.get(name)
         if look is None or look.ended.is_set():
             return 0
@@ -167,7 +167,7 @@ class Looks:
         return waited_ms if waited_ms > self._patience_s * 1000 else 0
 
     def _begun(self, name: str) -> tuple[_Look, bool]:
-        """Returns the look that is under way, or a new one, and which of the two."""
+        """Returns the look that is under way, or a new one, and whether it is new."""
         with self._lock:
             if (look := self._under_way.get(name)) is not None:
                 return look, False
@@ -183,51 +183,51 @@ class Looks:
             name, look = self._asked.get()
             try:
                 look.line = self._look(name)
-            except Exception as e:  # noqa: BLE001 - raised to who asks
+            except Exception as e:  # noqa: BLE001 - raised by `lines`
                 look.error = e
             look.ended.set()
 
 
 LOOK_MS = 30_000
-"""Prefixes are looked through for new logs so often, at most."""
+"""The shortest interval between searches for new logs below prefixes."""
 COMMITS_MAX = 200
-"""Newest commits that are shown."""
+"""This many of the newest commits are shown."""
 SPAN_MS = 300_000
-"""Commits are drawn over time by spans of this length."""
+"""Commits are drawn over time in spans of this length."""
 LAG_MS = 60_000
-"""How far readers are behind is kept so often, at most, while somebody looks."""
+"""The lag of readers is recorded at most this often, while the page is open."""
 SPANS_MAX = 288
-"""A day of them: as far back as the newest commits reach, and as the page has seen since."""
+"""A day of spans: from the newest commits, and from those the page has seen since."""
 RECORDS_MAX = 500
 SHOWN_MAX = 20_000
-"""Characters of a key or a value that are shown; bytes, of one that is no text."""
+"""Characters shown of a key or a value; bytes, of one that is not text."""
 HEADERS_MAX = 50
-"""Headers of a record that are shown."""
+"""Headers shown of a record."""
 HEADER_SHOWN_MAX = 500
-"""As `SHOWN_MAX`, of the name and the value of a header."""
+"""Like `SHOWN_MAX`, for the name and the value of a header."""
 EXACT_MAX = 2**53 - 1
-"""A browser holds no larger whole number exactly."""
+"""The largest whole number that a browser holds exactly."""
 _PREFIXES = ""
 """The name of the look for new logs: no log has this URL."""
 
 
 SCANNED_MAX = 50_000
-"""Records that are looked through for those that are sought; the next page goes on after them."""
+"""Records that a search looks through for one page; the next page continues after them."""
 LOGS_MAX = 50
-"""Logs of one page of the list: each costs a request at every look."""
+"""Logs on one page of the list: each costs a request at every look."""
 MASKED = "•••"
 
 
 class Sought(NamedTuple):
-    """What records must have: a text in the key, the value or a header, or, where there is a
-    ``path``, in that part of a value that is JSON.
+    """What a search looks for: a text in the key, the value or a header; with a ``path``, in that
+    part of a JSON value.
     """
 
     contains: str
     path: str = ""
 
     def fits(self, key: str, value: str, headers: str) -> bool:
-        """Tells whether a record has it."""
+        """Returns whether a record matches."""
         if not self.path:
             return self.contains in key or self.contains in value or self.contains in headers
         found = part_of(value, self.path)
@@ -235,7 +235,7 @@ class Sought(NamedTuple):
 
 
 def part_of(text: str, path: str) -> str | None:
-    """Returns the part of JSON at a path, as text; None where there is none.
+    """Returns the part of JSON at a path, as text, or None.
 
     >>> part_of('{"user": {"tags": ["a", "b"]}}', "$.user.tags[1]")
     'b'
@@ -250,13 +250,13 @@ def part_of(text: str, path: str) -> str | None:
 
 
 class Page(list[dict[str, Any]]):
-    """Records as the page shows them; ``next`` is where more are asked for, if there may be."""
+    """Records as the page shows them; ``next`` is where to continue, if there may be more."""
 
     next: str | None = None
 
 
 class _Span(NamedTuple):
-    """What commits of a span of time did, and the log's bytes then; None where it is gone."""
+    """The effect of commits in a span of time, and the log's bytes then; None if not known."""
 
     from_ms: int
     records: int = 0
@@ -278,14 +278,14 @@ class _Span(NamedTuple):
 
 
 class AskedKey(NamedTuple):
-    """A key as somebody typed it."""
+    """A key as the user typed it."""
 
     text: str
     is_base64: bool
 
 
 class ShownLogs:
-    """Logs by number, in the order in which they were given, or found below prefixes."""
+    """Logs by number, in the order in which they were given or found below prefixes."""
 
     def __init__(
         self,
@@ -314,11 +314,11 @@ class ShownLogs:
         self._looked_ms: int | None = None
 
     def look(self) -> None:
-        """Looks for new logs, if not done lately; nobody waits for a store that is silent."""
+        """Looks for new logs, if not done lately; does not wait for a store that is silent."""
         self._looks.lines([_PREFIXES])
 
     def log(self, number: int) -> "Log":
-        """Returns a log; nobody waits for one whose store has long been silent."""
+        """Returns a log; raises instead of waiting if its store has been silent for long."""
         if not 0 <= number < len(self._urls):
             raise NotFoundError(f"no log has the number {number}; reload the page")
         url = self._urls[number]
@@ -333,14 +333,14 @@ class ShownLogs:
         return log or self._opened.setdefault(url, Log.open(url, self._options))
 
     def matching(self, contains: str = "") -> list[tuple[int, str]]:
-        """Returns numbers and URLs, without secrets, of the logs that have the text in theirs."""
+        """Returns numbers and URLs, without secrets, of the logs whose URLs contain the text."""
         from clog.storage.store.opening import redact
 
         named = ((number, redact(url)) for number, url in enumerate(self._urls))
         return [(number, url) for number, url in named if contains.lower() in url.lower()]
 
     def overview(self, contains: str = "", page: int = 0) -> list[dict[str, Any]]:
-        """Returns a line a log of a page of those that match, or why not; a request each."""
+        """Returns a line, or an error, for each log on a page of matches; one request each."""
         self.look()
         some = self.matching(contains)[page * LOGS_MAX : (page + 1) * LOGS_MAX]
         urls = [self._urls[number] for number, _ in some]
@@ -364,7 +364,7 @@ class ShownLogs:
         try:
             found = describe(self._open(url).handle)
         except ClogError as e:
-            self._opened.pop(url, None)  # Another log may stand there by now.
+            self._opened.pop(url, None)  # Another log may be there by now.
             further = "; --discover shows all logs in a folder" * isinstance(e, NotFoundError)
             return {"error": f"{e}{further}"}
         details = found["partition_details"]
@@ -395,7 +395,7 @@ class ShownLogs:
         try:
             return self._details(log)
         except (CorruptionError, NotFoundError):
-            # It may have been deleted, and another may stand there by now.
+            # It may have been deleted, and another one may be there by now.
             self._opened.pop(self._urls[number], None)
             return self._details(self.log(number))
 
@@ -417,7 +417,7 @@ class ShownLogs:
         return found | {"config": shown, "commits": commits, "spans": spans} | more
 
     def _newest(self, log: "Log") -> list[dict[str, Any]]:
-        """Returns the newest commits; a request for each that was not seen before."""
+        """Returns the newest commits; one request for each that was not seen before."""
         from clog.storage.diagnostics.describe import CommitWalk
 
         log_id, version = log.handle.standing.log_id, log.handle.tip.version
@@ -438,7 +438,7 @@ class ShownLogs:
         return [known[v] for v in sorted(known)]
 
     def users(self, number: int) -> dict[str, Any]:
-        """Returns readers by name, writers, what is undecided: a LIST, a request a reader."""
+        """Returns readers, writers and undecided transactions; a LIST, and a request per reader."""
         log = self.log(number)
         lags = self._lags.setdefault(log.id, {})
         found = [
@@ -455,14 +455,14 @@ class ShownLogs:
         return {"readers": found, "transactions": open_ones, "writers": writers}
 
     def _lag_of(self, lags: dict[str, dict[int, int]], reader: "Reader") -> list[tuple[int, int]]:
-        """Returns how far a reader was behind, as often as somebody looked."""
+        """Returns a reader's lag at each time at which the page recorded it."""
         mine = lags.setdefault(reader.name, {})
         mine[self._clock.now_ms() // LAG_MS * LAG_MS] = reader.lag_records
         _forget_oldest(mine)
         return list(mine.items())
 
     def cost(self, number: int, readers: int) -> dict[str, Any]:
-        """Returns what the log costs a day, by its newest commits; a request for each."""
+        """Returns the cost of the log per day, by its newest commits; one request for each."""
         found = bill(self.log(number), PRICES["aws"], readers=readers, commits=COMMITS_MAX)
         return found.as_json() | {"stored_dollars": found.stored_dollars}
 
@@ -476,8 +476,8 @@ class ShownLogs:
         sought: Sought | None = None,
         after: str = "",
     ) -> Page:
-        """Returns records from a position on: earliest, an offset, or @ and a time; of ``latest``
-        the last ones of each partition, newest first. ``after``: where a page before ended.
+        """Returns records from a position on: earliest, an offset, or @ and a time; for ``latest``
+        the last ones of each partition, newest first. ``after``: where the previous page ended.
         """
         from clog.storage.read.scan import partitions_named
 
@@ -493,13 +493,13 @@ class ShownLogs:
         if after:
             there, offset = _place(after)
             at = {p: offset if p == there else first for p, first in at.items() if p >= there}
-        # All at once: partitions share objects, and each is read once.
+        # All partitions together: they share objects, and each object is read once.
         ends = {p: ends[p] if p in at else starts[p] for p in starts}
         batches = log.read(start={**starts, **at}, end=ends)
         if where != "latest":
             return self._page(batches, limit, sought, after=after or "0:0")
         found = self._page(_newest_first(batches), limit, sought)
-        found.next = None  # Older ones are asked for by an offset.
+        found.next = None  # Older ones are requested by an offset.
         return found
 
     def history_of_key(
@@ -511,7 +511,7 @@ class ShownLogs:
         sought: Sought | None = None,
         after: str = "",
     ) -> Page:
-        """Returns all records of a key that are still there."""
+        """Returns all remaining records of a key."""
         from clog.storage.read.lookup import records_of_keys
         from clog.storage.read.scan import ranges
 
@@ -534,7 +534,7 @@ class ShownLogs:
         sought: Sought | None = None,
         after: str = "",
     ) -> Page:
-        """Returns rows of the table at a version; of one key alone where it is given."""
+        """Returns rows of the table at a version; only that of ``key``, if it is given."""
         log = self.log(number)
         if key is not None and any(top == "key" for top, *_ in self._masks):
             raise InvalidInputError("keys are masked here; none can be asked for")
@@ -554,8 +554,8 @@ class ShownLogs:
         *,
         after: str = "",
     ) -> Page:
-        """Returns the first records that are sought, ``limit`` at most. ``after`` says what was
-        shown before: a number of rows, or, with a colon, a place from which ``batches`` go on.
+        """Returns the first records that match, ``limit`` at most. ``after`` says what was shown
+        before: a number of rows, or, with a colon, the place at which ``batches`` begin.
         """
         by_place = ":" in after
         scanned = left = 0 if by_place or not after else _integer(after, "after") or 0
@@ -580,7 +580,7 @@ def _forget_oldest(by_time: dict[int, Any]) -> None:
 
 
 def exact(value: Any) -> Any:
-    """Returns the same data with whole numbers that a browser would round as text."""
+    """Returns the same data, with whole numbers that a browser would round as text."""
     if isinstance(value, dict):
         return {name: exact(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -592,7 +592,7 @@ def exact(value: Any) -> Any:
 
 @contextmanager
 def _as_input(of: str = "") -> "Iterator[None]":
-    """Makes a refusal of the command line one of what was asked."""
+    """Turns a usage error of the command line into one about the request."""
     try:
         yield
     except click.BadParameter as e:
@@ -600,7 +600,7 @@ def _as_input(of: str = "") -> "Iterator[None]":
 
 
 def _keys(log: "Log", key: AskedKey) -> list[Any]:
-    """Returns a key as look-ups take it: of a typed log by its type."""
+    """Returns a key in the form of look-ups: in a typed log, by its type."""
     with _as_input():
         return keys_given([key.text], is_base64=key.is_base64, schema=typed_schema(log))
 
@@ -620,7 +620,7 @@ def _after(batch: "pa.RecordBatch", row: int) -> str:
 
 
 def _place(after: str) -> tuple[int, int]:
-    """Reads where a page ended."""
+    """Reads the place where a page ended."""
     partition, _, offset = after.partition(":")
     return _integer(partition, "after") or 0, _integer(offset, "after") or 0
 
@@ -628,7 +628,7 @@ def _place(after: str) -> tuple[int, int]:
 def _shown(
     batch: "pa.RecordBatch", masks: Sequence[tuple[str, ...]], sought: Sought | None
 ) -> "Iterator[dict[str, Any] | None]":
-    """Yields records as the page shows them, None in place of those that are not sought."""
+    """Yields records as the page shows them, None in place of those that do not match."""
     named = {name: _contents(batch, name, masks) for name in ("key", "value")}
     suffixes = {name: suffix for name, (suffix, _) in named.items()}
     plain = (batch.column(name).to_pylist() for name in ("partition", "offset", "headers"))
@@ -661,7 +661,7 @@ def _text(data: bytes | None) -> str:
 def _contents(
     batch: "pa.RecordBatch", name: str, masks: Sequence[tuple[str, ...]]
 ) -> tuple[str, list[bytes | None]]:
-    """Returns keys or values without what is masked, as they are or as JSON."""
+    """Returns keys or values without masked parts, as they are or as JSON."""
     import pyarrow as pa
 
     from clog.storage.types.conform import column_json
@@ -677,7 +677,7 @@ def _contents(
 
 
 def _masked(data: bytes | None, hidden: Sequence[Sequence[str]]) -> bytes | None:
-    """Returns JSON without the parts that are hidden; of what is no JSON, or too deep, nothing.
+    """Returns JSON without the hidden parts; nothing, if it is not JSON or nested too deeply.
 
     >>> _masked(b'{"n": 1, "mail": "a@b"}', [["mail"]]).decode()
     '{"n": 1, "mail": "•••"}'
@@ -707,8 +707,8 @@ def _hide(found: Any, path: Sequence[str]) -> None:
 
 
 def _beginning(name: str, data: bytes | None, most: int = SHOWN_MAX) -> dict[str, Any]:
-    r"""Returns bytes as text, or as base64 where they are none; of long ones the beginning, and how
-    many bytes there are.
+    r"""Returns bytes as text, or as base64 if they are not text; of long ones only the beginning,
+    and the number of bytes.
 
     >>> _beginning("value", b"paid"), _beginning("value", b"\xff", 1)
     ({'value': 'paid'}, {'value_b64': '/w=='})
@@ -744,7 +744,7 @@ _COOKIE = "clog_token"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may look: under which names of this host, with which ``token``, or with which header a
+    """Who may see the page: the names of this host, and the ``token``, or the header in which a
     proxy says who logged in.
     """
 
@@ -753,7 +753,7 @@ class Access:
     header: str = ""
 
     async def guard(self, request: Request, call: Callable[[Request], Any]) -> Response:
-        """Answers who may look; a token in the address of the page becomes a cookie."""
+        """Answers those who may see the page; a token in its address becomes a cookie."""
         asked = request.query_params.get("token", "")
         if self.token and request.url.path == "/" and self._is_token(asked):
             entered = RedirectResponse("/", 303)
@@ -778,7 +778,7 @@ _LOOPBACK = Access()
 def application(
     shown: ShownLogs, cleaner: ShownCleaner | None = None, access: Access = _LOOPBACK
 ) -> Starlette:
-    """Returns the page and what it asks for; with what a cleaner in this process does."""
+    """Returns the page and its data, including what a cleaner in this process does."""
     answers: dict[str, Callable[[Request], Any]] = {
         "": lambda r: _listed(shown, r) | {"cleaner": cleaner and cleaner.state()},
         "/{number}": lambda r: shown.details(_number(r)),

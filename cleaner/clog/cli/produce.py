@@ -1,7 +1,7 @@
 """`clog produce`: lines of standard input become records.
 
-Lines come as soon as their line feeds do, from a terminal, a pipe or a file, with a limit on the
-wait. Ctrl-C and SIGTERM end the input: they are noted, once, instead of raised.
+Lines are available as soon as their line feeds arrive, from a terminal, a pipe or a file, with a
+limit on the wait. Ctrl-C and SIGTERM end the input: the first one is noted instead of raised.
 """
 
 import io
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     _Parse = Callable[[list[bytes], int, pa.Schema | None], Rows]
 
 BATCH_BYTES_MAX = 64 << 20
-"""A batch is appended when it has so many bytes, however few records they are."""
+"""A batch is appended once it has this many bytes, however few records they are."""
 _BLOCK_BYTES = 1 << 20
 _PROMPTS: dict[str, str] = {
     "text": "type key, TAB, value; a key alone deletes it; Ctrl-D ends",
     "jsonl": 'type JSON lines such as {"key": "alice", "value": "1"}; Ctrl-D ends',
 }
-"""What to say to who types."""
+"""The prompts on a terminal."""
 
 
 @dataclass(slots=True)
 class Summary:
-    """What was appended so far, and the ``offsets`` by partition, half-open."""
+    """The records appended so far, and their ``offsets`` by partition, half-open."""
 
     records: int = 0
     commits: int = 0
@@ -61,7 +61,7 @@ class Summary:
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, rows: int, result: "AppendResult") -> None:
-        """Counts one append; a duplicate was there before."""
+        """Counts one append; a duplicate was already in the log."""
         self.version = result.version
         if result.duplicate:
             self.skipped += rows
@@ -163,7 +163,7 @@ def produce(
 def _append_all(
     run: "_Run", reader: "LineReader", clock: "Clock", batch_size: int, linger: int, *, quiet: bool
 ) -> None:
-    """Appends all lines of the input; says what was done before an error."""
+    """Appends all lines of the input; on an error, prints what was done before it."""
     try:
         for lines in batches(reader.read, batch_size=batch_size, linger_ms=linger, clock=clock):
             run.append(lines)
@@ -182,7 +182,7 @@ def batches(
     linger_ms: int,
     clock: "Clock",
 ) -> Iterator[list[bytes]]:
-    """Yields lines in batches: full ones at once, others ``linger_ms`` after their first line."""
+    """Yields lines in batches: full ones directly, others ``linger_ms`` after their first line."""
     pending: list[bytes] = []
     pending_bytes, due_ms = 0, 0
     waits = batch_size == 0
@@ -207,7 +207,7 @@ def batches(
 
 
 class _Run:
-    """One run: which records of the input are appended, where they go, and what was done."""
+    """One run: which records of the input are appended, to which partitions, and the result."""
 
     def __init__(
         self,
@@ -226,13 +226,13 @@ class _Run:
         self._producer_id = producer_id
         self._read = 0
         self.tombstones = 0
-        # A producer's sequence number counts the records of its input, so that a restart may batch
-        # them otherwise.
+        # A producer's sequence number counts the records of its input, so that a restart may use
+        # other batches.
         entry = None if producer_id is None else log.handle.find_writer("producer", producer_id)
         self._skip = 0 if entry is None else entry.sequence
 
     def append(self, lines: list[bytes]) -> None:
-        """Appends what the producer has not appended before."""
+        """Appends the lines that the producer has not appended before."""
         first, self._read = self._read, self._read + len(lines)
         fresh = lines[max(0, self._skip - first) :]
         self.done.skipped += len(lines) - len(fresh)
@@ -245,7 +245,7 @@ class _Run:
         self.tombstones += records["value"].null_count
 
     def _records(self, lines: list[bytes], first: int) -> "tuple[Rows, pa.Table]":
-        """Returns the records of lines, by the newest schema before any is refused."""
+        """Returns the records of lines; refuses one only by the newest schema."""
         from clog.storage.errors import InvalidInputError
 
         schema = typed_schema(self._log)
@@ -265,7 +265,7 @@ class _Run:
         return rows, rows.to_arrow() if schema is None else rows.to_typed(schema, first=first)
 
     def _place(self, rows: "Rows") -> Any:
-        """Returns ``partition`` for `Log.append`: one for all, what they name, or None."""
+        """Returns ``partition`` for `Log.append`: one for all, those that rows name, or None."""
         from clog.storage.errors import InvalidInputError
 
         named = sum(p is not None for p in rows.partitions)
@@ -291,7 +291,7 @@ def _parser(line_format: str, null_marker: str | None, *, typed: bool) -> "_Pars
 
 
 def _progress(done: Summary | None, *, quiet: bool) -> None:
-    """Prints one line on a terminal that each commit overwrites, and None takes away."""
+    """Prints one line on a terminal, which each commit overwrites and None clears."""
     if quiet or not sys.stderr.isatty():
         return
     if done is None:
@@ -304,10 +304,10 @@ def _progress(done: Summary | None, *, quiet: bool) -> None:
 
 
 class LineReader:
-    """Reads a stream by blocks, so that a line is there as soon as its line feed is.
+    """Reads a stream in blocks, so that a line is available as soon as its line feed is.
 
-    ``stop`` is a descriptor: once there is something to read in it, the stream has ended, before a
-    line that has no line feed yet.
+    ``stop`` is a descriptor: once it is readable, the stream has ended, before a line without a
+    line feed.
     """
 
     def __init__(self, stream: BinaryIO, stop: int | None = None) -> None:
@@ -321,7 +321,7 @@ class LineReader:
             self._fd = None
 
     def read(self, timeout_ms: int | None) -> list[bytes] | None:
-        """Returns the lines that were read; None at the end, empty if none came in time."""
+        """Returns the lines that were read; None at the end, empty if none arrived in time."""
         if self._ended:
             return None
         if self._fd is None:
@@ -337,7 +337,7 @@ class LineReader:
             block = os.read(self._fd, _BLOCK_BYTES)
         if not block:
             self._ended = True
-            # Ctrl-C ends all of a pipeline: the last line may be half of one.
+            # Ctrl-C ends the whole pipeline: the last line may be incomplete.
             is_stopped = self._stops and select.select(self._stops, [], [], 0)[0]
             return [self._tail] if self._tail and not is_stopped else None
         *lines, self._tail = (self._tail + block).split(b"\n")
@@ -345,7 +345,7 @@ class LineReader:
 
 
 class Interrupts:
-    """Whether a signal ``came``, which is to be read from the descriptor ``fd``."""
+    """Whether a signal ``came``, after which the descriptor ``fd`` is readable."""
 
     def __init__(self) -> None:
         self.fd, self.signalled = os.pipe()
@@ -353,7 +353,7 @@ class Interrupts:
         self.before: dict[int, Any] = {}
 
     def note(self, number: int, _frame: FrameType | None) -> None:
-        """Notes it; the next one interrupts as ever."""
+        """Notes a signal; the next one interrupts as usual."""
         self.came = True
         note_signal(number)
         signal.signal(number, self.before[number])
@@ -362,7 +362,7 @@ class Interrupts:
 
 @contextmanager
 def noting_interrupts() -> Iterator[Interrupts]:
-    """Notes Ctrl-C and SIGTERM in the block, once, instead of raising."""
+    """Notes the first Ctrl-C or SIGTERM in the block, instead of raising."""
     interrupts = Interrupts()
     for number in map(int, (signal.SIGINT, signal.SIGTERM)):
         interrupts.before[number] = signal.signal(number, interrupts.note)

@@ -1,6 +1,6 @@
-"""`clog verify`: whether a log is sound. `clog verify-store`: whether a store has the axioms that
-logs need. `clog erase`, `clog erasures`, `clog verify-erasure`: every byte of some keys goes, how
-far that is, and whether it is so. `clog dump`: what is on disk.
+"""`clog verify`: checks a log. `clog verify-store`: checks the axioms that logs require of a store.
+`clog erase`, `clog erasures`, `clog verify-erasure`: delete every byte of some keys, show how far
+that is, and check it. `clog dump`: shows what is on disk.
 """
 
 import json
@@ -101,7 +101,7 @@ def _print_repaired(report: "RepairReport") -> None:
 
 
 def _verified(store: "Store", answered: "Callable[[], None]", *, quick: bool) -> "VerifyReport":
-    """Verifies and returns the report; on a terminal a bar on standard error meanwhile."""
+    """Verifies and returns the report; on a terminal, shows a bar on standard error."""
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
     from clog.storage.diagnostics.verify import verify_log
@@ -139,7 +139,7 @@ def _print(report: "VerifyReport") -> None:
 
 
 class _Outcome(NamedTuple):
-    """What one check found: ``problem`` is empty where it passed."""
+    """The result of one check: ``problem`` is empty if it passed."""
 
     check: str
     axiom: str
@@ -205,7 +205,7 @@ def _outcomes(root: str, options: dict[str, object], rounds: int) -> list[_Outco
                 store.delete(found.path)
         outcomes.append(_Outcome(check.name, check.axiom, check.fact, problem))
         if problem.startswith("refused"):
-            break  # Nothing else can be asked of it.
+            break  # No other check can run.
     return outcomes
 
 
@@ -221,7 +221,7 @@ def _problem(check: "Check", store: "Store", effort: object) -> str:
         check.run(store, effort)  # type: ignore[arg-type]
     except (InvalidInputError, NotFoundError, StoreUnavailableError, UnsupportedFilesystemError):
         raise  # It says nothing about the axiom.
-    except Exception as e:  # noqa: BLE001 - whatever it is, the axiom does not hold
+    except Exception as e:  # noqa: BLE001 - after any other error the axiom does not hold
         return f"{type(e).__name__}: {e}"[:300] if str(e) else type(e).__name__
     return ""
 
@@ -359,7 +359,7 @@ def verify_erasure(
         said = json.loads(text.partition(b"\n")[2] if text.startswith(b'{"clog":') else text)
         wanted = keys.read_bytes().splitlines() if keys is not None else []
         verifier = made(_files(given, url), said, secret or os.environ.get(VARIABLE, ""), wanted)
-        found = verifier.run()  # What cannot be read of a file is one of its problems.
+        found = verifier.run()  # An unreadable file is one of its problems, not an error.
     except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as e:
         raise click.BadParameter(
             f"the receipt, the keys or the secret cannot be read: {e}"
@@ -383,11 +383,11 @@ def verify_erasure(
 
 
 def _files(given: Given, url: str) -> "Mapping[str, Callable[[], bytes]]":
-    """Returns what reads each file of a root, by its path; temporary ones, too."""
+    """Returns a function that reads it for each file of a root, by path, temporary ones too."""
     from clog.storage.diagnostics import verify_erasure as script
 
     root = given.open(url, to_read=True).handle.standing.root
-    if "://" not in url:  # Links, pipes and all that no store lists are there, too.
+    if "://" not in url:  # Includes links, pipes and whatever stores do not list.
         files_under: Callable[[str], Mapping[str, Callable[[], bytes]]] = script.files_under
         return files_under(url)
     paths = [found.path for listed in (root.list(""), root.list_temporary("")) for found in listed]
@@ -440,7 +440,7 @@ def dump(
 
 
 def _commit_document(store: "Store", version: int) -> dict[str, Any]:
-    """Returns a commit as JSON, its edit inline wherever it is stored; without the seed."""
+    """Returns a commit as JSON, with its edit inline even if stored apart; without the seed."""
     from clog.storage.commit.tip import try_read
     from clog.storage.errors import VersionExpiredError
     from clog.storage.format.commits import edit_of, edit_to_json, head_to_json
@@ -511,7 +511,7 @@ def _snapshot_rows(store: "Store") -> Iterator[dict[str, Any]]:
 
 
 def _transaction_rows(manifest: "Manifest") -> Iterator[dict[str, Any]]:
-    """Yields what is undecided, by partition, with its objects; then markers."""
+    """Yields undecided transactions, by partition, with their objects; then markers."""
     objects: dict[tuple[TransactionName, int], list[str]] = {}
     for p, chunk in manifest.chunks():
         if chunk.undecided is not None:
@@ -519,7 +519,7 @@ def _transaction_rows(manifest: "Manifest") -> Iterator[dict[str, Any]]:
     for entry in manifest.head.unended:
         named = {"id": entry.name.id, "epoch": entry.name.epoch, "number": entry.name.number}
         more = {"home": entry.home_url, "time_ms": entry.started_ms}
-        if not entry.first:  # Decided; others have yet to hear of it.
+        if not entry.first:  # Decided; other logs have yet to learn of it.
             yield {"state": entry.state, **named, **more}
         for p, offset in sorted(entry.first.items()):
             stable = manifest.head.stable_offset(p)
@@ -533,7 +533,7 @@ def _transaction_rows(manifest: "Manifest") -> Iterator[dict[str, Any]]:
 
 
 def _object_rows(store: "Store", manifest: "Manifest") -> Iterator[dict[str, Any]]:
-    """Yields what is in the manifest or in the store."""
+    """Yields the objects in the manifest or in the store."""
     from clog.storage.format import documents
 
     live: dict[str, dict[str, Any]] = {}
@@ -577,7 +577,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def _print_document(document: dict[str, Any]) -> None:
-    """Prints a commit for people: what it is in one line, then its edit and its head as JSON."""
+    """Prints a commit for people: a line that identifies it, then its edit and its head as JSON."""
     import json
 
     console = stdout()

@@ -1,9 +1,9 @@
-"""What a round does besides passes: duties, a module or a function each.
+"""The duties of a round besides passes, a module or a function each.
 
-A *duty* (`Duty`) is a row of a round (`log_round`): what is `due`, looked up in a `Work` alone, and
-what does it. A round asks by doing: `run` asks `due` of the very version that it changes, within
-its commit (`commit_due`). A dry run asks `due` alone, each time of what the duties before would
-leave (`Work.after`). So there is one plan, whoever asks.
+A *duty* (`Duty`) is a row of a round (`log_round`): what is `due`, which depends on a `Work` alone,
+and a function that does it. A round asks by doing: `run` evaluates `due` at the very version that
+it changes, within its commit (`commit_due`). A dry run only evaluates `due`, each time on what the
+duties before it would leave (`Work.after`). So there is one plan, whichever of them asks.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,15 +23,15 @@ _Plan = TypeVar("_Plan")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A log as a duty looks at it, and what it works with.
+    """A log as a duty sees it, and what the duty works with.
 
     Args:
         handle: the log.
         now_ms: the wall clock's time.
-        given_store: the handle's own store, metered; None: as it is.
-        defaults: configs by the process (S45).
-        planned: what the log is looked up in: in a dry run, what it would be; None: the tip.
-        through: what was committed after this version waits; None: nothing does.
+        given_store: the handle's own store, metered; None: that store itself.
+        defaults: the process's configs (S45).
+        planned: the log's manifest: in a dry run, what it would be; None: the tip's.
+        through: what was committed after this version has to wait; None: nothing has to.
     """
 
     handle: Handle
@@ -55,7 +55,7 @@ class Work:
 
     @property
     def config(self) -> LogConfig:
-        """What holds for the log: its own configs, then the cleaner's defaults (S42, S45)."""
+        """The log's effective configs: its own, then the cleaner's defaults (S42, S45)."""
         return with_defaults(self.head.config, self.defaults)
 
     def after(self, edit: Edit) -> "Work":
@@ -70,12 +70,12 @@ class Duty:
     """A duty of a round.
 
     Args:
-        due: what is due, looked up in the log as it is or would be; nothing where that is empty.
-        run: does what is due, until nothing is; returns what it did.
-        counts: of that, what is added to the log's totals.
-        every_ms: at least so long between two runs.
-        asked: `run` asks nothing: who runs it asks `due` first.
-        reads_records: damage of these holds no other duty up, and is told at the round's end (S28).
+        due: what is due in the log as it is or would be; nothing if that is empty.
+        run: does what is due until nothing is; returns what it did.
+        counts: what of that is added to the log's totals.
+        every_ms: minimum interval between two runs.
+        asked: `run` does not evaluate `due`: its caller does first.
+        reads_records: damage of these stops no other duty; it is raised at the round's end (S28).
     """
 
     name: str

@@ -1,21 +1,21 @@
 """Closing blocks: old commits are deleted, a block of versions at a time (COMMIT.md §4).
 
-A create if absent is safe only where nothing was deleted. So before any commit of a block goes, the
-block's file names them all, for good: a writer that slept and creates one of them again looks
-there, and learns that its commit did not happen.
+A create if absent is safe only where nothing was deleted. So before any commit of a block is
+deleted, the block's file names them all, for good: a writer that slept and creates one of them
+again reads that file and learns that its commit did not happen.
 
-G1. A block may be closed when nobody is to read a version of it or before it: the log says so, or
-    its last one was replaced longer than ``file.delete.delay.ms`` ago and no reader holds it; when
-    a snapshot of its last version or a later one was read back whole, and its youngest commit is
-    older than a day. Blocks are closed from the oldest on, as who opens a log from cold counts on
-    it. Where the log did not say so, that is committed first, as only appends would never say it.
-    (B0: some versions are no longer readable, nothing is missing.)
-G2. Its file, which was made before its first commit and says that it is open, is overwritten with
-    the ids. (B1: after a crash it says the truth, and nothing is missing yet.)
-G3. The commits of all closed blocks are deleted in the order of their versions, those that sleepers
-    left there, too. (B2: after a crash some are left; the next run goes on.)
+G1. A block may be closed when no reader may read a version of it or before it any more: the log
+    says so, or its last version was replaced more than ``file.delete.delay.ms`` ago and no reader
+    holds it; when a snapshot of its last version or a later one has been read back whole; and when
+    its youngest commit is older than a day. Blocks are closed oldest first, as opening a log from
+    cold relies on that. If the log did not say so, that is committed first, as appends alone would
+    never say it. (B0: some versions are no longer readable, nothing is missing.)
+G2. Its file, which was made before its first commit and says that the block is open, is overwritten
+    with the ids. (B1: after a crash it says the truth, and nothing is missing yet.)
+G3. The commits of all closed blocks are deleted in the order of their versions, including those
+    that writers that slept left there. (B2: after a crash some are left; the next run continues.)
 
-Snapshots go with the sweep (`duties.sweep`). A block's file is never deleted.
+The sweep deletes snapshots (`duties.sweep`). A block's file is never deleted.
 """
 
 from functools import cache
@@ -44,10 +44,10 @@ from clog.storage.store.contract import Store
 def close_blocks(
     work: Work, *, age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False, track: Track = iter
 ) -> Swept:
-    """Closes the blocks that are due, and deletes the commits of all that are closed.
+    """Closes the blocks that are due, and deletes the commits of all closed blocks.
 
-    Costs up to 3 GET where no block was closed and none is due; else a GET for every second commit
-    of a block, the snapshot with its pages, a PUT, perhaps a commit, and a LIST of the commits.
+    Costs up to 3 GET if no block was closed and none is due; else a GET for every second commit of
+    a block, the snapshot with its pages, a PUT, perhaps a commit, and a LIST of the commits.
     """
     handle, store = work.handle, work.store
     if is_comparable(handle.clock):
@@ -57,7 +57,7 @@ def close_blocks(
         first = first_open_version(store)
     end = _due_end(work, first, young_ms=work.now_ms - age_ms)
     if end > first and not _has_snapshot(handle, tip):
-        end = first  # Others were faster, by days: the next run closes what is left.
+        end = first  # Other cleaners were faster, by days: the next run closes the rest.
     if end > first and not dry_run:
         readable = documents.block_of(raise_oldest(handle, end))  # B0; a view may need some.
         end = _close_all(store, first, max(first, min(end, readable)))
@@ -78,7 +78,7 @@ def close_blocks(
 
 
 def _due_end(work: Work, first: int, *, young_ms: int) -> int:
-    """Does G1, but for the snapshot; returns where what may be closed ends (S64)."""
+    """Does G1, except for the snapshot; returns the end of the blocks that may be closed (S64)."""
     config, now_ms = work.config, work.now_ms
     holds = cache(lambda: read_holds(work.handle, config, now_ms=now_ms))
 
@@ -91,7 +91,7 @@ def _due_end(work: Work, first: int, *, young_ms: int) -> int:
             return False
         last_ms, next_ms = (written_ms(work.handle, work.store, v) for v in (end - 1, end))
         if last_ms is None or next_ms is None or last_ms >= young_ms:
-            return False  # Where one is gone another cleaner is closing the block.
+            return False  # If one is gone, another cleaner is closing the block.
         due_ms = next_ms + config.file_delete_delay_ms
         return tip.head.oldest_readable >= end or (
             due_ms < now_ms and not holds().keeps_version(end, due_ms, now_ms=now_ms)
@@ -103,7 +103,7 @@ def _due_end(work: Work, first: int, *, young_ms: int) -> int:
 
 
 def _has_snapshot(handle: Handle, tip: Commit) -> bool:
-    """Tells whether the tip's snapshot is there, whole; it may be gone when the tip is old."""
+    """Returns whether the tip's snapshot is there, whole; it may be gone if the tip is old."""
     assert tip.head.snapshot is not None
     version, store = tip.head.snapshot.version, handle.store
     try:
@@ -127,7 +127,7 @@ def _close_all(store: Store, first: int, end: int) -> int:
 
 
 def _close(store: Store, first: int) -> bool:
-    """Does G2; False where another cleaner is at it."""
+    """Does G2; returns False if another cleaner is doing it."""
     ids: dict[int, str] = {}
     try:
         for version in range(first + 1, first + documents.BLOCK_VERSIONS, 2):
@@ -140,12 +140,12 @@ def _close(store: Store, first: int) -> bool:
     if block is None:
         return False  # The log was deleted.
     if block.ids is None:
-        # It was open after all its commits had been read, so they are those that were committed;
-        # whoever else closes it names the same.
+        # The block was open after all its commits had been read, so they are the committed ones;
+        # any other cleaner that closes it names the same.
         store.put(documents.block_path(first), documents.encode("block", block_body(first, ids)))
     elif block.ids != ids:
         if not _has_its_commits(store, first):
-            return False  # They are being deleted, and a sleeper's stands for one of them.
+            return False  # They are being deleted, and one is a late writer's.
         raise CorruptionError(
             f"{documents.block_path(first)} of {store.url} does not name the commits that exist;"
             " no commit was deleted"
@@ -154,7 +154,7 @@ def _close(store: Store, first: int) -> bool:
 
 
 def _has_its_commits(store: Store, first: int) -> bool:
-    """Tells whether all commits of a block are there, each of them the next one's parent."""
+    """Returns whether all commits of a block are there, each of them the next one's parent."""
     try:
         commits = [
             read_commit(store, version)

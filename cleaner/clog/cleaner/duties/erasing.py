@@ -1,17 +1,17 @@
 """Carrying erasures out (S59, FORMAT.md §17), step by step (COMMIT.md §8).
 
-E3. All rows of the keys of all erasures that wait are found in one go over the objects, by what
-    lies in them, whatever refers to it, and killed by one commit (`_kill`).
+E3. All rows of the keys of all waiting erasures are found in one pass over the objects, by what is
+    in them, whatever refers to it, and killed by one commit (`_kill`).
 E4. All chunks of the objects that held one are rewritten, as `layout` does it: row groups with such
     rows are encoded anew. Later erasures of a round share that.
-E5. What was replaced goes with the round's sweep; then orphans are swept, once that may be, and
-    documents are looked through for names that are keys.
-E6. Tombstones that told followers go as the other rows did.
-E7. What lies under the root is listed, the store forgets old versions, the request goes, and the
-    receipt comes.
+E5. What was replaced is deleted by the round's sweep; then orphans are swept, once that is allowed,
+    and documents are searched for names that are keys.
+E6. Tombstones that informed followers are removed like the other rows.
+E7. Everything under the root is listed, the store forgets old versions, the request is deleted, and
+    the receipt is written.
 
-The entry of an erasure says how far it is. A round goes as far as it can; what holds it up is told
-by `pending_reason`, but for what only a try can tell, which the entry then holds.
+The entry of an erasure says how far it is. A round takes it as far as it can; `pending_reason`
+reports what holds it up, except what only an attempt can find out, which the entry then records.
 """
 
 import hashlib
@@ -75,10 +75,10 @@ _KINDS = {
     documents.READERS: "reader",
     documents.PROPOSALS: "proposal",
 }
-"""Of documents with names, by folder."""
+"""The kinds of documents with names, by folder."""
 _NAMES = {"id", "name", "writers", "query_id", "mark", "config"}
 _NAMING = {"cuts", "foreign"}
-"""Where names and settings stand in documents, and what has names itself; the verifier says the
+"""Fields that contain names and settings, and those whose own keys are names; the verifier has the
 same (`diagnostics.verify_erasure`).
 """
 _LOGGER = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ _NOT_FORGOTTEN = "old versions and deleted objects that the store may keep: it c
 
 
 def carry_out(work: Work) -> dict[str, int]:
-    """Goes as far as it can with each erasure; counts those that were done, and rows killed."""
+    """Takes each erasure as far as it can; counts the erasures completed and the rows killed."""
     killed = _kill(work)
     relaid(work, _due_runs, OPERATION)
     _note_rewritten(work)
@@ -115,7 +115,7 @@ def carry_out(work: Work) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wanted:
-    """The keys that are looked for, each once; which of them are an erasure's."""
+    """The keys that are looked for, each once, and which of them belong to an erasure."""
 
     keys: pa.Array
     members: Mapping[str, Mask]
@@ -128,11 +128,11 @@ class _Found:
     """What holds rows of the keys.
 
     Attributes:
-        killed: by partition and identity the chunks in which rows die, and all that are dead then.
-        held: by erasure the objects.
-        last: by partition the highest offset of a tombstone that told followers, and dies.
-        untold: partitions that lose a row of which no tombstone tells.
-        rows: how many die that lived.
+        killed: by partition and identity, the chunks in which rows die, with all their dead rows.
+        held: by erasure, the objects.
+        last: by partition, the highest offset of a dying tombstone that informed followers.
+        untold: partitions that lose a row without a tombstone that says so.
+        rows: the number of live rows that die.
     """
 
     killed: dict[tuple[int, tuple[str, int]], tuple[Chunk, Mask]] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class _Found:
 
 
 def _kill(work: Work) -> int:
-    """Does E3; returns how many rows were killed that lived."""
+    """Does E3; returns how many live rows were killed."""
     for _ in range(TRIES_MAX):
         planned = work.manifest
         due = {n: one for n, one in planned.erasures.items() if _is_due(work, planned, one)}
@@ -152,11 +152,11 @@ def _kill(work: Work) -> int:
         if (rows := _killed(work, planned, due)) is not None:
             return rows
         work.handle.refresh()
-    return 0  # Others change the same chunks; the next round tries again.
+    return 0  # Another writer changes the same chunks; the next round tries again.
 
 
 def _is_due(work: Work, manifest: Manifest, one: ErasureEntry) -> bool:
-    """Tells whether rows of its keys may be killed now."""
+    """Returns whether rows of its keys may be killed now."""
     if not one.kills or undecided_below(manifest, one.bounds):
         return False
     if one.killed == NONE:
@@ -166,7 +166,7 @@ def _is_due(work: Work, manifest: Manifest, one: ErasureEntry) -> bool:
 
 
 def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> int | None:
-    """Kills rows of erasures in one commit; returns how many, None where others changed them."""
+    """Kills rows of erasures in one commit; returns how many, None if others changed them."""
     handle, log = work.handle, planned.head.log
     found = _found(work.store, planned, _wanted(work.store, planned, due))
     dead: list[DeadMark] = []
@@ -203,7 +203,7 @@ def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> i
                 for name, one in due.items()
             },
         )
-        apply(now, edit, commit_id="", time_ms=time_ms)  # What does not fit is our own mistake.
+        apply(now, edit, commit_id="", time_ms=time_ms)  # If it does not fit, that is our bug.
         return edit
 
     done = handle.commit(prepare, operation=OPERATION)
@@ -233,7 +233,7 @@ def _keys_of(store: Store, name: str) -> list[bytes]:
 
 
 def _found(store: Store, manifest: Manifest, wanted: _Wanted) -> _Found:
-    """Looks through all objects that the manifest refers to."""
+    """Looks through all objects to which the manifest refers."""
     by_object: dict[ObjectRef, list[tuple[int, Chunk]]] = {}
     for p, chunk in manifest.chunks():
         by_object.setdefault(chunk.object, []).append((p, chunk))
@@ -251,13 +251,13 @@ def _found(store: Store, manifest: Manifest, wanted: _Wanted) -> _Found:
 
 
 _Hits = tuple[Offsets, Offsets, Offsets | None]
-"""Rows of an object that have one of the keys; which; their offsets where it has a column."""
+"""The rows of an object that have one of the keys; which key; their offsets if it has a column."""
 
 
 def _hits(
     store: Store, obj: ObjectRef, keys: pa.Array, hashes: IndexHashes, schema: LogSchema | None
 ) -> _Hits | None:
-    """Returns what an object holds of the keys, by all that lies in it; None for nothing."""
+    """Returns which rows of an object, dead or alive, have one of the keys; None for none."""
     index = stored_index(store, obj) if obj.index_bytes else None
     if index is not None and not index.may_hold_any(hashes):
         return None
@@ -281,7 +281,7 @@ def _hits(
 def _note(
     found: _Found, store: Store, wanted: _Wanted, chunks: Sequence[tuple[int, Chunk]], hits: _Hits
 ) -> None:
-    """Notes what of an object's hits dies, and whose erasures it held rows for."""
+    """Notes which of an object's hits die, and for which erasures it held rows."""
     rows, codes, offsets = hits
     outside = np.ones(len(rows), np.bool_)
     holders: set[str] = set()
@@ -303,7 +303,7 @@ def _note(
                 found.untold.add(p)
         if dying.any():
             _die(found, store, p, chunk, at[dying])
-    for name in wanted.entries:  # No offset says when these came: they go with all that is there.
+    for name in wanted.entries:  # No offset says when these came: all rows that are there die.
         if wanted.members[name][codes[outside]].any():
             holders.add(name)
     for name in holders:
@@ -311,13 +311,13 @@ def _note(
 
 
 def _die(found: _Found, store: Store, p: int, chunk: Chunk, rows: Offsets) -> None:
-    """Notes that rows of a chunk die; nothing where they are dead."""
+    """Notes that rows of a chunk die, except those that are dead already."""
     dead = np.zeros(chunk.rows, np.bool_)
     if chunk.dead is not None:
         dead |= read_bitmap(store, chunk.dead, chunk.rows)
     fresh = int(np.count_nonzero(~dead[rows]))
     dead[rows] = True
-    if chunk.aborted:  # Nobody sees any of it, and none of it need stay.
+    if chunk.aborted:  # No reader sees it, and none of it has to stay.
         found.killed[p, chunk.identity] = chunk, np.ones(chunk.rows, np.bool_)
     elif fresh:
         found.rows += fresh
@@ -340,7 +340,7 @@ def _due_runs(work: Work) -> list[Run]:
 
 
 def _commit_entries(work: Work, change: Callable[[str, ErasureEntry, int], ErasureEntry]) -> None:
-    """Commits what becomes of entries, given each with its id, and the time."""
+    """Commits changed entries: ``change`` gets the id of each, the entry, and the time."""
 
     def prepare(_: Commit, time_ms: int) -> Edit | NothingToCommit:
         now = work.handle.manifest()
@@ -352,7 +352,7 @@ def _commit_entries(work: Work, change: Callable[[str, ErasureEntry, int], Erasu
 
 
 def _note_rewritten(work: Work) -> None:
-    """Notes by a commit which erasures have nothing left that refers to what held their rows."""
+    """Commits which erasures have no reference left to anything that held their rows."""
 
     def change(_: str, one: ErasureEntry, time_ms: int) -> ErasureEntry:
         manifest = work.handle.manifest()
@@ -365,7 +365,7 @@ def _note_rewritten(work: Work) -> None:
 
 
 def _sweep(work: Work) -> None:
-    """Does the end of E5: sweeps orphans, where all that was replaced is gone, and that may be."""
+    """Does the end of E5: sweeps orphans, if all that was replaced is gone and it is allowed."""
     manifest, before_ms = work.manifest, work.now_ms - SWEEP_AFTER_MS
     first = min((r.version for r in manifest.released), default=manifest.version + 1)
     waiting = [
@@ -392,7 +392,7 @@ def _sweep(work: Work) -> None:
 
 
 def _ids(work: Work, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Returns by erasure the keyed hashes of keys that stand in documents as names or values."""
+    """Returns, by erasure, the keyed hashes of keys that are names or values in documents."""
     store, asked = work.store, {name: _keys_of(work.store, name) for name in names}
     wanted = {key for keys in asked.values() for key in keys}
     there: set[bytes] = set()
@@ -412,14 +412,14 @@ def _ids(work: Work, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _document(store: Store, path: str) -> Any:
-    """Returns what a document says; nothing where it was swept meanwhile."""
+    """Returns the content of a document; None if it has been swept."""
     with suppress(FileNotFoundError):
         return documents.get(store, _KINDS[path[: path.index("/") + 1]], path)
     return None
 
 
 def _names_in(value: Any, field: str = "") -> Iterator[str]:
-    """Yields the texts in a document that stand where names and settings do."""
+    """Yields the texts in a document that are in the places of names and settings."""
     if isinstance(value, str) and field in _NAMES:
         yield value
     elif isinstance(value, Mapping):
@@ -433,14 +433,14 @@ def _names_in(value: Any, field: str = "") -> Iterator[str]:
 
 
 def _as_keys(text: str) -> Iterator[bytes]:
-    """Yields the keys that a text is, in itself or as hex."""
+    """Yields the keys that a text may be, as it is or as hex."""
     yield text.encode()
     with suppress(ValueError):
         yield bytes.fromhex(text)
 
 
 def _end(work: Work, name: str) -> bool:
-    """Does E7, where all before it is done; tells whether it has its receipt."""
+    """Does E7, if everything before it is done; returns whether the receipt exists."""
     one = work.manifest.erasures[name]
     if one.swept == NONE:
         return False
@@ -465,11 +465,11 @@ def _end(work: Work, name: str) -> bool:
 
 
 def _problem(work: Work) -> str:
-    """Names the first file under the root that may hold anything; "" for none."""
+    """Returns what is wrong with the first file under the root that may hold anything, or ""."""
     standing = work.handle.standing
     folder = f"{documents.folder_of(standing.log_id)}/"
     temporary = standing.root.list_temporary("")
-    # Those inside go by age: some are being written.
+    # Those inside are deleted by age: some are being written.
     left = (f for f in temporary if not f.path.startswith(folder))
     for found in (*standing.root.list(""), *left):
         path = found.path
@@ -484,7 +484,7 @@ def _problem(work: Work) -> str:
 
 
 def _forgotten(work: Work, name: str) -> bool:
-    """Has the store forget old versions, then deletes the request; tells whether it could."""
+    """Makes the store forget old versions, then deletes the request; returns whether it could."""
     store = work.store
     begun_ms = work.now_ms - SWEEP_AFTER_MS
     forgets = store.forget_old("", begun_ms)
@@ -496,7 +496,7 @@ def _forgotten(work: Work, name: str) -> bool:
 
 
 def _write_receipt(work: Work, one: ErasureEntry, name: str, *, forgets: bool) -> None:
-    """Creates the receipt under the next number, unless it is there."""
+    """Creates the receipt under the next number, unless it exists."""
     store = work.store
     for _ in range(TRIES_MAX):
         receipts = receipts_of(work.handle)
@@ -528,7 +528,7 @@ def _write_receipt(work: Work, one: ErasureEntry, name: str, *, forgets: bool) -
 def _replaced(
     manifest: Manifest, one: ErasureEntry, now_ms: int
 ) -> Iterator[tuple[str, tuple[str, ...], int]]:
-    """Yields each object that held rows, what has its offsets now, when it was seen gone."""
+    """Yields each object that held rows, what has its offsets now, and when it was found gone."""
     made: dict[str, set[str]] = {held.path: set() for held in one.held}
     by_partition: dict[int, list[Chunk]] = {}
     for p, chunk in manifest.chunks():

@@ -1,22 +1,22 @@
 """Rewriting for the layout alone: runs of neighbouring chunks, without judging their rows.
 
 E1. Read the objects of all runs, each once for all its partitions, in the order of their rows; row
-    groups of which all stays as it is are copied, undecoded (`read.copy`).
+    groups that stay entirely as they are are copied, not decoded (`read.copy`).
 E2. Write the rows of each run as objects of its partition alone: offsets, timestamps (those of
-    LogAppendTime become real) and delete horizons as they are; dead rows, and those below ``low``,
-    are left out.
-E3. One commit replaces all runs whose chunks are still exactly those planned. A run that somebody
-    else changed meanwhile is left out; its new objects are orphans. Appends never conflict: they
-    add behind, and a replacement inside the active segment names its chunks. So nobody starves.
+    LogAppendTime become real) and delete horizons stay as they are; dead rows and rows below
+    ``low`` are left out.
+E3. One commit replaces all runs whose chunks are still exactly those planned. A run that another
+    writer has changed is left out; its new objects are orphans. Appends never conflict: they add
+    behind, and a replacement inside the active segment names its chunks. So no writer starves.
 
-Crash before E3: orphans. After: done. Chunks of an object that is damaged or gone, and runs of
-which fewer or more rows are read than the manifest says, are left out, and reported after the
-others are committed. Nor is a chunk rewritten that is left of a run by that, and would become
-itself again. What is due is taken in parts of `ROUND_BYTES_MAX` of records (`bounded`), which
-bounds the memory; run by run, so that chunks that are to become one are read together: else each
-would become itself again, for ever.
+After a crash before E3 there are orphans; after it, all is done. Chunks of an object that is
+damaged or missing, and runs from which fewer or more rows are read than the manifest says, are left
+out, and reported after the others are committed. A chunk that is what this leaves of a run, and
+would become itself again, is not rewritten either. What is due is done in parts of
+`ROUND_BYTES_MAX` of records (`bounded`), which bounds the memory; run by run, so that chunks that
+are to become one are read together: otherwise each would become itself again, for ever.
 
-Five duties, under every policy but for merging:
+Five duties, all but merging under every policy:
 
 *Coalescing*: the small objects of micro-batches become big ones of one partition each. A fresh
 object holds rows of all partitions: it lives as long as any of them needs it, and a reader of one
@@ -24,36 +24,36 @@ partition opens the object of every micro-batch. So runs of neighbouring *loose*
 of a segment are rewritten together: those that share their object, with the small ones before them
 that are not larger than all after them; a run without a shared chunk when it is `RUN_CHUNKS_MIN`
 long. So a record is rewritten O(log) times, and few small chunks are left. A shared chunk that is a
-run by itself would become an object by itself: while nothing but such chunks lies in an object it
-stays. It is taken apart once rows lie in it that nobody refers to any more, or that others rewrite:
-else their bytes would stay as long as it does (S46). It is due when `LOOSE_OBJECTS_MIN` objects are
-loose, or one that is shared has waited `WAIT_MS_MAX` since its commit. What comes after the first
-round began waits for the next call, so that fast writers do not keep the cleaner here.
+run by itself would become an object by itself: it stays while its object has only such chunks. It
+is taken apart once nothing refers to some rows of the object, or they are rewritten anyway: else
+their bytes would stay as long as it does (S46). Coalescing is due when `LOOSE_OBJECTS_MIN` objects
+are loose, or a shared one has waited `WAIT_MS_MAX` since its commit. What is appended after the
+first round began waits for the next call, so that fast writers do not keep the cleaner here.
 
 *Purging*: chunks whose dead rows have waited ``dead.rows.delay.ms`` are rewritten without them
-(S46). A log that was compacted once may hold bitmaps. Most chunks never come here: passes,
+(S46). A log that was compacted in the past may hold bitmaps. Most chunks never come here: passes,
 coalescing and trimming rewrite them first.
 
-*Merging*: segments that were sealed by their number of chunks, in logs that do not compact. Once
-coalesced such a one is small. So `SEGMENTS_MIN` and more sealed neighbours that fit one segment, by
-bytes, time and chunks, become one: retention keeps the grain that ``segment.bytes`` and
-``segment.ms`` give it. Their chunks stay as they are, so it is one commit and no I/O. Why a segment
-was sealed is not known any more: those of `Log.roll` merge likewise.
+*Merging*: segments that were sealed because of their number of chunks, in logs that do not compact.
+Once coalesced, such a segment is small. So `SEGMENTS_MIN` or more sealed neighbours that fit into
+one segment, by bytes, time and chunks, become one: retention keeps the grain that ``segment.bytes``
+and ``segment.ms`` give it. Their chunks stay as they are, so it is one commit and no I/O. Why a
+segment was sealed is not recorded: those sealed by `Log.roll` are merged as well.
 
-*Trimming*: records below the log start in a sealed segment that is kept become physically absent,
-within one round (S37; Kafka leaves them, and copies them). Only the chunk in which the log start
-lies is rewritten, and those of its segment before it go without being read.
+*Trimming*: records below the log start in a sealed segment that is kept become physically absent
+within one round (S37; Kafka leaves them, and copies them). Only the chunk that contains the log
+start is rewritten; those of its segment before it are dropped without being read.
 
 *Gathering* (docs/decisions/0047): a cleaner that comes late would fetch and decode the object of
-each micro-batch twice for each partition. So before the first pass runs of fresh chunks that share
+each micro-batch twice for each partition. So before the first pass, runs of fresh chunks that share
 their objects are coalesced *in memory*: the passes find the rows of their partition in few chunks,
-and what they commit takes the place of the chunks that are there (`rebase`). What is superseded is
-never copied. Only what coalescing would rewrite in this round anyway is gathered, and a pass
-rewrites all of it. A run of one chunk is not: it would become one chunk again; of what several
-passes read besides, such as objects whose chunks are alone in their segments, the bytes are
-*fetched*, and read from memory. Where gathering takes more than its share of memory, or each pass
-has a process of its own, coalescing comes first instead, if it is the cheaper way
-(`is_worth_coalescing`): it writes those records as well that the passes are about to remove.
+and what they commit replaces the chunks that are there (`rebase`). What is superseded is never
+copied. Only what coalescing would rewrite in this round anyway is gathered, and a pass rewrites all
+of it. A run of one chunk is not: it would become one chunk again. Of other objects that several
+passes read, such as those whose chunks are alone in their segments, the bytes are *fetched*, and
+read from memory. Where gathering would exceed its share of memory, or each pass has its own
+process, coalescing comes first instead, if that is cheaper (`is_worth_coalescing`): it also writes
+the records that the passes are about to remove.
 """
 
 import threading
@@ -91,7 +91,7 @@ from clog.storage.store.contract import Store, WrappingStore, ahead
 
 ROUND_BYTES_MAX = 256 << 20
 _READS_MAX = 64
-"""Objects that are read at once: small ones, and all are wanted."""
+"""The most objects that are read at the same time: they are small, and all are wanted."""
 
 _Part: TypeAlias = pa.RecordBatch | CopiedGroup
 _Found = tuple[int, int, _Part]
@@ -100,7 +100,7 @@ _Found = tuple[int, int, _Part]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbouring chunks of one segment; rows below ``low`` go."""
+    """Neighbouring chunks of one segment; their rows below ``low`` are dropped."""
 
     partition: int
     chunks: tuple[Chunk, ...]
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def becomes_itself(self) -> bool:
-        """Whether rewriting changes nothing: a chunk alone in its object, of which all stays."""
+        """Whether rewriting changes nothing: one chunk, alone in its object, that stays whole."""
         c = self.chunks[0]
         is_alone = len(self.chunks) == 1 and not is_shared(c)
         return is_alone and c.dead is None and c.base >= self.low
@@ -135,7 +135,7 @@ class Run:
         return [c for c in self.chunks if c.next > self.low and not c.aborted]
 
     def is_there(self, now: Manifest) -> bool:
-        """Tells whether its chunks are there, exactly as they were but for their masks."""
+        """Returns whether its chunks still exist, exactly as they were except for their masks."""
         there = [
             c
             for s in now.segments[self.partition]
@@ -157,7 +157,7 @@ def relaid(work: Work, due: Callable[[Work], list[Run]], operation: str) -> list
         replaced = relayout(seen, runs, operation=operation) if runs else []
         done.extend(replaced)
         if not runs or len(replaced) < len(runs):
-            return done  # Somebody else works on the same chunks; the next round sees what is left.
+            return done  # Another cleaner works on the same chunks; the next round does the rest.
 
 
 def bounded(runs: Sequence[Run]) -> list[Run]:
@@ -180,7 +180,7 @@ def bounded(runs: Sequence[Run]) -> list[Run]:
 
 
 def parts_of(runs: Sequence[Run], is_wanted: Callable[[Chunk], bool]) -> list[Run]:
-    """Returns what is left of the runs where only some of their chunks are wanted."""
+    """Returns what is left of the runs if only some of their chunks are wanted."""
     return [
         Run(r.partition, part, r.low) for r in runs for part in neighbours_of(r.chunks, is_wanted)
     ]
@@ -218,7 +218,7 @@ def relayout(work: Work, runs: Sequence[Run], *, operation: str) -> list[Run]:
 def _rewritten(
     work: Work, manifest: Manifest, runs: Sequence[Run], *, to: Store
 ) -> tuple[list[tuple[Run, Replacement]], dict[str, Exception]]:
-    """Does E1 and E2, into ``to``: each run with its replacement, and what is unreadable."""
+    """Does E1 and E2, into ``to``; returns each run's replacement, and the unreadable objects."""
     config = LogConfig.from_overrides(manifest.head.config)
     batches, broken = _read(work.store, runs, manifest, config.compression)
     whole = parts_of(runs, lambda c: c.object.path not in broken)
@@ -226,7 +226,7 @@ def _rewritten(
     for run, rows in zip(whole, _by_run(whole, batches), strict=True):
         if (miscounted := _miscounted(work.store, run, rows)) is not None:
             broken[run.chunks[0].object.path] = miscounted
-        elif not (broken and run.becomes_itself):  # It is left of a run that is damaged.
+        elif not (broken and run.becomes_itself):  # It is the rest of a damaged run.
             objects = write_rewritten(
                 to,
                 rows,
@@ -243,7 +243,7 @@ def _rewritten(
 
 
 def _still_broken(work: Work, broken: Mapping[str, Exception]) -> Iterator[Exception]:
-    """Yields what is wrong with objects that the newest version still needs."""
+    """Yields the errors of objects that the newest version still needs."""
     if not broken:
         return
     handle = work.handle
@@ -294,7 +294,7 @@ def _read(
 def _parts_or_error(
     read: Callable[[Sequence[Wanted]], Iterator[_Part]], wanted: Sequence[Wanted]
 ) -> list[_Part] | Exception:
-    """Returns what is to be had of an object, or why it cannot be read."""
+    """Returns the wanted parts of an object, or the reason why it cannot be read."""
     try:
         return list(read(wanted))
     except (CorruptionError, FileNotFoundError) as e:
@@ -309,7 +309,7 @@ def _located(part: _Part) -> _Found:
 
 
 def _by_run(runs: Sequence[Run], batches: list[_Found]) -> Iterator[list[_Part]]:
-    """Yields the rows of each run, in offset order. Empties the list."""
+    """Yields the rows of each run, in offset order; empties the list."""
     bases: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for i, run in enumerate(runs):
         bases[run.partition].append((run.base, i))
@@ -338,7 +338,7 @@ def _miscounted(store: Store, run: Run, rows: list[_Part]) -> CorruptionError | 
 
 
 def _rows_above(run: Run) -> tuple[int, int]:
-    """Returns bounds of the live rows at or above ``low``: a cut chunk leaves a choice."""
+    """Returns bounds of how many live rows are at or above ``low``, equal unless a chunk is cut."""
     least = most = 0
     for c in run.chunks:
         if c.base >= run.low:
@@ -369,20 +369,20 @@ WAIT_MS_MAX = 3_600_000
 
 
 def coalesce(work: Work, *, force: bool = False) -> list[Run]:
-    """Coalesces what is due, by rounds; returns the runs. One GET where loose objects are few."""
+    """Coalesces what is due, in rounds; returns the runs. One GET if loose objects are few."""
     return relaid(work, partial(due_coalescing, force=force), "coalesce")
 
 
 def due_coalescing(work: Work, *, force: bool = False) -> list[Run]:
-    """Returns what is coalesced now; as `is_due`."""
+    """Returns what is coalesced now; costs the same as `is_due`."""
     runs = candidate_runs(work.manifest, through=work.through)
     return runs if is_due(work, runs, force=force) else []
 
 
 def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Run]:
-    """Returns the runs of neighbouring loose chunks that are worth rewriting, of all partitions;
-    committed by version ``through``, if it is given. None of what was aborted (H-T7), or lies above
-    the last stable offset, or is undecided below the log start, to which that is raised (S51).
+    """Returns the runs of neighbouring loose chunks that are worth rewriting, of all partitions,
+    committed by version ``through`` if it is given. Leaves out aborted chunks (H-T7), those above
+    the last stable offset, and undecided ones below the log start, to which that is raised (S51).
     """
     newest = manifest.version if through is None else through
     config = LogConfig.from_overrides(manifest.head.config)
@@ -405,13 +405,13 @@ def candidate_runs(manifest: Manifest, *, through: int | None = None) -> list[Ru
 
 
 def _is_best_left(run: Run, alone: Mapping[str, int]) -> bool:
-    """Tells whether the run is all of one object; ``alone``: its rows in such chunks."""
+    """Returns whether the run's object is all one-chunk runs; ``alone``: by path, their rows."""
     c = run.chunks[0]
     return len(run.chunks) == 1 and is_shared(c) and alone[c.object.path] == c.object.rows
 
 
 def is_due(work: Work, runs: Sequence[Run], *, force: bool = False) -> bool:
-    """Tells whether the runs are worth it now. Costs one GET where loose objects are too few."""
+    """Returns whether the runs are worth it now. Costs one GET if loose objects are too few."""
     chunks = [c for run in runs for c in run.chunks]
     if not chunks:
         return False
@@ -423,12 +423,12 @@ def is_due(work: Work, runs: Sequence[Run], *, force: bool = False) -> bool:
     try:
         committed_ms = read_commit(work.handle.store, min(shared)).record.time_ms
     except FileNotFoundError:
-        return True  # Its commit is deleted already, so long ago is it.
+        return True  # It is so old that its commit has been deleted.
     return work.now_ms - committed_ms > WAIT_MS_MAX
 
 
 def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
-    """Returns the end of a run of loose chunks that is worth a rewrite; else nothing."""
+    """Returns the end of a run of loose chunks that is worth rewriting, if any."""
     first = next((i for i, c in enumerate(run) if is_shared(c)), len(run))
     if first >= RUN_CHUNKS_MIN:
         return tuple(run)
@@ -440,7 +440,7 @@ def _worthwhile(run: Sequence[Chunk]) -> tuple[Chunk, ...]:
 
 
 def purge_dead_rows(work: Work) -> list[Run]:
-    """Rewrites what is due; returns the runs that were replaced. Costs nothing where none is."""
+    """Rewrites what is due; returns the runs that were replaced. Costs nothing if none is due."""
     return relaid(work, due_purges, "clean")
 
 
@@ -462,7 +462,7 @@ Merge = tuple[int, Sequence[Segment]]
 
 
 def merge_segments(work: Work) -> list[Merge] | None:
-    """Merges what is due, in one commit; no request where nothing is."""
+    """Merges what is due, in one commit; makes no request if nothing is."""
     return commit_due(work, "merge", due_merges, merging)
 
 
@@ -472,7 +472,7 @@ def due_merges(work: Work) -> list[Merge]:
 
 
 def merging(work: Work, merges: Sequence[Merge]) -> Edit:
-    """Returns the merges as one change, which fits."""
+    """Returns the merges as one edit, checked to fit."""
     edit = Edit(replace=tuple(_merge(p, group) for p, group in merges))
     work.after(edit)
     return edit
@@ -481,7 +481,7 @@ def merging(work: Work, merges: Sequence[Merge]) -> Edit:
 def mergeable(
     manifest: Manifest, config: LogConfig, chunks_of: Callable[[Segment], int]
 ) -> list[Merge]:
-    """Returns the neighbours that become one, each of so many chunks."""
+    """Returns the neighbours to be merged; ``chunks_of`` gives their numbers of chunks."""
     if config.compact:
         return []
 
@@ -505,7 +505,7 @@ def mergeable(
 
 
 def _decided(manifest: Manifest, partition: int) -> Sequence[Segment]:
-    """Returns the sealed segments below the last stable offset, undecided ones below the start."""
+    """Returns the sealed segments below the last stable offset that have no undecided chunk."""
     stable = manifest.head.stable_offset(partition)
     below = (s for s in manifest.segments[partition][:-1] if s.next <= stable)
     return [s for s in below if all(c.undecided is None for c in s.chunks)]
@@ -525,7 +525,7 @@ def trim(work: Work) -> list[Run]:
 
 
 def due_trims(work: Work) -> list[Run]:
-    """Returns, by partition, the chunks below the log start in the sealed segment that holds it."""
+    """Returns, by partition, the chunks below the log start in the sealed segment that has it."""
     runs = []
     for p, segments in enumerate(work.manifest.segments):
         start = work.head.partitions.start[p]
@@ -537,9 +537,9 @@ def due_trims(work: Work) -> list[Run]:
 
 
 GATHERED_BYTES_MAX = 64 << 20
-"""Record bytes that a cleaner gathers, of all its logs together."""
+"""The most record bytes that a cleaner gathers, for all its logs together."""
 REQUEST_BYTES = 64 << 10
-"""Writing so many record bytes costs about as much as a request that opens a small object: a
+"""Writing this many record bytes costs about as much as a request that opens a small object: a
 millisecond of CPU, and less than its round trip.
 """
 
@@ -552,7 +552,7 @@ class Room:
         self._free_bytes = GATHERED_BYTES_MAX
 
     def take(self, size_bytes: int) -> bool:
-        """Takes so many, where so many are left; tells whether."""
+        """Takes that many bytes if they are left; returns whether it did."""
         with self._lock:
             fits = size_bytes <= self._free_bytes
             self._free_bytes -= size_bytes if fits else 0
@@ -566,8 +566,8 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What passes share, before the first of them: ``gathered`` and ``fetched`` (by path, of so
-    many bytes) with ``size_bytes`` of the room, or else coalesced first.
+    """What passes share, before the first of them: ``gathered`` and ``fetched`` (bytes by path)
+    with ``size_bytes`` of the room; otherwise it may be coalesced first.
     """
 
     gathered: Sequence[Run] = ()
@@ -577,7 +577,7 @@ class Sharing:
 
 
 def due_sharing(work: Work, chosen: Iterable[Candidate], room: Room | None) -> Sharing:
-    """Returns what passes over these partitions share, and takes it of the room; as `is_due`."""
+    """Returns what passes over these partitions share, and takes room for it; costs as `is_due`."""
     found, shared = tuple(chosen), Sharing()
     runs = gatherable(work.manifest, found)
     if is_due(work, runs):
@@ -594,8 +594,8 @@ def due_sharing(work: Work, chosen: Iterable[Candidate], room: Room | None) -> S
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Runs of a log's chunks, each with what takes its place; by path, the objects of these, which
-    no store has, and others that were ``fetched``.
+    """Runs of a log's chunks, each with its replacement; by path, the objects of these, which are
+    in no store, and other objects that were ``fetched``.
     """
 
     made: Sequence[tuple[Run, Replacement]] = ()
@@ -603,7 +603,7 @@ class Gathered:
     fetched: Mapping[str, bytes] = field(default_factory=dict)
 
     def used_by(self, plan: PassPlan) -> PassPlan:
-        """Returns a pass's plan over the gathered rows that still lie where they lay."""
+        """Returns a pass's plan over those gathered rows that are still where they were."""
         p, manifest, plan = plan.partition, plan.manifest, replace(plan, fetched=self.fetched)
         mine = [r for run, r in self.made if run.partition == p and run.is_there(manifest)]
         if not mine:
@@ -619,7 +619,7 @@ class Gathered:
 
 
 def gather(work: Work, shared: Sharing) -> Gathered:
-    """Reads what is shared, once, and coalesces in memory; leaves damage for passes to tell."""
+    """Reads what is shared, once, and coalesces in memory; leaves it to passes to report damage."""
     memory = _Memory(work.store)
     made, _ = _rewritten(work, work.manifest, shared.gathered, to=memory)
     calls = ((partial(_bytes_of, work.store, path, n), n) for path, n in shared.fetched.items())
@@ -628,7 +628,7 @@ def gather(work: Work, shared: Sharing) -> Gathered:
 
 
 def _bytes_of(store: Store, path: str, size_bytes: int) -> bytes:
-    """Returns an object; nothing where it is gone."""
+    """Returns the bytes of an object; none if it is gone."""
     try:
         return store.get(path, 0, size_bytes)
     except FileNotFoundError:
@@ -638,7 +638,7 @@ def _bytes_of(store: Store, path: str, size_bytes: int) -> bytes:
 def fetchable(
     manifest: Manifest, chosen: Iterable[Candidate], gathered: Sequence[Run]
 ) -> dict[str, int]:
-    """Returns bytes by path of objects that several passes read, but for what is gathered."""
+    """Returns sizes by path of objects that several passes read, without what is gathered."""
     apart = {c.identity for run in gathered for c in run.chunks}
     read = [
         c.object
@@ -674,7 +674,7 @@ def gatherable(manifest: Manifest, chosen: Iterable[Candidate]) -> list[Run]:
 
 
 def is_worth_coalescing(runs: Sequence[Run]) -> bool:
-    """Tells whether it costs less than what it spares passes: two requests a chunk."""
+    """Returns whether it costs less than it saves the passes: two requests a chunk."""
     chunks = [c for run in runs for c in run.chunks]
     read = len({c.object.path for c in chunks})
     written_bytes = sum(c.size_bytes for c in chunks)
@@ -682,7 +682,7 @@ def is_worth_coalescing(runs: Sequence[Run]) -> bool:
 
 
 def _with_runs(segment: Segment, replacements: Sequence[Replacement]) -> Segment:
-    """Returns the segment with other chunks where it has those that are replaced."""
+    """Returns the segment with the replaced chunks exchanged for their replacements."""
     mine = [r for r in replacements if segment.base <= r.base < segment.next]
     gone = {identity for r in mine for identity in r.sources}
     kept = [c for c in segment.chunks if c.identity not in gone]
@@ -691,7 +691,7 @@ def _with_runs(segment: Segment, replacements: Sequence[Replacement]) -> Segment
 
 
 class _Memory(WrappingStore):
-    """A store of which what is written stays in memory."""
+    """A store that keeps what is written to it in memory."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)

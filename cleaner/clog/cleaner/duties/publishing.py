@@ -1,16 +1,16 @@
-"""Publishing the table (S63), and taking back views that cannot follow the log.
+"""Publishing the table (S63), and withdrawing views that cannot follow the log.
 
-A format is due ``table.publish.interval.ms`` after it was looked at last, and at once when a log
-start offset has risen: no view shows for longer what was deleted. One that somebody published by
-hand is brought up to date each ``file.delete.delay.ms``, or it would hold back the sweep for ever.
-What is not published, whoever refuses it, is told and counted, holds nothing else up, and is tried
-again. A view that cannot follow is withdrawn, rather than show what was deleted:
+A format is due ``table.publish.interval.ms`` after it was last looked at, and immediately when a
+log start offset has risen: no view shows deleted records for longer. One published by hand is
+brought up to date every ``file.delete.delay.ms``, or it would hold back the sweep for ever. A
+failed publication, whatever refuses it, is reported, counted and tried again, and holds up nothing
+else. A view that cannot follow is withdrawn rather than show deleted records:
 
-- at once where a log start offset has risen and it is refused for good;
-- where it has not shown for ``delete.retention.ms`` what the log has: so long does a deleted key
-  stay in the log itself, at least;
-- where a pin is ``file.delete.delay.ms`` old and nobody came for its version of a view that shows
-  nothing.
+- immediately if a log start offset has risen and the refusal is permanent;
+- if it has been behind the log for ``delete.retention.ms``: for at least that long, a deleted key
+  stays in the log itself;
+- if a pin is ``file.delete.delay.ms`` old and no publisher has finished its version of a view that
+  shows nothing.
 """
 
 import logging
@@ -37,7 +37,7 @@ from clog.storage.view_formats import FORMATS
 logger = logging.getLogger(__name__)
 
 _FOR_GOOD = (CorruptionError, FileNotFoundError, InvalidInputError, StoreRefusedError)
-"""Refusals that the next try meets again, until somebody does something."""
+"""Refusals that the next try will meet again, until somebody does something about them."""
 _REFUSALS = (
     *_FOR_GOOD,
     CommitConflictError,
@@ -49,7 +49,7 @@ _REFUSALS = (
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A format to be looked after; ``by_hand`` only if its pin ``is_old`` or shows the deleted."""
+    """A format to be looked after; ``by_hand``: if its pin ``is_old`` or it shows deleted data."""
 
     name: str
     by_hand: bool = False
@@ -57,10 +57,10 @@ class _Due:
 
 
 class Publishing:
-    """The views of one log, kept up. Not safe for threads.
+    """The views of one log, kept up to date. Not thread-safe.
 
     Attributes:
-        lags_ms: by format, for how long the view has not shown what the log has, at most.
+        lags_ms: by format, for how long the view has been behind the log, at most.
     """
 
     def __init__(self, handle: Handle, clock: Clock, defaults: Mapping[str, str]) -> None:
@@ -111,7 +111,7 @@ class Publishing:
         return done
 
     def _brought_up(self, due: _Due, config: LogConfig) -> Counter[str]:
-        """Publishes a view, and withdraws it where it is refused and that is due."""
+        """Publishes a view; withdraws it if it is refused and that is due."""
         name, starts = due.name, list(self._handle.tip.head.partitions.start)
 
         def published(name: str) -> Counter[str]:
@@ -120,7 +120,7 @@ class Publishing:
                 if not due.is_old and not self._publications.shows_deleted(name):
                     return Counter()
                 if not seen.is_there or seen.withdrawn_ms is not None:
-                    return self._withdraw(name)  # Nothing of it is there but its pin.
+                    return self._withdraw(name)  # Only its pin is there.
             return Counter(publications=int(self._publications.publish(name).published))
 
         done, why = self._attempt(name, "published", published)
@@ -131,11 +131,11 @@ class Publishing:
         return done
 
     def _must_go(self, name: str, config: LogConfig, why: Exception) -> bool:
-        """Tells whether a refused view is to be withdrawn, as it is by now."""
+        """Returns whether a refused view is to be withdrawn, in its current state."""
         try:
             seen, now_ms = self._publications.look(name), self._handle.clock.now_ms()
         except _REFUSALS:
-            return False  # Told already; nor could it be withdrawn.
+            return False  # Reported already; nor could it be withdrawn.
         if seen.is_foreign:
             return False
         if seen.source is None:
@@ -164,7 +164,7 @@ class Publishing:
     def _attempt(
         self, name: str, what: str, step: Callable[[str], Counter[str]]
     ) -> tuple[Counter[str], Exception | None]:
-        """Does a step; a refusal is told once, counted, and holds nothing else up."""
+        """Does a step; a refusal is reported once, counted, and holds up nothing else."""
         try:
             done = step(name)
         except _REFUSALS as e:

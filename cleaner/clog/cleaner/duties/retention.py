@@ -1,17 +1,17 @@
-"""Sealing idle segments (S8), retention and the start offset rule (S31-S35): what goes by rule, not
-by key; versions that no named cut needs any more (FORMAT.md §20); and partitions that cannot be
-cleaned for now, retried with back-off (S28).
+"""Sealing idle segments (S8); retention and the start offset rule (S31-S35), which remove by rule,
+not by key; versions that no named cut needs any more (FORMAT.md §20); and partitions that cannot be
+cleaned for now, which are retried with back-off (S28).
 
-Each duty is one commit for all partitions, and none where nothing is due.
+Each duty is one commit for all partitions, and none if nothing is due.
 
 Rules run in the order start offset, size, time; each walks from the oldest segment and stops at the
-first that fails it. The start offset rule holds under every policy, the others where ``delete`` is
-in it. The start moves before the objects go (S35): these are released now, deleted later.
+first to which it does not apply. The start offset rule holds under every policy, the others if it
+has ``delete``. The start moves before objects go (S35): these are released now, deleted later.
 
-A keep of a cut goes when its time is up, and so does a cut in its home. One that a crash has left
-has no cut in its home: there it goes once it is old, elsewhere when its home has neither a cut nor
-a keep of its id. Where the home cannot be read nothing is guessed: the keep stays, as
-`Log.describe` shows.
+A keep of a cut is removed when its time is up, and so is a cut in its home. A keep left by a crash
+has no cut in its home: in the home itself it is removed once it is old; elsewhere, when the home
+has neither a cut nor a keep with its id. If the home cannot be read nothing is guessed: the keep
+stays, as `Log.describe` shows.
 """
 
 import logging
@@ -38,14 +38,14 @@ from clog.storage.format.manifest import Manifest
 from clog.storage.transactions.several import open_other
 
 LEFT_AGE_MS = 86_400_000
-"""Whoever names a cut has done so, as a rule; a cut whose keep is gone is refused."""
+"""By this time a cut has normally been named; one whose keep is gone is refused."""
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Whole segments of a partition that went, or would, by retention or since the log starts
-    behind them: ``records``, of ``size_bytes`` together. What is left starts at ``start_offset``.
+    """Whole segments of a partition that retention or a start offset above them removed or would
+    remove: ``records``, with ``size_bytes`` together. The rest starts at ``start_offset``.
     """
 
     partition: int
@@ -56,9 +56,9 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """What sealing and retention did to a log: ``sealed`` are partitions, ``expired`` what went,
-    ``published`` how many versions of views were made, ``withdrawn`` how many views, ``refused``
-    how many that could not be kept up.
+    """What sealing and retention did to a log: ``sealed`` are partitions, ``expired`` is what was
+    removed; ``published`` counts versions of views that were made, ``withdrawn`` views, and
+    ``refused`` views that could not be brought up to date.
     """
 
     sealed: Sequence[int] = ()
@@ -68,7 +68,7 @@ class MaintenanceResult:
     refused: int = 0
 
     def __bool__(self) -> bool:
-        """Tells whether there was anything to do."""
+        """Returns whether there was anything to do."""
         return bool(self.sealed or self.expired)
 
 
@@ -89,15 +89,15 @@ def sealing(work: Work, partitions: Sequence[int]) -> Edit:
 
 
 def seal_idle(work: Work) -> list[int]:
-    """Seals the active segments of `idle_partitions`; returns these."""
+    """Seals the active segments of `idle_partitions`; returns these partitions."""
     return commit_due(work, "seal", idle_partitions, sealing) or []
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What retention does to one partition: segments below ``drop`` go; the log starts at
-    ``start`` (None: unchanged). ``seal``: the active segment goes too, so an empty one takes its
-    place first (S34). ``records`` and ``size_bytes`` are those of the segments.
+    """What retention does to one partition: segments below ``drop`` are removed; the log starts at
+    ``start`` (None: unchanged). ``seal``: the active segment is removed, too, so an empty one takes
+    its place first (S34). ``records`` and ``size_bytes`` are those of the segments.
     """
 
     partition: int
@@ -113,10 +113,10 @@ class Cut:
 
 
 def cut(manifest: Manifest, partition: int, config: LogConfig, *, now_ms: int) -> Cut | None:
-    """Returns the cut of one partition now; None when nothing goes."""
+    """Returns the cut of one partition now; None if nothing is removed."""
     segments = manifest.segments[partition]
     start = manifest.head.partitions.start[partition]
-    # Of the active one, too: it would keep its dead records until it rolls (S37).
+    # The active one, too: it would keep its dead records until it rolls (S37).
     gone = _oldest(segments, lambda s: s.next <= start)
     if config.delete and config.retention_bytes >= 0:
         gone += _over_size(segments[gone:], config.retention_bytes)
@@ -137,7 +137,7 @@ def cut(manifest: Manifest, partition: int, config: LogConfig, *, now_ms: int) -
 
 
 def _over_size(segments: Sequence[Segment], bytes_max: int) -> int:
-    """Returns how many of the oldest go while the rest still holds ``retention.bytes`` (S32)."""
+    """Returns how many of the oldest can go while the rest still has ``retention.bytes`` (S32)."""
     left = sum(s.size_bytes for s in segments)
 
     def goes(segment: Segment) -> bool:
@@ -158,7 +158,7 @@ def _oldest(segments: Sequence[Segment], goes: Callable[[Segment], bool]) -> int
 
 
 def due_cuts(work: Work) -> list[Cut]:
-    """Returns what retention and the start offset rule take now."""
+    """Returns what retention and the start offset rule remove now."""
     manifest, config = work.manifest, work.config
     partitions = range(manifest.head.log.partitions)
     found = (cut(manifest, p, config, now_ms=work.now_ms) for p in partitions)
@@ -166,7 +166,7 @@ def due_cuts(work: Work) -> list[Cut]:
 
 
 def cutting(work: Work, cuts: Sequence[Cut]) -> Edit:
-    """Returns the cuts as one change."""
+    """Returns the cuts as one edit."""
     return Edit(
         start={c.partition: c.start for c in cuts if c.start is not None},
         seal=tuple((c.partition, _new_jitter_ms(work)) for c in cuts if c.seal),
@@ -175,7 +175,7 @@ def cutting(work: Work, cuts: Sequence[Cut]) -> Edit:
 
 
 def apply_retention(work: Work) -> list[Cut]:
-    """Moves log starts and drops segments that have had their time; returns what was cut."""
+    """Moves log starts and drops segments whose time is up; returns what was cut."""
     return commit_due(work, "retention", due_cuts, cutting) or []
 
 
@@ -184,19 +184,19 @@ def _new_jitter_ms(work: Work) -> int:
 
 
 BACKOFF_MS = 15_000
-"""Default of ``log.cleaner.backoff.ms``; a partition that failed waits so long at first."""
+"""Default of ``log.cleaner.backoff.ms``; how long a failed partition waits at first."""
 RETRY_MS_MAX = 3_600_000
 """A partition that keeps failing is tried again at least this often."""
 
 PASSING_TROUBLE = (StoreUnavailableError, CommitConflictError, CommitStateUnknownError, MemoryError)
-"""What the store, other writers and a machine that is too small do to a pass. It says nothing about
-the partition, so it makes none uncleanable: the round fails, and the log is tried again with
-back-off.
+"""Failures of a pass because of the store, other writers or a machine that is too small. They say
+nothing about the partition, so they do not make it uncleanable: the round fails, and the log is
+tried again with back-off.
 """
 
 
 def is_resting(manifest: Manifest, partition: int, *, now_ms: int) -> bool:
-    """Tells whether a failed partition still waits: 15 s, doubled each time, an hour at most."""
+    """Returns whether a failed partition still waits: 15 s, doubled each time, an hour at most."""
     found = manifest.uncleanable.get(partition)
     if found is None:
         return False
@@ -204,7 +204,7 @@ def is_resting(manifest: Manifest, partition: int, *, now_ms: int) -> bool:
 
 
 def set_uncleanable(handle: Handle, partition: int, reason: str | None, *, now_ms: int) -> None:
-    """Notes in the log why a partition cannot be cleaned; None: that it can be again."""
+    """Notes in the log why a partition cannot be cleaned; None: it can be cleaned again."""
 
     def prepare(_tip: Commit, _ms: int) -> Edit | NothingToCommit:
         before = handle.manifest().uncleanable.get(partition)
@@ -217,8 +217,8 @@ def set_uncleanable(handle: Handle, partition: int, reason: str | None, *, now_m
 
 
 def let_go(work: Work) -> int:
-    """Takes keeps away that nobody needs, and in a home cuts whose time is up; returns how many
-    went. For keeps of other homes those of opening each; a commit where something goes.
+    """Removes keeps that nothing needs any more, and in a home the cuts whose time is up; returns
+    how many. Costs the opening of each home of other keeps; a commit if something is removed.
     """
     handle = work.handle
     left = frozenset(_left(handle))
@@ -249,7 +249,7 @@ def _unnamed(head: Head, time_ms: int) -> set[str]:
 
 
 def _left(handle: Handle) -> Iterable[str]:
-    """Yields the keeps of other homes that these know nothing of."""
+    """Yields the keeps of other homes that these homes do not know."""
 
     @cache
     def known(home_id: str, url: str) -> frozenset[str | None] | None:

@@ -1,47 +1,47 @@
-"""P1: the offset map over the dirty sealed range, as far as its memory goes (S18, S20), and what it
-says of rows without their keys being read again.
+"""P1: the offset map over the dirty sealed range, as far as its memory reaches (S18, S20), and what
+it says about rows whose keys are not read again.
 
-*Offset map*: the last offset of every key in a range of the log, 24 bytes an entry.
-*Hash*: 128 bits of a key (`keys.hashing`), a row of two unsigned words (high, low). Keys are told
-apart by their hash alone (S19); the map never sees a key. *Slot*: 24 bytes, three words: low half,
-high half, last offset + 1. 24 zero bytes are an empty slot, so a fresh map is zeroed memory that
-costs nothing until it is touched. *Place*: where a slot begins in the table.
+*Offset map*: the last offset of every key in a range of the log, 24 bytes an entry. *Hash*: 128
+bits of a key (`keys.hashing`), a row of two unsigned words (high, low). Keys are told apart by
+their hash alone (S19); the map never sees a key. *Slot*: 24 bytes, three words: low half, high
+half, last offset + 1. 24 zero bytes are an empty slot, so a fresh map is zeroed memory that costs
+nothing until it is touched. *Place*: where a slot begins in the table.
 
 An ordered hash table (Amble and Knuth, 1974): open addressing with double hashing in which every
-hash that a search passes is larger than the one it looks for, low word first. A smaller one ends
-the search as well as an empty slot does (which is smaller than all), so keys that are absent cost
-no more than keys that are there; most rows of the clean part are absent. NumPy does each step for
-all rows of a chunk together:
+hash that a search passes is larger than the one it looks for, compared low word first. A smaller
+one ends the search, as does an empty slot (which is smaller than all), so absent keys cost no more
+than present ones; most rows of the clean part are absent. NumPy does each step for all rows of a
+chunk together:
 
 M1. Locate. Each row starts at its home slot and walks on while it sees larger hashes. Only rows
-    that still walk take part in the next probe.
-M2. Rows that stand at their own hash store their offset. Where rows share a slot the last one
-    wins, and it has the largest offset.
-M3. The others have new keys. All of them write their offset where they stand; the one that reads
-    its own back has won the slot and writes its hash. Rows with the winner's hash are done, their
+    that are still walking take part in the next probe.
+M2. Rows that ended at their own hash store their offset. If rows share a slot the last one wins,
+    and it has the largest offset.
+M3. The others have new keys. All of them write their offset where they ended; the one that reads
+    its own back has won the slot and writes its hash. Rows with the winner's hash are done: their
     offsets are smaller. A hash that was there before is evicted and starts again from its home,
-    with its offset. Those that lost look again, at a slot that holds another hash now. M3
-    repeats until nobody is left; slots only ever change to a larger hash, so it ends.
+    with its offset. Rows that lost look again, at a slot that now holds another hash. M3 repeats
+    until no row is left; slots only ever change to a larger hash, so it ends.
 
-A put takes the steps twice. First slice by slice, at the home slots alone: most rows go no further,
-and the slots of a slice stay in the cache from first look to last word. Then for what is left of
-many slices, since a walk costs calls of NumPy for each probe, shared by all. What is left comes in
-the order of offsets, and a slot keeps the larger: later rows of its key may have got there first.
+A put takes these steps twice. First slice by slice, at the home slots alone: most rows go no
+further, and the slots of a slice stay in the cache from first look to last word. Then for what is
+left of many slices together, as all rows share the calls of NumPy that each probe costs. These rows
+are in offset order, and a slot keeps the larger: later rows of its key may have got there first.
 
-All rows of one key make the same walk, hence stand at the same slot: no key enters twice.
+All rows of one key make the same walk and so end at the same slot: no key enters twice.
 
 *Ranked*. Where the record with the highest order wins, not the last one (`orders`), a slot has a
-fourth word, its *rank*: the order + 1, and in the uppermost bit whether a row of its key is no
-suspect. Its offset is that of the row with the highest order. Rows are put in the order of these,
-so that of rows of one slot the last one wins here, too; what a slot has is compared before.
+fourth word, its *rank*: the order + 1, and in the uppermost bit whether a row of its key is not a
+suspect. Its offset is that of the row with the highest order. Rows are put in the order of ranks,
+so the last row of a slot wins here, too; the slot's own entry is compared first.
 
 The home comes from the upper half of ``high ^ low``, the step from the lower half. A caller that
 maps only some hashes (the table view, by ranges) selects on one of the two words; the other one
-still spreads the rest over all slots. Steps have no factor in common with the number of slots, so
-each walk visits every slot.
+still spreads the rest over all slots. Steps share no factor with the number of slots, so each walk
+visits every slot.
 
-Why this and not another way: million rows per second of CPU time, one thread, median of 5
-interleaved runs, without slices; "full" is 0.9 of all slots, "absent" asks for other keys::
+Why this and no other way: million rows per second of CPU time, one thread, median of 5 interleaved
+runs, without slices; "full" is 0.9 of all slots, "absent" looks up other keys::
 
                                    4 M rows, 1 M keys      the same, map full
                                     put   get  absent       put   get  absent
@@ -50,26 +50,26 @@ interleaved runs, without slices; "full" is 0.9 of all slots, "absent" asks for 
     linear probing, not ordered    13.4  20.9    22.0       3.0   8.0     1.5
     one sorted run (two runs)       4.2   2.3     3.1      no load factor; 0.9 for 5 M keys
 
-Order costs a third of put in a full map and makes the slowest operation three times as fast.
-Linear probing needs up to hundreds of probes where slots cluster, and each is a round of NumPy
-calls. A sorted run moves the whole map for each chunk, gets slower with its size and needs room
-for a second one. Sorting all of a range at once takes 0.9 (each key once) to 2.4 times as long as
-put, and asking for absent keys four times as long, with those sorted, too (1 to 3 M rows). An array
-for each word is as fast. Slices spare a third of put: 95 instead of 150 ns a row, 4 M rows over 2 M
-keys. ``benchmarks/parts/offset_map.py`` measures all that today's does.
+Order costs a third of put in a full map and makes the slowest operation three times as fast. Linear
+probing needs up to hundreds of probes where slots cluster, and each is a round of NumPy calls. A
+sorted run moves the whole map for each chunk, gets slower as it grows, and needs room for a second
+one. Sorting a whole range in one go takes 0.9 (each key once) to 2.4 times as long as put, and
+looking up absent keys four times as long, even if those are sorted (1 to 3 M rows). One array per
+word is as fast. Slices save a third of put: 95 instead of 150 ns a row, 4 M rows over 2 M keys.
+``benchmarks/parts/offset_map.py`` measures all this for today's map.
 
-*Mapped range*: the offsets that the map covers. A row there is superseded exactly when its offset
-is not the last one of its key, and the map knows all last offsets. So fresh chunks, which are the
-dirty part as a rule, are judged without being read: the keys were hashed once, for the map.
+*Mapped range*: the offsets that the map covers. A row there is superseded exactly if its offset is
+not the last one of its key, and the map knows all last offsets. So fresh chunks, which usually are
+the dirty part, are judged without being read: their keys were hashed once, for the map.
 
-*Found dead*: what several maps of one pass found, a bit for each live row of the chunks that have
-any. It is kept until the pass rewrites, once for all of its maps (S20).
+*Found dead*: what the maps of one pass found, one bit for each live row of the chunks that have
+dead ones. It is kept until the pass rewrites, once for all of its maps (S20).
 
 *Memory*. Arrow's allocator and the C library keep what was freed: measured, 200 MiB of a pass that
 needs 300. `give_back` returns it, once for every `EVERY_BYTES` of records, so that its milliseconds
-do not count. A process that does nothing but clean calls `save_memory` first: Arrow then takes its
-memory from the C library, and that takes large blocks from the system, and gives them back, one by
-one: 60 to 80 MiB less.
+do not matter. A process that only cleans calls `save_memory` first: Arrow then takes its memory
+from the C library, which takes large blocks from the system and returns them one by one: 60 to 80
+MiB less.
 """
 
 import ctypes
@@ -100,9 +100,9 @@ if TYPE_CHECKING:
 
 _Words = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.int64]
-"""Where slots begin in the table: slot number times the words of each."""
+"""Where slots begin in the table: slot number times the words per slot."""
 _Entries = tuple[_Words, _Words, Offsets, _Words]
-"""High words, low words, offsets + 1, and ranks: none where the map is not ranked."""
+"""High words, low words, offsets + 1, and ranks: none if the map is not ranked."""
 
 _WORD_BYTES: Final = 8
 _COUNTS: Final = np.uint64(1 << 63)
@@ -110,12 +110,12 @@ _ORDER: Final = np.uint64((1 << 63) - 1)
 _NO_RANKS: Final = np.zeros(0, np.uint64)
 # Bounds the scratch memory of a search; smaller chunks pay more for calls than for rows.
 _CHUNK_ROWS: Final = 1 << 17
-# Of so many rows the home slots stay in the cache from the first look to the last word stored.
+# With this many rows the home slots stay in the cache from the first look to the last word.
 _SLICE_ROWS: Final = 1 << 14
-# So many rows that found no place at home go on together: one long walk instead of many. Bounds
+# This many rows that found no place at home walk together: one long walk, not many. Bounds
 # the scratch memory of a put.
 _LEFT_ROWS: Final = 1 << 16
-# About so many steps to choose from: enough that two keys with the same home rarely share their
+# About this many steps to choose from: enough that two keys with the same home rarely share their
 # walk, few enough to stay in the cache.
 _STEPS: Final = 4096
 _HALF: Final = np.uint64(32)
@@ -126,9 +126,9 @@ class OffsetMap:
     """Key hash -> last offset, in a fixed amount of memory (S18).
 
     ``memory_bytes`` is the share of one cleaner thread: it gives ``memory_bytes // 24`` slots, of
-    which the fraction ``load_factor`` is filled at most; ``memory_bytes // 32`` where it
-    ``is_ranked``: then ``ties`` are the rows that have the order of another one of their key. While
-    rows are put or got, up to 24 MiB of scratch memory come on top.
+    which at most the fraction ``load_factor`` is filled; or ``memory_bytes // 32`` slots if it
+    ``is_ranked``: then ``ties`` counts the rows that have the order of another row of their key.
+    While rows are put or looked up, up to 24 MiB of scratch memory are added.
     """
 
     __slots__ = (
@@ -150,40 +150,40 @@ class OffsetMap:
 
     @property
     def slots(self) -> int:
-        """Number of slots, filled or not."""
+        """The number of slots, filled or not."""
         return self._slots
 
     @property
     def capacity(self) -> int:
-        """Number of keys that fit."""
+        """The number of keys that fit."""
         return self._capacity
 
     @property
     def entries(self) -> int:
-        """Number of keys in the map."""
+        """The number of keys in the map."""
         return self._entries
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the table."""
+        """The size of the table in bytes."""
         return self._table.nbytes
 
     @property
     def utilization(self) -> float:
-        """Filled share of the slots; ``load_factor`` when the map is full."""
+        """The filled share of the slots; ``load_factor`` when the map is full."""
         return self._entries / self._slots
 
     @property
     def latest_offset(self) -> int:
-        """Last offset that the map covers, -1 when it covers none."""
+        """The last offset that the map covers, -1 if it covers none."""
         return self._latest_offset
 
     def put(self, hashes: Hashes, offsets: Offsets, ranks: _Words = _NO_RANKS) -> int:
         """Enters rows in order until the map is full, and returns the number of rows taken.
 
-        The result is that of entering row by row: a row whose key is in the map already always
-        fits; the first row whose new key does not fit stops (S20). ``offsets`` increase, also
-        from one call to the next. ``ranks``: theirs, where it is ranked.
+        The result is that of entering row by row: a row whose key is already in the map always
+        fits; the first row whose new key does not fit stops it (S20). ``offsets`` increase, also
+        from one call to the next. ``ranks``: those of the rows, if the map is ranked.
         """
         assert hashes.shape == (len(offsets), 2), "one hash of two words for each offset"
         taken = 0
@@ -200,13 +200,13 @@ class OffsetMap:
     def advance(self, offset: int) -> None:
         """Declares everything up to and including ``offset`` covered.
 
-        For a range that was read completely: offsets that have no record must not hold up the
-        first dirty offset.
+        For a range that was read completely: offsets without a record must not hold up the first
+        dirty offset.
         """
         self._latest_offset = max(self._latest_offset, offset)
 
     def get(self, hashes: Hashes) -> Offsets:
-        """Returns the last offset of each key, -1 where the map does not have it."""
+        """Returns the last offset of each key, -1 if the map does not have it."""
         found = np.full(len(hashes), -1, dtype=np.int64)
         if self._entries == 0:
             return found
@@ -219,8 +219,8 @@ class OffsetMap:
         return found
 
     def superseded(self, hashes: Hashes, offsets: Offsets) -> Mask:
-        """Tells which rows are not those that win of their keys, as far as the map has these. A
-        ranked map has been told of all rows of its keys up to `latest_offset`.
+        """Returns which rows do not win among those of their keys, as far as the map has these. A
+        ranked map has got all rows of its keys up to `latest_offset`.
         """
         winners = self.get(hashes)
         lost: Mask = winners > offsets
@@ -229,7 +229,7 @@ class OffsetMap:
         return lost
 
     def raise_known(self, hashes: Hashes, offsets: Offsets, ranks: _Words) -> None:
-        """Tells a ranked map of rows elsewhere, of any keys, which may be better."""
+        """Gives a ranked map rows from elsewhere, of any keys, which may rank higher."""
         for start in range(0, len(hashes), _CHUNK_ROWS):
             end = start + _CHUNK_ROWS
             high, low, following, some = self._in_order(
@@ -241,7 +241,7 @@ class OffsetMap:
             self._merge(places.take(known), following.take(known), some.take(known))
 
     def counting(self, hashes: Hashes) -> Mask:
-        """Tells which keys a ranked map has, with a row that is no suspect."""
+        """Returns which keys a ranked map has with a row that is not a suspect."""
         places, same = self._locate(*_halves(hashes))
         found: Mask = same & (self._ranks.take(places) >= _COUNTS)
         return found
@@ -254,7 +254,7 @@ class OffsetMap:
         return last
 
     def is_last(self, start: int, end: int) -> Mask:
-        """Returns which offsets of ``[start, end)`` are the last one of a key; a byte each."""
+        """Returns which offsets of ``[start, end)`` are the last one of a key; one byte each."""
         found = np.zeros(end - start, np.bool_)
         words = self._words_each
         for first in range(0, len(self._table), words * _CHUNK_ROWS):
@@ -290,18 +290,18 @@ class OffsetMap:
         return self._table[3:]
 
     def _fitting(self, hashes: Hashes) -> int:
-        """Returns how many of the next rows fit for sure; 0 only when the first one does not."""
+        """Returns how many of the next rows are sure to fit; 0 only if the first one does not."""
         room = self._capacity - self._entries
         if room >= min(len(hashes), _CHUNK_ROWS):
             return min(len(hashes), room)
         hashes = hashes[:_CHUNK_ROWS]
         _, known = self._locate(*_halves(hashes))
         new = np.flatnonzero(~known)
-        # Some of these may share a key and leave room for more: the next call sees.
+        # Some of these may share a key and leave room for more: the next call finds out.
         return len(hashes) if len(new) <= room else int(new[room])
 
     def _put(self, hashes: Hashes, offsets: Offsets, ranks: _Words) -> None:
-        """Takes all rows; there is room for them."""
+        """Enters all rows; there is room for them."""
         assert offsets[0] > self._latest_offset, "offsets increase from call to call"
         assert bool(np.all(offsets[1:] > offsets[:-1])), "offsets increase within a call"
         left: list[_Entries] = []
@@ -334,7 +334,7 @@ class OffsetMap:
         return [_taken((high, low, following, ranks), walking), evicted]
 
     def _put_anywhere(self, high: _Words, low: _Words, following: Offsets, ranks: _Words) -> None:
-        """Does M1 to M3 for entries in any order, of which the map may have later ones."""
+        """Does M1 to M3 for entries in any order, of whose keys the map may have later ones."""
         entries = high, low, following, ranks = self._in_order(high, low, following, ranks)
         places, same = self._locate(high, low)
         known, new = np.flatnonzero(same), np.flatnonzero(~same)
@@ -346,13 +346,13 @@ class OffsetMap:
         self._enter(*_taken(entries, new), places.take(new))
 
     def _in_order(self, high: _Words, low: _Words, following: Offsets, ranks: _Words) -> _Entries:
-        """Returns entries from the worst to the best."""
+        """Returns the entries from the lowest rank to the highest."""
         by_rank = self.is_ranked
         order = np.lexsort((following, ranks & _ORDER)) if by_rank else np.argsort(following)
         return _taken((high, low, following, ranks), order)
 
     def _merge(self, at: _Places, following: Offsets, ranks: _Words) -> None:
-        """Lets slots of a ranked map have these rows, from worst to best, where they are better."""
+        """Puts rows, lowest rank first, into those slots of a ranked map where they rank higher."""
         self._ranks[at[ranks >= _COUNTS]] |= _COUNTS
         had = self._ranks.take(at)
         mine, theirs = had & _ORDER, ranks & _ORDER
@@ -361,7 +361,7 @@ class OffsetMap:
         self._ranks[at[wins]] = theirs[wins] | (had[wins] & _COUNTS)
 
     def _note_ties(self, hashes: Hashes, ranks: _Words) -> None:
-        """Counts rows that have the order of one before, in the map or among themselves."""
+        """Counts rows that have the order of an earlier one, in the map or among themselves."""
         orders, (high, low) = ranks & _ORDER, _halves(hashes)
         tied = self._is_tied(*self._locate(high, low), ranks)
         by = np.lexsort((orders, low, high))
@@ -378,9 +378,9 @@ class OffsetMap:
     def _enter(
         self, high: _Words, low: _Words, following: Offsets, ranks: _Words, places: _Places
     ) -> None:
-        """Enters rows with new keys, each of which stands where its search ended (M3).
+        """Enters rows with new keys, each of which is where its search ended (M3).
 
-        Rows of one key stay in the order of their offsets, and always walk or stand together.
+        Rows of one key stay in offset order, and always walk or wait together.
         """
         steps = self._steps_of(high, low)
         standing = np.arange(len(places))
@@ -401,7 +401,7 @@ class OffsetMap:
     def _claim(
         self, places: _Places, high: _Words, low: _Words, following: Offsets, ranks: _Words
     ) -> tuple[npt.NDArray[np.intp], _Entries]:
-        """Gives each place to one of the rows that stand there.
+        """Gives each place to one of the rows that ended there.
 
         Returns which rows lost to another key, and the entries that were evicted.
         """
@@ -422,7 +422,7 @@ class OffsetMap:
         there = places.take(others)
         lost = self._high.take(there) != high.take(others)
         lost |= self._low.take(there) != low.take(others)
-        if self.is_ranked:  # What is done was of the winner's key.
+        if self.is_ranked:  # The rows that are done had the winner's key.
             self._ranks[there[~lost & (ranks.take(others) >= _COUNTS)]] |= _COUNTS
         return others[lost], evicted
 
@@ -444,9 +444,9 @@ class OffsetMap:
         return places, same
 
     def _compare(self, places: _Places, high: _Words, low: _Words) -> tuple[Mask, Mask]:
-        """Tells whether each place holds a larger hash, and whether it holds the same.
+        """Returns whether each place holds a larger hash, and whether it holds the same one.
 
-        The low words decide nearly always; high words are looked at only where those tie.
+        The low words nearly always decide; high words are looked at only where these are equal.
         """
         there = self._low.take(places)
         larger: Mask = there > low
@@ -473,7 +473,7 @@ class OffsetMap:
 
 
 def ranks_of(orders: Offsets, counts: Mask) -> _Words:
-    """Returns the ranks of rows with these orders, and whether each is no suspect."""
+    """Returns the ranks of rows with these orders, given whether each is not a suspect."""
     ranks: _Words = (orders + 1).view(np.uint64) | np.where(counts, _COUNTS, np.uint64(0))
     return ranks
 
@@ -491,7 +491,7 @@ def _halves(hashes: Hashes) -> tuple[_Words, _Words]:
 
 
 def _scaled(words: _Words, end: int) -> npt.NDArray[np.int64]:
-    """Maps 32-bit words evenly onto ``[0, end)``; a product, because divisions are slow."""
+    """Maps 32-bit words evenly onto ``[0, end)``; by a product, because divisions are slow."""
     scaled: npt.NDArray[np.uint64] = (words * np.uint64(end)) >> _HALF
     return scaled.view(np.int64)
 
@@ -504,9 +504,9 @@ def _coprime_steps(slots: int) -> npt.NDArray[np.int64]:
 
 
 WINDOW_OFFSETS = 1 << 24
-"""Offsets of the mapped range that are unfolded at once, a byte each."""
+"""How many offsets of the mapped range are unfolded together, one byte each."""
 FOUND_BYTES_MAX = 32 << 20
-"""Bits of dead rows, in bytes, with which a pass begins no further map."""
+"""With this many bytes of bits for dead rows, a pass begins no further map."""
 
 
 class MappedRange:
@@ -514,10 +514,10 @@ class MappedRange:
 
     Args:
         keyless: the first and the last offset of a record without a key, which the map does not
-            know; None where there is none.
+            know; None if there is none.
         records: how many records with a key the map took of ``judged``.
-        judged: the range of the segments that are judged by it; None: all of it.
-        suspects: the hashes and offsets of rows of a ranked map that are suspect.
+        judged: the range of the segments that are judged with it; None: all of it.
+        suspects: the hashes and offsets of the rows of a ranked map that are suspects.
     """
 
     def __init__(
@@ -542,7 +542,7 @@ class MappedRange:
         self._window = (0, 0, np.zeros(0, np.bool_))
 
     def latest_judged(self) -> int:
-        """Returns how many keys have their last offset among what is judged."""
+        """Returns how many keys have their last offset in the range that is judged."""
         low, high = max(self._judged[0], self.start), min(self._judged[1], self.end)
         if (low, high) == (self.start, self.end) and not self._map.is_ranked:
             return self._map.entries
@@ -551,8 +551,8 @@ class MappedRange:
         return sum(int(np.count_nonzero(self._map.is_last(*span))) for span in spans)
 
     def decides(self, chunk: Chunk) -> bool:
-        """Tells whether the chunk's rows are judged by their offsets alone: all are in the range,
-        have a key, and an offset that need not be read.
+        """Returns whether the chunk's rows are judged by their offsets alone: all are in the range,
+        have a key, and have an offset that need not be read.
         """
         end = chunk.base + chunk.rows
         inside = self.start <= chunk.base and end <= self.end
@@ -565,8 +565,8 @@ class MappedRange:
         return ~self._is_last_in(chunk.base, chunk.base + chunk.rows)
 
     def is_outdated(self, offsets: Offsets) -> Mask:
-        """Returns which of some ascending offsets are in the range and not the last one of a key;
-        none of those that are too far apart to be unfolded together.
+        """Returns which of the ascending offsets are in the range and not the last of a key; none
+        of those that are too far apart to be unfolded together.
         """
         outdated = np.zeros(len(offsets), np.bool_)
         first, behind = np.searchsorted(offsets, [self.start, self.end])
@@ -604,7 +604,7 @@ class FoundDead:
         self._bits[chunk.identity] = bits if before is None else bits | before
 
     def of(self, chunk: Chunk) -> Mask | None:
-        """Returns the rows of a chunk that are dead; None where none is."""
+        """Returns the rows of a chunk that are dead; None if none is."""
         bits = self._bits.get(chunk.identity)
         if bits is None:
             return None
@@ -613,26 +613,26 @@ class FoundDead:
 
 EVERY_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 20
-"""Blocks from here on are given back one by one."""
-# The names and numbers of glibc's malloc.h.
+"""Blocks of this size or more are given back one by one."""
+# Names and numbers as in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def give_back() -> None:
-    """Returns freed memory to the system, as far as the allocators can."""
+    """Returns freed memory to the system, as far as the allocators can do that."""
     pa.default_memory_pool().release_unused()
     _call("malloc_trim", 0)
 
 
 def save_memory() -> None:
-    """Makes both allocators keep little; for the whole process, so not for a library to decide."""
+    """Makes both allocators keep little in the whole process; so no library should call it."""
     pa.set_memory_pool(pa.system_memory_pool())
     _call("mallopt", _M_MMAP_THRESHOLD, _BLOCK_BYTES)
     _call("mallopt", _M_TRIM_THRESHOLD, _BLOCK_BYTES)
 
 
 def _call(name: str, *numbers: int) -> None:
-    """Calls a function of the C library, if it has it: only glibc does."""
+    """Calls a function of the C library if it has it: only glibc does."""
     try:
         function = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
@@ -641,21 +641,21 @@ def _call(name: str, *numbers: int) -> None:
 
 
 _PUT_ROWS = 1 << 18
-"""About so many rows are put into the map together; 24 bytes each wait for it. What a call costs
-beside its rows is small then (`offset_map`).
+"""About this many rows are put into the map together, with 24 bytes each until then. What a call
+costs in addition to its rows is small then (`offset_map`).
 """
 PORTION_ROWS = 1 << 18
-"""So many rows, or those of an object, are hashed by one of several threads together."""
+"""One of several threads hashes this many rows, or those of an object, together."""
 _HASHED_BYTES = 32
-"""What a row takes then, about."""
+"""About what a row takes then."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHasher:
-    """How keys become map entries: one seed for each pass, so that collisions cannot be prepared
-    (S19).
+    """How keys become map entries: each pass has its own seed, so that collisions cannot be
+    prepared (S19).
 
-    ``width_bits`` below 128 exists for the test that shows what the width is for.
+    ``width_bits`` below 128 exists for the test that shows what the width is needed for.
     """
 
     seed: int
@@ -685,13 +685,13 @@ def empty_map(
 
 
 SUSPECTS_MAX = 1 << 20
-"""Of so many a pass decides; 24 bytes each wait for it."""
+"""The most suspects that a pass decides on, with 24 bytes each until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How records of a key are compared, where the last one need not win: by ``order``, with
-    ``pairs`` of the partition that tell suspects. ``stops``: at the first suspect, as whether it is
+    """How records of a key are compared if the last one need not win: by ``order``, with the
+    partition's ``pairs`` that identify suspects. ``stops``: at the first suspect, as whether it is
     late is decided before.
     """
 
@@ -700,11 +700,11 @@ class Ranking:
     stops: bool
 
     def columns(self, *others: str) -> list[str]:
-        """Returns what is to be read for it, with other columns."""
+        """Returns the columns to be read for it, together with others."""
         return [*others, *{self.order.column} - {*others}]
 
     def of(self, rows: pa.RecordBatch) -> tuple[_Words, Mask]:
-        """Returns the ranks of rows, and which are suspect."""
+        """Returns the ranks of rows, and which rows are suspects."""
         orders, offsets = self.order.values(rows), to_numpy(rows.column("offset"))
         suspect = suspects(orders, offsets, self.pairs)
         return ranks_of(orders, ~suspect), suspect
@@ -724,13 +724,13 @@ def build_map(
     judged: tuple[int, int] | None = None,
     ranking: Ranking | None = None,
 ) -> MappedRange:
-    """Fills the map with the last offset of each key in the range ``dirty``; returns what it
-    covers of it.
+    """Fills the map with the last offset of each key in the range ``dirty``; returns the part of it
+    that the map covers.
 
-    That is all, or less when the map is full: up to the offset of the first record whose key did
-    not fit. Only keys are read, and noted for ``index_filter``; ``threads`` hash those of the next
-    objects meanwhile. ``judged`` is the range of the segments that will be judged by the map, where
-    these are not all; their keys are in the map all the same. A ranked map has a ``ranking``.
+    That is all of it, or less if the map is full: up to the offset of the first record whose key
+    did not fit. Only keys are read, and noted for ``index_filter``; ``threads`` hash those of the
+    next objects ahead. ``judged`` is the range of the segments that will be judged with the map, if
+    not all are; all keys are in the map even so. A ranked map has a ``ranking``.
     """
     start, end = dirty
     waiting = _Waiting(offset_map, judged or dirty)
@@ -758,7 +758,7 @@ def build_map(
         else:
             stopped = waiting.put()
     covered = end if stopped is None else stopped
-    # Gaps and records without a key at the end are covered too, else a pass over nothing else
+    # Gaps and records without a key at the end are covered, too: else a pass over only those
     # would never end (KAFKA-8764).
     offset_map.advance(covered - 1)
     stats.maps += 1
@@ -773,8 +773,8 @@ def build_map(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hashed:
-    """Rows of the range: how many, the hashes and offsets of those with a key, the first and the
-    last offset of those without one; for a ranked map their ranks, and which are suspect.
+    """Rows of the range: their number, the hashes and offsets of those with a key, the first and
+    the last offset of those without one; for a ranked map their ranks, and which are suspects.
     """
 
     rows: int
@@ -785,7 +785,7 @@ class _Hashed:
     suspect: Mask | None = None
 
     def below(self, offset: int) -> "_Hashed":
-        """Returns those below an offset."""
+        """Returns the rows below an offset."""
         some = slice(0, int(np.searchsorted(self.offsets, offset)))
         kept = self.hashes[some], self.offsets[some]
         return _Hashed(self.rows, *kept, self.keyless, self.ranks[some])
@@ -793,13 +793,13 @@ class _Hashed:
 
 @dataclass(slots=True)
 class _Suspects:
-    """Suspects that were met, ``room`` more at most."""
+    """Suspects that were found, and ``room`` for that many more."""
 
     room: int
     parts: list[tuple[Hashes, Offsets]] = field(default_factory=list)
 
     def first_beyond(self, hashed: _Hashed) -> int | None:
-        """Takes the suspects among rows; the offset of the first one for which there is no room."""
+        """Adds the suspects among rows; returns the offset of the first without room, if any."""
         rows = np.zeros(0, np.int64) if hashed.suspect is None else np.flatnonzero(hashed.suspect)
         if not rows.size:
             return None
@@ -812,7 +812,7 @@ class _Suspects:
 def _portions(
     pieces: Sequence[ReadPiece], rows_min: int | None
 ) -> Iterator[tuple[list[ReadPiece], int]]:
-    """Yields the pieces in portions of at least so many rows, and how many each has; None: all."""
+    """Yields the pieces in portions of at least that many rows, with their rows; None: all."""
     some: list[ReadPiece] = []
     rows = 0
     for piece in pieces:
@@ -849,7 +849,7 @@ def _hashed(
 
 @dataclass(slots=True)
 class _Waiting:
-    """Rows on their way into a map, enough for a put; ``taken`` of the judged are in it."""
+    """Rows on their way into a map, enough for a put; ``taken`` of those to be judged are in it."""
 
     offset_map: OffsetMap
     judged: tuple[int, int]
@@ -860,7 +860,7 @@ class _Waiting:
     taken: int = 0
 
     def add(self, hashed: _Hashed) -> int | None:
-        """Adds rows; the offset of the first one that did not fit, None where all did so far."""
+        """Adds rows; returns the offset of the first that did not fit, None if all did so far."""
         self.hashes.append(hashed.hashes)
         self.offsets.append(hashed.offsets)
         self.ranks.append(hashed.ranks)
@@ -868,7 +868,7 @@ class _Waiting:
         return self.put() if self.rows >= _PUT_ROWS else None
 
     def put(self) -> int | None:
-        """Puts what waits; returns as `add` does."""
+        """Puts the waiting rows into the map; returns the same as `add`."""
         if not self.rows:
             return None
         hashes, offsets = np.concatenate(self.hashes), np.concatenate(self.offsets)

@@ -4,45 +4,45 @@ P3. Whether a chunk is left, marked or rewritten (`RewritePolicy`), and which ne
     become one (`grouped`, S25). Pure.
 P4. One group becomes one segment (`Rewriter`, S26), and bitmaps are written (`BitmapWriter`).
 
-*Marked*. A chunk in which little died stays, and gets a *bitmap* of its dead rows: they are
-invisible with the commit, their bytes go when the chunk is rewritten (docs/decisions/0006). Its
-later bitmap takes the place of the older one: it has those rows, too, and their time, so that the
-bytes are due when those of the first dead row are. Rewritten is
+*Marked*. A chunk in which little died stays and gets a *bitmap* of its dead rows: they are
+invisible from the commit on, and their bytes are removed when the chunk is rewritten
+(docs/decisions/0006). A later bitmap of the chunk replaces the older one: it includes those rows
+and keeps their time, so that the bytes are due when those of the first dead row are. Rewritten are
 
-- a chunk in which so much died that rewriting it now is the cheaper way (below);
+- a chunk in which so much died that rewriting it now is cheaper (below);
 - one that shares its object or is small: rewriting it is cheap, and due for the layout's sake;
 - one with rows below the log start: they are trimmed;
-- one with a tombstone whose horizon passed longer than ``dead.rows.delay.ms`` ago: its bytes do
-  not wait twice as long (S46);
+- one with a tombstone whose horizon passed more than ``dead.rows.delay.ms`` ago: its bytes must not
+  wait twice as long (S46);
 - one whose bitmap has waited ``dead.rows.delay.ms`` (`layout`);
 - one whose dead rows may or may not be its tombstones, long after their horizon (S16);
-- one that a transaction left that was aborted (S53);
-- one that was gathered: its rows lie in small chunks that share their objects (`layout`);
-- one in which a tombstone's horizon finds no place beside the one that its chunk has (S23).
+- one left by an aborted transaction (S53);
+- one that was gathered: its rows are in small chunks that share their objects (`layout`);
+- one in which a tombstone's horizon has no place beside the one that the chunk has (S23).
 
-*Cost* (docs/decisions/0029). What rewriting now saves are the dead bytes, older ones counted:
-they would be stored and read until the chunk's deadline, which is ``dead.rows.delay.ms`` after the
-first of them was marked. What it takes is to write the bytes that live; but the deadline demands
-that anyway, so only the share of the delay that is left counts. A chunk is rewritten if
+*Cost* (docs/decisions/0029). Rewriting now saves the dead bytes, including older ones: they would
+be stored and read until the chunk's deadline, which is ``dead.rows.delay.ms`` after the first of
+them was marked. It costs writing the live bytes; but the deadline requires that anyway, so only the
+share of the delay that is left counts. A chunk is rewritten if
 
     `REWRITE_FACTOR` × dead × delay ≥ live × left
 
-A chunk without a bitmap has all of the delay left, one that is due has none.
+A chunk without a bitmap has all of the delay left, a chunk that is due has none.
 
 *Groups*. Sizes are those after cleaning, so that two half-empty segments merge in the pass that
-empties them (Kafka takes the sizes before). They are estimated: what turns out too large is cut.
-Where retention deletes by time, too, neighbours merge only while their records are of one time: a
-segment expires by its newest record, so one that takes in all that comes would never (S33; Kafka's
-does). What is merged expires at most that much later.
+empties them (Kafka takes the sizes before). They are estimates: a result that is too large is cut.
+Where retention also deletes by time, neighbours merge only while their records are of one time: a
+segment expires by its newest record, so one that kept growing would never expire (S33; Kafka's does
+not). Merged records expire at most that much later.
 
 *Writing*. Chunks that are not rewritten are referred to again. Runs of the others are written anew:
-row groups of which all stays are copied without decoding (`read.copy`), and of the rest records
-that stay only, with their offsets, timestamps and headers, in order, and the horizons that
-tombstones have in a column. Those that they get by this pass are their chunks' (`commit_pass`).
+row groups that stay entirely are copied without decoding (`read.copy`); of the rest only records
+that stay are written, with their offsets, timestamps and headers, in order, and with the horizons
+that tombstones have in a column. Horizons set by this pass belong to the chunk (`commit_pass`).
 
 *Conservation.* Each run is counted three times: what the manifest says is there, what was judged
-to go, what was written; and each row that goes is checked again (`judge`). Where the sums differ,
-or a row was to stay, nothing is committed (`CorruptionError`).
+dead, what was written; and each removed row is checked again (`judge`). If the sums differ, or a
+row should have stayed, nothing is committed (`CorruptionError`).
 
 *Safety.* What is written here is an orphan until it is committed: groups and bitmaps oldest first,
 and only while their chunks have the dead rows that they had when they were judged.
@@ -85,19 +85,19 @@ from clog.storage.read.scan import COLUMNS, DELETE_HORIZON, open_run, piece_of, 
 from clog.storage.store.contract import Store, ahead
 
 _RETENTION_SHARE = 10
-"""What merges is of one ``segment.ms``, or of ``retention.ms`` divided by this."""
+"""Merged records are within one ``segment.ms``, or within ``retention.ms`` divided by this."""
 
 
 _T = TypeVar("_T")
 
 AT_COMMIT = -2
-"""Stands for a horizon that the commit sets; never committed."""
+"""Represents a horizon that the commit sets; never committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What one segment has, or neighbours have together: bytes and chunks, the offset after the
-    last, the earliest first timestamp and the latest of all.
+    """What one segment, or several neighbours together, have: bytes and chunks, the offset after
+    the last, the earliest first timestamp and the latest timestamp.
 
     Timestamps may go back from one segment to the next (S9): the span of neighbours is that of all
     of them, not from the first one on.
@@ -127,7 +127,7 @@ class Extent:
 def neighbours(
     items: Iterable[_T], extent_of: Callable[[_T], Extent], fits: Callable[[Extent], bool]
 ) -> Iterator[list[_T]]:
-    """Yields all items in order, in runs of neighbours that fit together, one held at a time."""
+    """Yields all items in order, in runs of neighbours that fit together; holds one run."""
     run: list[_T] = []
     whole: Extent | None = None
     for item in items:
@@ -162,7 +162,7 @@ class Group:
 
     @property
     def needs_work(self) -> bool:
-        """It merges, or a chunk of it is to be rewritten."""
+        """Whether it merges segments, or one of its chunks is to be rewritten."""
         return len(self.segments) > 1 or any(c.action is Action.REWRITE for c in self.chunks)
 
 
@@ -171,8 +171,8 @@ def grouped(
 ) -> Iterator[Group]:
     """Yields all segments in order, each in one group, as they come.
 
-    A segment that the map covers in part stays alone: merged, what is clean of its neighbours
-    would count as dirty (S13).
+    A segment that the map covers only in part stays alone: if it were merged, what is clean of its
+    neighbours would count as dirty (S13).
     """
     span_ms_max = _span_ms_max(config)
 
@@ -187,7 +187,7 @@ def grouped(
 
 
 def _extent_left(s: JudgedSegment) -> Extent:
-    """Returns what a segment has after cleaning; how many chunks does not matter to a pass."""
+    """Returns what a segment has after cleaning; its number of chunks does not matter to a pass."""
     first_ms, last_ms = s.segment.first_timestamp_ms, s.segment.max_timestamp_ms
     return Extent(s.size_bytes_left, len(s.chunks), s.segment.next, first_ms, last_ms)
 
@@ -199,20 +199,20 @@ def _span_ms_max(config: LogConfig) -> float:
 
 
 REWRITE_FACTOR = 3
-"""So many bytes written are worth one that is dead, stored and read all of ``dead.rows.delay.ms``:
-what is written in the long run is at most so many times what died, or what is due anyway.
+"""Writing this many bytes is worth one dead byte, stored and read for ``dead.rows.delay.ms``: in
+the long run at most this many times what died is written, or what is due anyway.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RewritePolicy:
-    """What decides beside the chunk.
+    """What decides besides the chunk.
 
     Args:
-        config: what holds for the log.
-        may_mark: whether the log announced dead rows (FORMAT.md §5.4).
+        config: the log's effective configs.
+        may_mark: whether the log has announced dead rows (FORMAT.md §5.4).
         now_ms: the pass's start.
-        gathered: paths of objects that are in memory alone.
+        gathered: paths of objects that exist only in memory.
     """
 
     config: LogConfig
@@ -221,12 +221,12 @@ class RewritePolicy:
     gathered: Collection[str] = frozenset()
 
     def decided(self, segment: JudgedSegment) -> JudgedSegment:
-        """Returns the segment with the actions of its chunks."""
+        """Returns the segment with the actions of its chunks decided."""
         chunks = tuple(replace(c, action=self.action(c)) for c in segment.chunks)
         return replace(segment, chunks=chunks)
 
     def action(self, c: JudgedChunk) -> Action:
-        """Returns what becomes of a chunk by itself; its neighbours may have it rewritten."""
+        """Returns the action for a chunk by itself; its neighbours may have it rewritten."""
         if (
             c.chunk.aborted
             or c.chunk.object.path in self.gathered
@@ -239,7 +239,7 @@ class RewritePolicy:
         return Action.MARK if self.is_little(c) else Action.REWRITE
 
     def may_mark_in(self, chunk: Chunk) -> bool:
-        """Tells whether a few dead rows of the chunk may be marked."""
+        """Returns whether a few dead rows of the chunk may be marked."""
         return (
             self.may_mark
             and self.config.dead_rows_delay_ms > 0
@@ -248,7 +248,7 @@ class RewritePolicy:
         )
 
     def is_little(self, c: JudgedChunk) -> bool:
-        """Tells whether so little of a chunk died that it is marked."""
+        """Returns whether so little of a chunk died that it is marked."""
         return (
             self.may_mark_in(c.chunk)
             and not c.removed.trimmed
@@ -257,7 +257,7 @@ class RewritePolicy:
         )
 
     def _is_worth_it(self, c: JudgedChunk) -> bool:
-        """Tells whether rewriting now is cheaper than later, in rows."""
+        """Returns whether rewriting now is cheaper than later, in rows."""
         delay_ms = self.config.dead_rows_delay_ms
         marked = c.chunk.dead
         age_ms = 0 if marked is None else max(0, self.now_ms - marked.since_ms)
@@ -265,18 +265,18 @@ class RewritePolicy:
         return REWRITE_FACTOR * dead * delay_ms >= c.rows_left * (delay_ms - age_ms)
 
     def _was_late(self, c: JudgedChunk) -> bool:
-        """Tells whether a tombstone that goes could have gone long ago."""
+        """Returns whether a removed tombstone could have been removed long ago."""
         late_ms = self.now_ms - earliest_horizon_ms(c.chunk)
         return bool(c.removed.expired) and late_ms >= self.config.dead_rows_delay_ms
 
 
 def needs_own_horizon(c: JudgedChunk) -> bool:
-    """Tells whether an earlier pass's horizon has the chunk's place (S23)."""
+    """Returns whether an earlier pass's horizon occupies the chunk's place for one (S23)."""
     return c.sets_horizons and c.chunk.horizon != NONE
 
 
 _PORTION_BYTES = 4 << 20
-"""At least so many record bytes of a chunk are decoded by one of several threads together."""
+"""At least this many record bytes of a chunk are decoded together by one of several threads."""
 _READ = (*(name for name in COLUMNS if name != "partition"), DELETE_HORIZON)
 _RECHECKED = ("offset", "key", "value", DELETE_HORIZON)
 
@@ -291,12 +291,12 @@ class Rewriter:
     Args:
         stamp: a version that was read before anything is written (FORMAT.md §6).
         key_seed: the log's own, for key indexes (S19).
-        schema: the log's, in which what is rewritten is from then on.
+        schema: the log's, which rewritten records have from then on.
         up_to: one past the last offset that the map covers: how far a chunk's horizon reaches.
-        recheck: checks the rows that go.
-        found: what maps before the last one found dead.
+        recheck: checks the rows that are removed.
+        found: what earlier maps than the last one found dead.
         threads: decode the next chunk while one is encoded.
-        dates: whether chunks get their horizon by the group's commit.
+        dates: whether the group's commit gives chunks their horizons.
     """
 
     store: Store
@@ -313,7 +313,7 @@ class Rewriter:
     dates: bool = True
 
     def rewrite(self, group: Group, stats: PassStats) -> Replacement:
-        """Rewrites a group, counts its records, and returns its replacement, once written."""
+        """Rewrites a group, counts its records, and returns its replacement once it is written."""
         merged = len(group.segments) > 1
         limit = self.config.object_bytes
         chunks: list[Chunk] = []
@@ -321,7 +321,7 @@ class Rewriter:
         for is_rewritten, pairs in groupby(_decided(group, self.config), key=itemgetter(0)):
             run = [c for _, c in pairs]
             if is_rewritten:
-                # No object may be larger than the segment it is to fit into.
+                # No object may be larger than the segment that it must fit into.
                 size_bytes = min(limit, self.config.segment_bytes) if merged else limit
                 chunks.extend(self._write_run(run, size_bytes, recheck, stats))
                 for c in run:
@@ -341,7 +341,7 @@ class Rewriter:
 
     def held_bytes(self, group: Group) -> int:
         """Returns about how many bytes are held while a group is rewritten: an object's records,
-        encoded as well, and the object that they are read from; 0 where nothing is.
+        also encoded, and the object that they are read from; 0 if nothing is rewritten.
         """
         if not group.needs_work:
             return 0
@@ -404,7 +404,7 @@ class Rewriter:
     def _calls(
         self, run: Sequence[JudgedChunk], recheck: GroupRecheck
     ) -> Iterator[Call[Iterable[_Part]]]:
-        """Yields what makes of portions of the chunks what stays; requests go ahead."""
+        """Yields calls that make of portions of the chunks what stays; requests are made ahead."""
         read_bytes = 0
         opened = ahead(self.store, ((partial(self._opened, c), _fetched_bytes(c)) for c in run))
         for c, portions in zip(run, opened, strict=True):
@@ -419,11 +419,11 @@ class Rewriter:
                 at += rows
 
     def _opened(self, c: JudgedChunk) -> list[Portion]:
-        """Fetches what has to be looked at of a chunk; returns what reads it."""
+        """Fetches what has to be looked at of a chunk; returns the portions that read it."""
         piece = piece_of(self.partition, c.chunk, c.chunk.base, c.chunk.next, self.schema)
         if c.rows_left == 0:
             if c.removed.trimmed == c.removed.total:
-                return []  # What is below the log start need not be read.
+                return []  # Rows below the log start need not be read.
             tombstone = presence_column("value", self.schema, ())
             horizons = (tombstone, DELETE_HORIZON) if c.removed.expired else ()
             batches = open_run(self.store, [piece], ("offset", "key", *horizons))
@@ -441,7 +441,7 @@ class Rewriter:
         )
 
     def _changed_rows(self, c: JudgedChunk) -> Mask | None:
-        """Returns which rows of a chunk, dead ones too, go or get horizons; None: none."""
+        """Returns which rows of a chunk, including dead ones, go or get horizons; None: none."""
         changed = np.zeros(c.chunk.live_rows, np.bool_)
         for mask in (None if c.keep is None else ~c.keep, c.new_horizon):
             if mask is not None:
@@ -481,7 +481,7 @@ class Rewriter:
 def _placed(
     parts: Iterable[pa.RecordBatch | CopiedGroup], at: int
 ) -> Iterator[tuple[pa.RecordBatch | CopiedGroup, slice]]:
-    """Yields the parts, and where they stand among the live rows of their chunk."""
+    """Yields the parts, and where they are among the live rows of their chunk."""
     for part in parts:
         yield part, slice(at, at + part.num_rows)
         at += part.num_rows
@@ -498,14 +498,14 @@ def _count(c: JudgedChunk, stats: PassStats) -> None:
 
 
 def _fetched_bytes(c: JudgedChunk) -> int:
-    """Returns how many bytes are fetched of a chunk, at most."""
+    """Returns at most how many bytes of a chunk are fetched."""
     return c.chunk.object.size_bytes * c.chunk.rows // c.chunk.object.rows if c.rows_left else 0
 
 
 def _dated_in(c: JudgedChunk, part: pa.RecordBatch | CopiedGroup, here: slice) -> Offsets:
-    """Returns offsets of tombstones that get horizons now; of a copied group the first."""
+    """Returns offsets of tombstones that get horizons now; for a copied group its first one."""
     if isinstance(part, CopiedGroup):
-        # Of one with others than undated ones nothing is copied (`_changed_rows`).
+        # If others than undated ones get one, nothing is copied (`_changed_rows`).
         return np.full(part.stats.tombstones if c.undated else 0, part.stats.first_offset)
     dated = None if c.new_horizon is None else c.new_horizon[here]
     if c.undated:
@@ -524,7 +524,7 @@ def new_horizons_in(c: JudgedChunk) -> int:
 
 
 def last_expired(group: Group) -> int:
-    """Returns the highest offset of a tombstone that goes for its horizon; -1 for none (S41)."""
+    """Returns the highest offset of a tombstone removed for its horizon; -1 for none (S41)."""
     return max((c.removed.last_expired for c in group.chunks), default=NONE)
 
 
@@ -543,7 +543,7 @@ def _decided(group: Group, config: LogConfig) -> list[tuple[bool, JudgedChunk]]:
 def _tiles(
     group: Group, chunks: Sequence[Chunk], config: LogConfig
 ) -> tuple[tuple[int, int, int], ...]:
-    """Returns the segments that take the group's place: several if too much (KAFKA-20036)."""
+    """Returns the segments that replace the group: several if it is too much (KAFKA-20036)."""
     edges = [group.base]
     if len(group.segments) > 1:
         size_bytes = count = 0
@@ -568,7 +568,7 @@ class BitmapWriter:
 
     Args:
         stamp: a version that was read before anything is written (FORMAT.md §6).
-        now_ms: the pass's start: from when a first bitmap's rows wait.
+        now_ms: the pass's start: the rows of a first bitmap wait from then on.
     """
 
     store: Store

@@ -1,52 +1,51 @@
-"""Masks of superseded rows: kept up with what is appended, carried over by what is rewritten.
+"""Masks of superseded rows, brought up to date with appends and carried over by rewrites.
 
-Masks carried over by rewrites (FORMAT.md §13): a row that was superseded stays so, wherever it
-lies.
+Masks carried over by rewrites (FORMAT.md §13): a superseded row stays superseded, wherever it is.
 
-A chunk that takes the place of others gets the bits of their rows, by offset, in the same edit:
-its keys need not be compared again. It is decided in K2, from the manifest that the commit goes
-upon: bits may have been set since the rewrite was planned. Where a chunk that goes has no mask, the
-one that comes has none either.
+A chunk that replaces others gets the bits of their rows, by offset, in the same edit: its keys need
+not be compared again. This is decided in K2, from the manifest on which the commit is based: bits
+may have been set since the rewrite was planned. If a replaced chunk has no mask, its replacement
+gets none either.
 
-Cost: nothing where no chunk that goes has a bit; else the column `offset` of those that have, and
-of those that come, where they have one.
+Cost: nothing if no replaced chunk has a bit; otherwise the column `offset` of those that have, and
+of their replacements, where they have that column.
 
 Which rows the newest records of a partition supersede, among themselves and in older chunks.
 
-M1a. Read the keys of new chunks; of those of one key only the last is not superseded. A row without
-     key counts as superseded: no table shows it.
-M1b. Ask the key indexes of older chunks where these keys may be, and read the keys there.
+M1a. Read the keys of new chunks; of the rows of one key only the last is not superseded. A row
+     without a key counts as superseded: no table shows it.
+M1b. Find with the key indexes of older chunks where these keys may be, and read the keys there.
 
-Bytes of keys are compared, always: a hash decides only what is read.
+The bytes of keys are always compared: a hash decides only what is read.
 
-*Older* are chunks below the new ones, so that every key that is found there is superseded. Rows
-that are dead, or below the log start, count as others do: who superseded them supersedes what they
+*Older* chunks are those below the new ones, so that every key found there is superseded. Rows that
+are dead or below the log start count like others: what superseded them supersedes what they
 superseded.
 
-Keeping masks up with what is appended (FORMAT.md §13): a part of the cleaner's rounds, in logs
-that have the feature.
+Bringing masks up to date with what is appended (FORMAT.md §13): a part of the cleaner's rounds, in
+logs that have the feature.
 
 The chunks of a partition that have masks are those at its beginning. A step takes new ones, in
-their order, up to `STEP_ROWS`, and so many of each partition that has any. Some of them may lie
-below the offset up to which it is covered: one that was made of covered and of new rows, and lost
+order, up to `STEP_ROWS`, and that many of each partition that has any. Some of them may be below
+the offset up to which it is covered: a chunk that was made of covered and new rows, and has lost
 the last of them since. All of these are taken together, and the offset never goes back:
 
-M1. Find out which rows they supersede (`masks`). New chunks in the clean part supersede
-    nothing, and nothing in it does them: a pass has seen to that. Write bitmaps that are not
+M1. Find out which rows they supersede (`masks`). New chunks in the clean part supersede nothing,
+    and nothing in it supersedes them: a pass has made sure of that. Write bitmaps that are not
     inline.
 M2. Commit the masks of the new chunks, those of older ones that got more bits, and how far the
-    partition is covered, if the chunks are there with the masks that they had, and the last record
-    of a key still wins. What somebody else changed meanwhile is left for the next round.
+    partition is covered, if the chunks are still there with the masks that they had, and the last
+    record of a key still wins. What another writer changed since is left to the next round.
 
-Work is in proportion to new records: their keys, the key indexes of older objects, which stay in
-memory, and the keys of blocks in which one of them may be.
+The work is in proportion to new records: their keys, the key indexes of older objects, which stay
+in memory, and the keys of blocks in which one of them may be.
 
-Safety: only what the masks of *all* chunks below a new one were compared with makes it covered.
-What is undecided is not looked at, and what was aborted wins over nothing: its chunks are covered,
-and have no bit.
+Safety: a new chunk becomes covered only after the masks of *all* chunks below it were compared with
+it. Undecided records are not looked at, and aborted ones supersede nothing: their chunks are
+covered, and have no bit.
 
-Where a chunk without mask is followed by one that has one, which no writer of ours brings about,
-all masks of the partition go, and are made again.
+If a chunk without a mask is followed by one that has one, which none of our writers causes, all
+masks of the partition are removed and made again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,7 +101,7 @@ class MaskCarrier:
     _made: dict[tuple[Chunk, tuple[Chunk, ...]], ChunkMask] = field(default_factory=dict)
 
     def with_masks(self, edit: Edit, now: Manifest) -> Edit:
-        """Returns the edit with the masks of its new chunks, in a log that has some."""
+        """Returns the edit with the masks of its new chunks, if the log has masks."""
         schema = now.head.log.schema
         marks = [
             MaskMark(r.partition, *chunk.identity, self._carried(chunk, sources, schema))
@@ -124,7 +123,7 @@ class MaskCarrier:
     def _bits(
         self, chunk: Chunk, sources: Sequence[Chunk], schema: LogSchema | None, kind: _Kind
     ) -> Bitmap | None:
-        """Returns the bits of a chunk's rows that those of the others had."""
+        """Returns the bits of a chunk's rows, taken from the chunks that it replaces."""
         had = [(c, bits) for c in sources if (bits := getattr(c.mask, kind)) is not None]
         if not had:
             return None
@@ -139,8 +138,8 @@ class MaskCarrier:
 
 
 def offsets_of(store: Store, chunk: Chunk, schema: LogSchema | None) -> Offsets:
-    """Returns the offset of each row of a chunk, the dead ones counted; read where the object has
-    a column of them. ``schema`` is the log's, without which no typed object opens.
+    """Returns the offset of each row of a chunk, including dead ones; read if the object has a
+    column of offsets. ``schema`` is the log's, without which no typed object can be opened.
     """
     if chunk.object.dense:
         return np.arange(chunk.base, chunk.base + chunk.rows, dtype=np.int64)
@@ -167,8 +166,8 @@ def _covered(r: Replacement, now: Manifest) -> Iterator[tuple[Chunk, tuple[Chunk
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
-    """Rows of new chunks, chunk by chunk: those that are superseded, those that are tombstones;
-    and the keys that they have, each once, as their canonical bytes.
+    """Rows of new chunks, chunk by chunk: which are superseded, which are tombstones; and their
+    keys, each once, as canonical bytes.
     """
 
     superseded: Sequence[Mask]
@@ -177,7 +176,7 @@ class NewRows:
 
 
 def new_rows(store: Store, chunks: Sequence[Chunk], schema: LogSchema | None) -> NewRows:
-    """Judges new chunks, in the order of their offsets, among themselves (M1a)."""
+    """Judges new chunks, in offset order, among themselves (M1a)."""
     keys = [_column(store, c, "key", schema) for c in chunks]
     canonical = [key_bytes(pa.concat_arrays(some)) for some in keys]
     encoded = pa.chunked_array(canonical, pa.binary()).combine_chunks().dictionary_encode()
@@ -186,7 +185,7 @@ def new_rows(store: Store, chunks: Sequence[Chunk], schema: LogSchema | None) ->
     numbers = np.where(has_key, to_numpy(codes), 0)
     rows = np.arange(len(numbers))
     last = np.zeros(len(encoded.dictionary) or 1, np.int64)
-    last[numbers[has_key]] = rows[has_key]  # Of equal numbers the last one stays.
+    last[numbers[has_key]] = rows[has_key]  # For equal numbers the last one stays.
     superseded = ~has_key | (last[numbers] != rows)
     edges = np.cumsum([c.rows for c in chunks])[:-1]
     tombstones = [_tombstones_of(store, c, schema) for c in chunks]
@@ -194,7 +193,7 @@ def new_rows(store: Store, chunks: Sequence[Chunk], schema: LogSchema | None) ->
 
 
 def _tombstones_of(store: Store, chunk: Chunk, schema: LogSchema | None) -> Mask:
-    """Returns which rows of a chunk are tombstones; nothing is read where it has none."""
+    """Returns which rows of a chunk are tombstones; reads nothing if it has none."""
     if not chunk.tombstones:
         return np.zeros(chunk.rows, np.bool_)
     parts = _column(store, chunk, presence_column("value", schema, ()), schema)
@@ -208,7 +207,7 @@ def superseded_in(
     keys: pa.Array,
     schema: LogSchema | None,
 ) -> Iterator[tuple[Chunk, Mask]]:
-    """Yields older chunks that have any of the keys, and which of their rows have (M1b)."""
+    """Yields older chunks that have any of the keys, and which of their rows have one (M1b)."""
     if not len(keys):
         return
     hashes = index_hashes(keys, seed=indexes.seed)
@@ -239,12 +238,12 @@ def _column(store: Store, chunk: Chunk, name: str, schema: LogSchema | None) -> 
 
 
 STEP_ROWS = 1 << 20
-"""Rows of new chunks that are judged and committed together, or those of one chunk."""
+"""Rows of new chunks that are judged and committed together; a larger chunk is taken alone."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """What one commit will say of some partitions."""
+    """What one commit will say about some partitions."""
 
     marks: list[MaskMark] = field(default_factory=list)
     covered: dict[int, int] = field(default_factory=dict)
@@ -253,8 +252,8 @@ class _Step:
 
 def keep_masks(handle: Handle, indexes: KeyIndexCache) -> int:
     """Brings the masks of a log up to its newest version, in one commit or several; returns how
-    many records were judged. Nothing is asked of the store where there is nothing new, or the log
-    has no masks. ``indexes`` are of the handle's store, perhaps metered.
+    many records were judged. Makes no request if nothing is new or the log has no masks.
+    ``indexes`` are of the handle's store, perhaps metered.
     """
     judged = 0
     head = handle.tip.head
@@ -301,7 +300,7 @@ def _covered_offset(manifest: Manifest, partition: int) -> int:
 
 
 def _bounded(chunks: Sequence[Chunk], covered: int, rows: int) -> Iterator[Chunk]:
-    """Yields the chunks that begin below ``covered``, then one, or more of so many rows."""
+    """Yields the chunks that begin below ``covered``, then one, or several with that many rows."""
     for chunk in chunks:
         if rows <= 0 and chunk.base >= covered:
             return
@@ -345,7 +344,7 @@ class MaskMaker:
         return [MaskMark(partition, *place, mask) for place, mask in masks.items()]
 
     def _with(self, before: ChunkMask, chunk: Chunk, rows: Rows) -> ChunkMask:
-        """Returns a mask with more rows superseded; itself where it has them."""
+        """Returns a mask with more rows superseded; the same mask if it has them already."""
         if before.superseded is not None:
             had = read_bitmap(self.indexes, before.superseded, chunk.rows)
             if not (rows & ~had).any():
@@ -382,7 +381,7 @@ def _commit(handle: Handle, planned: Manifest, step: _Step) -> bool:
             masks=tuple(mark for mark in step.marks if mark.partition in left),
             covered={p: offset for p, offset in step.covered.items() if p in left},
         )
-        apply(now, edit, commit_id="", time_ms=time_ms)  # What does not fit is our own mistake.
+        apply(now, edit, commit_id="", time_ms=time_ms)  # If it does not fit, that is our bug.
         return edit
 
     handle.commit(prepare, operation="mask")
@@ -390,7 +389,7 @@ def _commit(handle: Handle, planned: Manifest, step: _Step) -> bool:
 
 
 def _as_planned(step: _Step, planned: Manifest, now: Manifest) -> set[int]:
-    """Returns the partitions with chunks, masks and winners as they were planned."""
+    """Returns the partitions whose chunks, masks and winners are as they were planned."""
     if now.version == planned.version:
         return set(step.covered)
     if order_text(now.head.config) != order_text(planned.head.config):

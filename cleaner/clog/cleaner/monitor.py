@@ -1,6 +1,6 @@
-"""What a cleaner does and has done, for whoever watches it: metrics, health, the live view.
+"""What a cleaner does and has done, for whatever watches it: metrics, health, the live view.
 
-The cleaner writes, from all its threads; anybody may read, at any time.
+The cleaner writes, from all its threads; any thread may read, at any time.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from clog.storage.readers import Reader
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition as the last round found it. ``delay_ms`` is how long it is overdue (S14)."""
+    """One partition as the last round found it. ``delay_ms`` is how far it is overdue (S14)."""
 
     partition: int
     dirty_ratio: float
@@ -32,14 +32,13 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """One log as the last round found it; of one that does not compact no ``partitions``, as in
-    Kafka. ``failures`` are rounds in a row that failed. ``error`` is that of the last round, or why
-    the log is not ``opened``. ``lags_ms``: by format, how far a published view is behind;
-    ``kept``: what is kept for it, and ``stuck`` the formats for which that does not move on.
-    ``cut_bytes``: what is kept for named cuts.
-    ``committers``, ``waits``: how many commit, and how long they wait for each other.
-    ``readers``: the named readers, where they are watched. ``undecided`` transactions hold readers
-    back.
+    """One log as the last round found it; if it does not compact, without ``partitions``, as in
+    Kafka. ``failures`` counts the latest rounds in a row that failed. ``error`` is that of the last
+    round, or why the log is not ``opened``. ``lags_ms``: by format, how far a published view is
+    behind; ``kept``: what is kept for it; ``stuck``: the formats for which that does not advance.
+    ``cut_bytes``: what is kept for named cuts. ``committers``, ``waits``: how many writers commit,
+    and how long they wait for each other. ``readers``: the named readers, if they are watched.
+    ``undecided`` transactions hold readers back.
     """
 
     opened: bool = True
@@ -98,7 +97,7 @@ class Monitor(Shared):
             return {url: _apart(state) for url, state in self._logs.items()}
 
     def unlisted(self) -> dict[str, str] | None:
-        """Returns folders that cannot be searched for logs, and why; None before a look."""
+        """Returns folders that cannot be searched for logs, and why; None before the first look."""
         with self._lock:
             return self._unlisted
 
@@ -108,18 +107,18 @@ class Monitor(Shared):
             return list(self._activities)
 
     def looked(self) -> None:
-        """Notes that a round begins, over however many logs."""
+        """Notes that a round begins, over any number of logs."""
         self._round_ms = self.clock.monotonic_ms()
 
     def found(self, *, unopened: Mapping[str, str], unlisted: Mapping[str, str]) -> None:
-        """Notes which logs cannot be opened now, which folders cannot be listed, and why."""
+        """Notes which logs cannot be opened now and which folders cannot be listed, and why."""
         with self._lock:
             self._unlisted = dict(unlisted)
             for url in [u for u, state in self._logs.items() if not state.opened]:
                 if url not in unopened:
                     del self._logs[url]
             for url, reason in unopened.items():
-                # One that is opened keeps its state: it is known by another spelling, too.
+                # An opened log keeps its state: it is also known by another spelling.
                 if not self._logs.get(url, _UNOPENED).opened:
                     self._logs[url] = replace(_UNOPENED, error=reason)
 
@@ -155,7 +154,7 @@ class Monitor(Shared):
             )
 
     def round_ended(self, url: str, error: Exception | None) -> None:
-        """Notes a round over one log, and what failed in it."""
+        """Notes a round over one log, and its failure, if any."""
         with self._lock:
             self._round_ms = self.clock.monotonic_ms()
             before = self._logs.get(url, LogState())
@@ -182,24 +181,24 @@ class Monitor(Shared):
             self._logs.pop(url, None)
 
     def counted(self, url: str, counts: Counter[str]) -> None:
-        """Notes what was done besides passes."""
+        """Notes the counts of what was done besides passes."""
         with self._lock:
             before = self._logs.get(url, LogState())
             self._logs[url] = replace(before, totals=before.totals + counts)
 
     def passed(self, url: str, result: PassResult) -> None:
-        """Notes a pass that ended."""
+        """Notes the result of a pass."""
         more = Counter({k: v for k, v in asdict(result.stats).items() if isinstance(v, int)})
         more["passes"] = 1
         with self._lock:
             before = self._logs.get(url, LogState())
             totals = before.totals + more
             state = replace(before, last_pass=result, totals=totals)
-            self._logs[url] = _apart(state)  # Who cleaned has the result, too.
+            self._logs[url] = _apart(state)  # The caller has the result, too.
 
 
 def _apart(state: LogState) -> LogState:
-    """Returns the state with counts of its own: whoever asks may change what he got."""
+    """Returns the state with its own counts: a caller may change what it got."""
     last, readers = state.last_pass, state.readers
     return replace(
         state,

@@ -1,19 +1,19 @@
 """The threads of a cleaner, what those without a pass do for the others, and the stores they use.
 
-Where fewer partitions are dirty than there are threads, a pass lets the others work ahead: hash the
+If fewer partitions are dirty than there are threads, a pass lets the others work ahead: hash the
 keys of the next objects, judge and decode the next chunk while it encodes one, write the next
 group. It takes the results in order, so what is committed, and when, is the same.
 
-- Passes come first: nothing is begun ahead while one waits for a thread.
-- What was done ahead and nobody has taken yet holds at most `AHEAD_BYTES` for each thread but the
-  first, all passes together.
-- Who would wait for another thread takes up what comes next meanwhile.
-- With one thread nothing is begun ahead: each call is made when its result is asked for.
+- Passes come first: no work is begun ahead while one waits for a thread.
+- Results of work ahead that have not been taken yet hold at most `AHEAD_BYTES` for each thread but
+  the first, all passes together.
+- A thread that would wait for another one does the next piece of work in the meantime.
+- With one thread no work is begun ahead: each call is made when its result is asked for.
 
 `MeteredStore` counts the bytes of a pass, slows it down to the operator's limit (S29), and ends it
-when the cleaner is to stop: between two requests, so within seconds. A sweep likewise: it may have
-very many objects to list and to delete. The group under way is lost by that; its objects are
-orphans.
+when the cleaner is to stop: between two requests, so within seconds. The same holds for a sweep,
+which may have very many objects to list and to delete. The group under way is lost by that; its
+objects are orphans.
 """
 
 import builtins
@@ -42,15 +42,15 @@ from clog.storage.store.contract import (
 
 AHEAD_BYTES = 128 << 20
 WORTH_BYTES = 1 << 20
-"""What moves less is not worth a thread."""
+"""Work on fewer bytes is not worth a thread."""
 MORE_MEMORY = (
     "give the cleaner more, or decrease log.cleaner.dedupe.buffer.size or log.cleaner.threads"
 )
-"""What helps where there is too little."""
+"""What helps if there is too little."""
 SLOT_BYTES = 24
-"""An entry of an offset map."""
+"""The size of an entry of an offset map."""
 RANKED_SLOT_BYTES = 32
-"""One of a map that compares orders."""
+"""The size of an entry of a map that compares orders."""
 # The home slot is computed in 64 bits: 32 of the hash times the number of slots.
 _SLOTS_MAX = (1 << 32) - 1
 
@@ -60,7 +60,7 @@ Call = tuple[Callable[[], _T], int]
 
 
 def map_slots(memory_bytes: int, load_factor: float = 0.9, *, slot_bytes: int = SLOT_BYTES) -> int:
-    """Returns how many slots an offset map of so much memory has (S18)."""
+    """Returns how many slots an offset map with that much memory has (S18)."""
     # Below 1 at least one slot stays empty; it ends the search for a hash below all others.
     if not 0.0 < load_factor < 1.0:
         raise InvalidInputError(
@@ -84,11 +84,11 @@ def map_slots(memory_bytes: int, load_factor: float = 0.9, *, slot_bytes: int = 
 
 
 class CleanerThreads:
-    """So many threads, and the memory of their maps.
+    """A number of threads, and the memory of their maps.
 
     Args:
-        count: how many.
-        map_bytes: of the map of one pass.
+        count: the number of threads.
+        map_bytes: the memory of the map of one pass.
     """
 
     def __init__(self, count: int, map_bytes: int) -> None:
@@ -101,16 +101,16 @@ class CleanerThreads:
         self._bytes_left = (count - 1) * AHEAD_BYTES
 
     def check_share(self) -> None:
-        """Raises InvalidInputError where a thread's share of memory holds no key (S18), and
-        OutOfMemoryError where there is not as much.
+        """Raises InvalidInputError if a thread's share of memory holds no key (S18), and
+        OutOfMemoryError if there is less memory than that.
         """
         with enough_memory(f"a map of {self.map_bytes} bytes", MORE_MEMORY):
             np.zeros(map_slots(self.map_bytes) * SLOT_BYTES, dtype=np.uint8)
 
     @contextmanager
     def of_a_pass(self) -> Iterator[None]:
-        """Takes a thread for a pass; waits until one that works ahead for another is done. The only
-        one is the caller's and is not taken: no Ctrl-C can leave it so.
+        """Takes a thread for a pass; waits until one that works ahead for another pass is done. A
+        single thread is the caller's and is not taken: so no Ctrl-C can leave it taken.
         """
         if self.count == 1:
             yield
@@ -129,11 +129,11 @@ class CleanerThreads:
     def in_turn(
         self, calls: Iterable[Call[_T]], *, settled: Callable[[_T], _T] = lambda result: result
     ) -> Iterator[Iterator[Callable[[], _T]]]:
-        """Gives an iterator that yields, for each call, what returns its result, or raises its
-        error; to be called before the next one is asked for.
+        """Gives an iterator that yields a function for each call, which returns its result or
+        raises its error and must be called before the next one is requested.
 
-        ``settled`` makes of a result what holds when it is taken later, such as a list of an
-        iterator. At the end what is still under way is waited for, and dropped.
+        ``settled`` turns a result into one that stays valid until it is taken, such as the list of
+        an iterator. At the end, calls still under way are waited for and dropped.
         """
         turns = deque[_Turn[_T]]()
         try:
@@ -143,7 +143,7 @@ class CleanerThreads:
                 turn.drop()
 
     def together(self, calls: Sequence[Call[_T]]) -> Iterator[_T]:
-        """Yields what the calls return, in their order; free threads make some of them."""
+        """Yields the results of the calls, in their order; free threads make some of them."""
         with self.in_turn(calls) as turns:
             for turn in turns:
                 yield turn()
@@ -162,7 +162,7 @@ class CleanerThreads:
             yield partial(first.result, turns)
 
     def begin(self, call: Callable[[], _T], size_bytes: int) -> Callable[[], _T] | None:
-        """Begins a call in a free thread; None: none is, it is not worth it, or too much began."""
+        """Begins a call in a free thread; None: none is free, it is too small, or enough began."""
         with self._lock:
             can = self._free > 0 and not self._passes_waiting and size_bytes >= WORTH_BYTES
             if not can or not self._took(size_bytes):
@@ -177,18 +177,18 @@ class CleanerThreads:
 
         try:
             return begin_in_thread(run)
-        except RuntimeError:  # The system gives no more of them.
+        except RuntimeError:  # The system gives no more threads.
             self.gave(size_bytes)
             self._end()
             return None
 
     def took(self, size_bytes: int) -> bool:
-        """Takes room for what is done ahead, if there is as much."""
+        """Takes room for work ahead if there is that much; returns whether it did."""
         with self._lock:
             return self._took(size_bytes)
 
     def gave(self, size_bytes: int) -> None:
-        """Gives it back."""
+        """Gives the room back."""
         with self._lock:
             self._bytes_left += size_bytes
 
@@ -205,11 +205,11 @@ class CleanerThreads:
 
 
 ALONE = CleanerThreads(1, 0)
-"""For who has no other threads: everything is done in turn."""
+"""For callers without other threads: everything is done in turn."""
 
 
 class _Turn(Generic[_T]):
-    """A call that waits for its turn, is under way, or done."""
+    """A call that waits for its turn, is under way, or is done."""
 
     def __init__(
         self,
@@ -226,12 +226,12 @@ class _Turn(Generic[_T]):
         self._is_done = threading.Event()
 
     def begin(self) -> None:
-        """Has it done by another thread, if one is free."""
+        """Lets another thread do it, if one is free."""
         if self._begun is None:
             self._begun = self._threads.begin(self._done, self._size_bytes)
 
     def result(self, others: Iterable["_Turn[_T]"]) -> _T:
-        """Returns the result, in its turn; while it is under way elsewhere others are done."""
+        """Returns the result, in its turn; does others while another thread is working on it."""
         if self._begun is None:
             return self._call()
         for other in others:
@@ -244,14 +244,14 @@ class _Turn(Generic[_T]):
             self._threads.gave(self._size_bytes)
 
     def do(self) -> None:
-        """Does it here and now, before its turn, if nobody does and its result has room."""
+        """Does it here and now, before its turn, if no thread does and its result has room."""
         if self._begun is not None or not self._threads.took(self._size_bytes):
             return
         future = Future[_T]()
         self._begun = future.result
         try:
             future.set_result(self._done())
-        except Exception as e:  # noqa: BLE001 - it is raised in its turn
+        except Exception as e:  # noqa: BLE001 - raised in its turn
             future.set_exception(e)
 
     def drop(self) -> None:
@@ -268,7 +268,7 @@ class _Turn(Generic[_T]):
 
 
 NAP_MS = 250
-"""Nobody sleeps longer without a look at whether to stop."""
+"""The longest sleep before checking whether to stop."""
 _LONGEST_NAP_MS = 1 << 53
 
 
@@ -277,17 +277,17 @@ class StoppedError(Exception):
 
 
 def nap(clock: Clock, ms: int, stopping: Callable[[], bool]) -> None:
-    """Sleeps, or until the cleaner is to stop."""
+    """Sleeps that long, or until the cleaner is to stop."""
     while ms > 0 and not stopping():
         clock.sleep_ms(min(NAP_MS, ms))
         ms -= NAP_MS
 
 
 class Throttle:
-    """So many bytes per second for all cleaner threads together; None: no limit.
+    """A number of bytes per second for all cleaner threads together; None: no limit.
 
-    A caller that is ahead of the rate sleeps until it is not; time that nobody used is not saved
-    up for longer than a second.
+    A caller that is ahead of the rate sleeps until it is not; unused time is not saved up for
+    longer than a second.
 
     Attributes:
         stopping: whether the cleaner is to stop.
@@ -308,7 +308,7 @@ class Throttle:
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> None:
-        """Accounts for so many bytes; sleeps when they came too early."""
+        """Accounts for that many bytes; sleeps if they came too early."""
         self.moved_ms = self._clock.monotonic_ms()
         if self._rate is not None:
             self._wait(size_bytes, self._rate)
@@ -320,7 +320,7 @@ class Throttle:
             now_ms = self._clock.monotonic_ms()
             free_at_ms = max(self._free_at_ms, now_ms - 1000) + size_bytes * 1000 / rate
             self._free_at_ms = free_at_ms
-        # At a rate near 0 it is never free again.
+        # At a rate near 0 it never becomes free.
         nap(self._clock, int(min(free_at_ms - now_ms, _LONGEST_NAP_MS)), self.stopping)
 
 
@@ -329,7 +329,7 @@ class MeteredStore(WrappingStore):
 
     Attributes:
         bytes_read, bytes_written: so far.
-        moved_ms: when the last of them did, by the monotonic time of the throttle's clock.
+        moved_ms: when the last of them was moved, by the monotonic time of the throttle's clock.
     """
 
     def __init__(self, inner: Store, throttle: Throttle) -> None:
@@ -366,7 +366,7 @@ class MeteredStore(WrappingStore):
             yield found
 
     def _read(self, size_bytes: int) -> None:
-        with self._lock:  # Reads go ahead in threads (`store.contract`), so do parts of a pass.
+        with self._lock:  # Threads read ahead (`store.contract`) and do parts of a pass.
             self.bytes_read += size_bytes
         self._take(size_bytes)
 
@@ -376,7 +376,7 @@ class MeteredStore(WrappingStore):
 
 
 class NotedStore(WrappingStore):
-    """Passes everything on, and knows which objects were written through it."""
+    """Passes everything on, and remembers which objects were written through it."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -389,9 +389,9 @@ class NotedStore(WrappingStore):
 
     @contextmanager
     def leaves_room(self, handle: Handle) -> Iterator[None]:
-        """Deletes the objects that the block wrote and did not commit, if it ends as the disk is
-        full: no sweep would for a day, and what makes room begins with a commit. The error says
-        that the last commit did not happen, and nobody else knows of these objects.
+        """Deletes the objects that the block wrote and did not commit, if it ends because the disk
+        is full: no sweep would for a day, and making room begins with a commit. The error says that
+        the last commit did not happen, and nothing else knows of these objects.
         """
         try:
             yield
@@ -406,7 +406,7 @@ class NotedStore(WrappingStore):
 
 
 class GatheredStore(WrappingStore):
-    """Passes everything on but reads of objects that are in memory, which are no requests."""
+    """Passes everything on except reads of objects in memory, which are no requests."""
 
     def __init__(self, inner: Store, objects: Mapping[str, bytes]) -> None:
         super().__init__(inner)

@@ -1,23 +1,23 @@
-"""The cleaner with its passes as Spark tasks: beyond one machine.
+"""The cleaner with its passes as Spark tasks: cleaning on more than one machine.
 
-J1. On the driver runs a cleaner like any other (`clog.cleaner.cleaner`): it chooses, maintains,
-    sweeps, and retries what fails. Only a pass it does not do itself: it starts a Spark job, which
-    gets that pass alone; so many go on at once as the cluster has room for.
-J2. A task is a cleaner of one partition. It opens the log that the driver has, compares its clock
-    with the store's, plans at the newest version, and commits group by group (`run_pass`): so the
-    extra space in the store is about one group for each task, and what was done when it dies is
-    done; the objects of a group that it had not committed are orphans, which the sweep takes.
-J3. Spark may run a task again, or twice at once. Those are two cleaners on one log, which the
-    commit protocol was made for: the one that finds its sources changed has changed nothing itself.
-    It rests, plans anew, and goes on, `PASSES_MAX` times at most. If it ended there, Spark would
-    take that for the task's end, and stop the other one, which is the faster.
+J1. The driver runs a cleaner like any other (`clog.cleaner.cleaner`): it chooses, maintains,
+    sweeps, and retries what fails. Only the passes it does not do itself: for each it starts a
+    Spark job, which gets that pass alone; as many run at the same time as the cluster has room for.
+J2. A task is a cleaner of one partition. It opens the driver's log, compares its clock with the
+    store's, plans at the newest version, and commits group by group (`run_pass`): so the extra
+    space in the store is about one group for each task, and what was done when it dies is done; the
+    objects of a group that it had not committed are orphans, which the sweep deletes.
+J3. Spark may run a task again, or twice at the same time. Those are two cleaners on one log, for
+    which the commit protocol was made: the one that finds its sources changed has changed nothing
+    itself. It rests, plans anew, and continues, `PASSES_MAX` times at most. If it ended instead,
+    Spark would take that for the task's end, and stop the other one, which is the faster.
 J4. A partition of more than ``task_bytes`` is cleaned in `stretches`, each by a task of one job;
-    the driver commits what ends the pass, once all are done.
-J5. What is in a task's way, a store that fails or clocks that differ, it hands back, and the driver
+    the driver commits the end of the pass once all are done.
+J5. A task hands back an obstacle, such as a failing store or clocks that differ, and the driver
     raises it there. A task that dies four times fails its job, and so the log's round: the other
-    passes go on, and the log is tried again.
+    passes continue, and the log is tried again.
 
-Not for a log that was opened with ``single_writer``: tasks of several machines commit.
+Not for a log that was opened with ``single_writer``: tasks on several machines commit.
 """
 
 import logging
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 TASK_BYTES = 4 << 30
 """Record bytes that one task goes through: about a minute."""
 PASSES_MAX = 3
-"""Passes that a task begins, where others are faster each time."""
+"""The most passes that a task begins if others are faster each time."""
 
 
 def clean_with_spark(
@@ -64,28 +64,28 @@ def clean_with_spark(
     storage_options: Mapping[str, object] | None = None,
     settings: CleanerSettings | None = None,
 ) -> list[PassResult]:
-    """Does one round over a log: maintenance that is due, then every eligible partition once, each
-    as a task.
+    """Does one round over a log: maintenance that is due, then one pass over every eligible
+    partition, each as a task.
 
     Args:
         spark: a session whose workers have clog; Spark Connect's will do.
         log: the log, or its URL.
         force: clean whatever can be cleaned, whatever the dirty ratio.
-        tasks: passes at once; None: as many as Spark has room for now.
-        task_bytes: a partition with more record bytes to go through is cleaned by several tasks,
-            eight at most.
+        tasks: passes at the same time; None: as many as Spark has room for now.
+        task_bytes: a partition with more record bytes to go through is cleaned by several tasks, at
+            most eight.
         dedupe_buffer_bytes: memory of each task's offset map.
         io_bytes_per_second: limit on the bytes that each task reads and writes.
-        storage_options: for a URL.
-        settings: as of the cleaner.
+        storage_options: used if the log is a URL.
+        settings: as for the cleaner.
 
     Returns:
-        What each pass did, the most urgent first.
+        The result of each pass, the most urgent first.
 
     Raises:
         InvalidInputError: the log was opened with ``single_writer``; an argument out of range.
         StoreUnavailableError: the store failed (other passes are committed), or clocks differ.
-        CommitConflictError, CommitStateUnknownError, CorruptionError: as `Cleaner.run_once`.
+        CommitConflictError, CommitStateUnknownError, CorruptionError: as for `Cleaner.run_once`.
 
     >>> clean_with_spark(spark, "s3://bucket/orders", force=True)  # doctest: +SKIP
     """
@@ -103,7 +103,7 @@ def clean_with_spark(
 
 
 class SparkCleaner(Cleaner):
-    """Cleans logs by Spark's tasks; arguments as of `clean_with_spark` and `Cleaner`."""
+    """Cleans logs with Spark tasks; arguments as for `clean_with_spark` and `Cleaner`."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class SparkCleaner(Cleaner):
 
     @property
     def moved_ms(self) -> int:
-        """As of `Cleaner`; while tasks go on Spark looks after them, so they count as moving."""
+        """As for `Cleaner`; running tasks are watched by Spark, so they count as moving."""
         return self._clock.monotonic_ms() if self.monitor.activities() else super().moved_ms
 
     def _add(self, log: Log) -> None:
@@ -154,7 +154,7 @@ class SparkCleaner(Cleaner):
         self,
         log_round: LogRound,
         partition: int,
-        progress: PassProgress,  # noqa: ARG002 - nobody hears how far a task is
+        progress: PassProgress,  # noqa: ARG002 - a task does not report progress
         *,
         force: bool,
     ) -> Iterator[PassResult]:
@@ -174,18 +174,18 @@ class SparkCleaner(Cleaner):
             io_bytes_per_second=self._task_io,
         )
         done = self._run(task)
-        handle.refresh()  # The commits were the tasks' own.
+        handle.refresh()  # The tasks made the commits.
         if all(each.results for each in done):
             results = done[0].results
             if parts:
-                log_round.now_ms()  # The tasks may have taken hours, and the commit sets horizons.
+                log_round.now_ms()  # Tasks may have taken hours, and the commit sets horizons.
                 results = [commit_covered(handle, plan, [each.results for each in done])]
                 log_round.end_pass(plan, results[0])
             else:
                 log_round.rest_after(results[-1])
             yield from results
         elif (found := handle.manifest().uncleanable.get(partition)) is not None:
-            # What a task found (S28), which logged it where it ran.
+            # A task found this (S28), and logged it where it ran.
             what = (partition, log_round.log.url, found.reason)
             logger.error("partition %d of %s is uncleanable: %s", *what)
         troubles = [each.trouble for each in done if each.trouble is not None]
@@ -193,10 +193,10 @@ class SparkCleaner(Cleaner):
             raise troubles[0]
 
     def _gathering_room(self) -> None:
-        """Returns none, as tasks share no memory."""
+        """Returns None, as tasks share no memory."""
 
     def _run(self, task: "PassTask") -> list["Done"]:
-        """Runs the job of a task, and ends it where the cleaner is to stop."""
+        """Runs the job of a task, and ends it if the cleaner is to stop."""
         tag = f"clog-{SystemIds().new_id()}"
         with ThreadPoolExecutor(1) as thread:
             future = thread.submit(run_job, self._spark, task, tag)
@@ -210,7 +210,7 @@ class SparkCleaner(Cleaner):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a task hands back: what its passes did, and what was in its way."""
+    """What a task hands back: the results of its passes, and the obstacle, if one stopped it."""
 
     results: Sequence[PassResult] = ()
     trouble: Exception | None = None
@@ -218,8 +218,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTask:
-    """What travels to the tasks of one job: a partition of a log, and the stretches of it, one for
-    each task, or None for all of it.
+    """What is sent to the tasks of one job: a partition of a log, and its stretches, one for each
+    task, or None for the whole partition.
     """
 
     root: Store
@@ -241,7 +241,7 @@ class PassTask:
         results: list[PassResult] = []
         try:
             for result in self._passes(self.stretches[i]):
-                results.append(result)  # noqa: PERF402 - what was done before a failure is told
+                results.append(result)  # noqa: PERF402 - keeps what was done before a failure
         except Exception as e:  # noqa: BLE001 - the driver raises it
             return Done(results, e)
         return Done(results)
@@ -259,7 +259,7 @@ class PassTask:
         threads, rest, ids = CleanerThreads(1, self.map_bytes), Rest(), SystemIds()
         for _ in range(PASSES_MAX):
             nap(clock, rest.until_ms - clock.monotonic_ms(), stopping=lambda: False)
-            # The driver chose it: what was done of it already is no reason to leave the rest.
+            # The driver chose it: if a part has been done, the rest still has to be.
             result = log_round.clean(
                 self.partition, threads, PassProgress(), force=True, stretch=stretch
             )
@@ -272,24 +272,24 @@ class PassTask:
 
 
 def run_job(spark: "SparkSession", task: PassTask, tag: str) -> list[Done]:
-    """Runs the tasks of one job, to be interrupted by its tag; returns what each did."""
+    """Runs the tasks of one job, which its tag can interrupt; returns what each did."""
     spark.addTag(tag)
     count = len(task.stretches)
     rows = spark.range(0, count, 1, count).mapInArrow(task, "id bigint, done binary").collect()
-    # What our own tasks pickled.
+    # Our own tasks pickled this.
     done = {row["id"]: pickle.loads(row["done"]) for row in rows}  # noqa: S301
     return [done[i] for i in range(count)]
 
 
 def spark_session() -> "SparkSession":
-    """Returns the session of the process; under ``spark-submit`` that of the job."""
+    """Returns the session of the process; under ``spark-submit``, that of the job."""
     from pyspark.sql import SparkSession
 
     return SparkSession.builder.appName("clog cleaner").getOrCreate()
 
 
 def room_for_tasks(spark: "SparkSession") -> int:
-    """Returns into how many tasks Spark divides what says nothing about it: as many as there are
+    """Returns into how many tasks Spark divides a job that does not say so: as many as there are
     cores now, unless it is set otherwise (``spark.default.parallelism``).
     """
     return spark.range(1 << 16).selectExpr("spark_partition_id() AS p").distinct().count()

@@ -1,19 +1,19 @@
-"""A log of bytes copied into a typed one, each record once, and as often as one likes: what was
-appended since the last time is what there is to do. How records are decoded is the bridge's
+"""A log of bytes copied into a typed one, each record exactly once, by as many calls as one likes:
+each call copies what was appended since the last one. Records are decoded by the bridge
 (`clog.bridge.decoding`).
 
 Partition by partition, in batches:
 
-D1. Records are read from where the target's positions of the id say, and decoded.
-D2. What cannot be decoded, or does not fit the target's schema, goes to the dead-letter log as it
-    is, in one transaction with its position there. Crash: D1 again; letters below that position are
-    there already, and are left out.
-D3. The others are appended to the target in one transaction with the position. Crash before: D1
-    again; after: the next batch.
+D1. Records are read from the offset that the target's positions of the id give, and decoded.
+D2. Records that cannot be decoded, or do not fit the target's schema, are appended unchanged to the
+    dead-letter log, in one transaction with its position there. After a crash: D1 again; letters
+    below that position exist already, and are left out.
+D3. The others are appended to the target in one transaction with the position. After a crash before
+    it: D1 again; after it: the next batch.
 
-Tombstones stay tombstones. Records are placed by their keys, whose hash may be another one as a
-number than as text; those of one key keep their order, as they lie in one partition of the source.
-Without a dead-letter log the first record that is none ends the copy; the batches before it stay.
+Tombstones stay tombstones. Records are placed by their keys, whose hash as a number may differ from
+that as text; those of one key keep their order, as they are in one partition of the source. Without
+a dead-letter log the first bad record ends the copy; the batches before it stay.
 """
 
 from collections.abc import Callable
@@ -46,8 +46,8 @@ class Converted:
     """What one call did.
 
     Attributes:
-        records: appended to the target, tombstones among them.
-        tombstones: of these, those without a value.
+        records: appended to the target, including tombstones.
+        tombstones: those of them without a value.
         dead_letters: appended to the dead-letter log.
     """
 
@@ -82,7 +82,7 @@ def convert(
         source: the log of bytes.
         target: the typed log.
         values: how values are decoded: `json_values`, or what `avro_values` returns.
-        keys: how keys are; by default text and binary are what they are, the rest is JSON.
+        keys: how keys are decoded; by default text and binary stay as they are, the rest is JSON.
         dead_letters: a log for records that cannot be decoded or do not fit, with the reason in
             their headers; None: such a record is an error.
         id: under which the target remembers how far the copy has come; None: derived from the
@@ -90,9 +90,9 @@ def convert(
         more: called with the number of records done so far.
 
     Raises:
-        InvalidInputError: a log of another kind; without ``dead_letters``, a record that does not
-            fit: the message says which and why.
-        TransactionFencedError: another process runs the same copy.
+        InvalidInputError: a log is of the wrong kind; or, without ``dead_letters``, a record does
+            not fit: the message says which and why.
+        TransactionFencedError: another process is making the same copy.
         OffsetOutOfRangeError, NotFoundError: the source has removed records or tombstones that the
             target does not have: copy into a new log.
 
@@ -144,7 +144,7 @@ def _check_logs(source: Log, target: Log, dead_letters: Log | None) -> None:
 def _converted(
     copy: _Copy, batch: pa.RecordBatch, p: int, position: int, written: int
 ) -> Converted:
-    """Does one batch (D1 to D3); dead letters below ``written`` are there already."""
+    """Does one batch (D1 to D3); dead letters below ``written`` exist already."""
     found = _typed(copy, batch)
     rows, reasons = found.rows, found.reasons
     offsets = to_numpy(batch.column("offset"))
@@ -170,7 +170,7 @@ def _converted(
 
 
 def _typed(copy: _Copy, batch: pa.RecordBatch) -> Typed:
-    """Returns the records as the target has them, and why others are none."""
+    """Returns the records as the target has them, and why the others do not fit."""
     schema, config = copy.target.schema, LogConfig.from_overrides(copy.target.config)
     decoders = {"key": copy.keys, "value": copy.values}
     return typed(pa.Table.from_batches([batch]), decoders, schema.field, config)

@@ -1,19 +1,19 @@
-"""The daemon's config, under the names that a Kafka broker has for it (S45).
+"""The daemon's config, under the names that a Kafka broker uses (S45).
 
-Two kinds of names. ``log.cleaner.threads`` and its like are about the process. The others, such as
-``log.retention.hours``, are defaults for logs that do not set the config themselves; only those
-count here that the cleaner alone reads. What writers must know too is a log's own affair:
-a default in this process would not reach them.
+There are two kinds of names. ``log.cleaner.threads`` and the like are about the process. The
+others, such as ``log.retention.hours``, are defaults for logs that do not set the config
+themselves; only those that the cleaner alone reads are accepted. What writers must also know has to
+be set on the log: a default in this process would not reach them.
 
-Which logs a daemon looks after: those it was given, and those it finds below a prefix.
+A daemon looks after the logs that it was given, and those that it finds below a prefix.
 
-What the command line names must be there when the daemon starts, and only that: a log that was
-found may be damaged, or of a newer clog, or no log at all, and a folder unreadable, without harm to
-any other (as in Kafka, KIP-112 and KIP-346). It is skipped, told with the reason, and again where
-that changes, and tried again, later each time (S28). So is a store that is away, also at the start.
+What the command line names must exist when the daemon starts, and only that: a log that was found
+may be damaged, or of a newer clog, or no log at all, and a folder unreadable, without harm to any
+other (as in Kafka, KIP-112, KIP-346). It is skipped, reported with the reason, again if that
+changes, and retried, later each time (S28). So is a store that is away, also at the start.
 
 A log that appears below a prefix is found within `DISCOVER_MS`, and one that was deleted there is
-dropped as soon; one that was given by its URL never is.
+dropped as soon; a log that was given by its URL is never dropped.
 """
 
 import logging
@@ -62,7 +62,7 @@ OF_THE_CLEANER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A config of the process: its field in `BrokerConfig`, its type, its default, what it does."""
+    """A config of the process: its field in `BrokerConfig`, its type, its default, its meaning."""
 
     field: str
     kind: Kind
@@ -104,7 +104,7 @@ POINTLESS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What holds for the daemon. ``defaults`` are configs by a log's own names."""
+    """The daemon's config. ``defaults`` are configs by a log's own names."""
 
     compaction: bool
     threads: int
@@ -119,7 +119,7 @@ class BrokerConfig:
 def broker_config(given: Mapping[str, object]) -> BrokerConfig:
     """Reads configs by a broker's names.
 
-    Where several name one thing, as ``log.retention.ms``, ``.minutes`` and ``.hours`` do, the
+    If several name the same thing, as ``log.retention.ms``, ``.minutes`` and ``.hours`` do, the
     finest unit wins, as in Kafka.
     """
     values: dict[str, Any] = {setting.field: setting.default for setting in SETTINGS.values()}
@@ -150,7 +150,7 @@ def _in_our_unit(name: str, value: object) -> str:
     if factor != 1:
         given = parse_value(name, Integer(-1), value, doc=DEFINITIONS[ours].doc)
         assert isinstance(given, int)
-        value = given if given < 0 else given * factor  # -1 is no limit in every unit
+        value = given if given < 0 else given * factor  # -1 means no limit in every unit
     try:
         return parse_overrides({ours: value})[ours]
     except InvalidInputError as e:
@@ -158,7 +158,7 @@ def _in_our_unit(name: str, value: object) -> str:
 
 
 def _refused(name: str) -> str:
-    """Returns why a name is no config of the daemon, and which one was probably meant."""
+    """Returns why a name is not a config of the daemon, and which one was probably meant."""
     if name in POINTLESS:
         return f'config "{name}" has no meaning here: {POINTLESS[name]}; leave it out'
     if name in SUCCESSORS and name not in BROKER_NAMES:
@@ -184,17 +184,17 @@ logger = logging.getLogger(__name__)
 
 DISCOVER_MS = 60_000
 _SLOW_MS = 5_000
-"""Where stores have kept it waiting so long, the logs that are open come first."""
+"""Once stores have kept it waiting this long, the logs that are open come first."""
 
 Errors = tuple[type[Exception], ...]
 
 
 @dataclass(slots=True, eq=False)
 class _Try:
-    """A log to be opened, or a prefix to be looked through.
+    """A log to be opened, or a prefix to be searched.
 
-    ``is_named``: the command line does; ``failure``: of the last time; ``is_left_over``: nothing of
-    a log was there but its folder.
+    ``is_named``: by the command line; ``failure``: of the last try; ``is_left_over``: only the
+    folder of a deleted log was there.
     """
 
     url: str = field(repr=False)
@@ -206,18 +206,18 @@ class _Try:
 
 
 class Finder:
-    """Opens logs; called before each round, it returns those that are new, those that are gone, and
-    what is in the way.
+    """Opens logs; called before each round, it returns new logs, those that are gone, and what is
+    in the way.
 
     Args:
         urls: logs.
-        prefixes: folders to look below for logs.
-        storage_options: of all of them.
-        clock, ids: time and chance.
-        single_writer: as of `Log.open`.
+        prefixes: folders below which to look for logs.
+        storage_options: those of all of them.
+        clock, ids: sources of time and chance.
+        single_writer: as for `Log.open`.
 
     Attributes:
-        stores: of the logs that are open, by the log's URL.
+        stores: those of the open logs, by the log's URL.
         clock: as given.
     """
 
@@ -248,7 +248,8 @@ class Finder:
     def __call__(self) -> FoundLogs:
         """Looks for logs, and returns what changed since the last call.
 
-        When stores have kept it waiting for `_SLOW_MS` it asks no more of them until the next call.
+        Once stores have kept it waiting for `_SLOW_MS`, it asks no more of them until the next
+        call.
         """
         began_ms = self.clock.monotonic_ms()
         for tried in self._all_due():
@@ -265,9 +266,9 @@ class Finder:
         patient: bool,
         asking: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> list[Log]:
-        """Looks for the first time; the next call returns these logs, too. A log that was given and
-        cannot be read is an error, and so is an option that is wrong, and a store that is away,
-        unless ``patient``. Each store is asked within ``asking``, which gets the URL.
+        """Looks for the first time; the next call returns these logs, too. An unreadable log that
+        was given is an error, and so are a wrong option and a store that is away, unless
+        ``patient``. Requests to each store are made within ``asking``, which gets the URL.
         """
         for tried in self._all_due():
             with asking(tried.url):
@@ -276,7 +277,7 @@ class Finder:
 
     @property
     def unopened(self) -> dict[str, str]:
-        """The logs that cannot be opened now, and why. What is left of deleted ones is none."""
+        """The logs that cannot be opened now, and why, without remains of deleted ones."""
         waiting = {url: t.failure for url, t in self._waiting.items() if not t.is_left_over}
         return {redact(url): why for url, why in waiting.items() if why}
 
@@ -288,7 +289,7 @@ class Finder:
         return {redact(url): why for url, why in (folders | prefixes).items()}
 
     def _all_due(self) -> Iterator[_Try]:
-        """Yields what is to be tried: what waited longest first, then what is found meanwhile."""
+        """Yields what is to be tried: what waited longest first, then what is found on the way."""
         now_ms, tries = self.clock.monotonic_ms(), [*self._prefixes.values()]
         tries += self._waiting.values()
         due = [tried for tried in tries if tried.rest.until_ms <= now_ms]
@@ -342,14 +343,14 @@ class Finder:
         self._unlisted[prefix] = now
 
     def _drop_if_gone(self, url: str) -> None:
-        """Forgets a log that the listing does not show any more, if there is none at its URL."""
+        """Forgets a log that the listing no longer shows, if there is none at its URL."""
         opened = self._opened_as.get(url)
         if opened is not None:
             try:
                 Log.open(self.stores[opened], clock=self.clock, ids=self._ids)
             except NotFoundError:
                 logger.warning("%s was deleted; it is no longer cleaned", opened)
-            except Exception:  # noqa: BLE001 - its rounds tell what is wrong with it
+            except Exception:  # noqa: BLE001 - its rounds report what is wrong with it
                 return
             else:
                 return
@@ -361,13 +362,13 @@ class Finder:
 
     def _open(self, url: str) -> None:
         store = RequestMeter(open_store(url, self._options, single_writer=self._single_writer))
-        options = self._options or {}  # A transaction leads to other logs there.
+        options = self._options or {}  # A transaction refers to other logs there.
         single, tried = self._single_writer, self._waiting[url]
         tried.is_left_over = False
         try:
             log = Log.open(store, options, self.clock, ids=self._ids, single_writer=single)
         except NotFoundError:
-            # Versioned buckets still list the folder of a log of which all was deleted.
+            # Versioned buckets still list the folder of a log that was deleted entirely.
             if tried.is_named or not any(store.list(f"{LOG_FOLDER}/")):
                 tried.is_left_over = not tried.is_named
                 raise
@@ -377,7 +378,7 @@ class Finder:
             ) from None
         del self._waiting[url]
         if log.url in self.stores:
-            return  # Known by another spelling.
+            return  # It is known by another spelling.
         self.stores[log.url] = store
         self._opened_as[url] = log.url
         self._opened.append(log)

@@ -1,20 +1,19 @@
-"""What a daemon tells of itself: whether it is well, its metrics, and both over HTTP; JSON logs.
+"""What a daemon reports of itself: whether it is well, its metrics, both over HTTP; JSON logs.
 
-*Health* answers two questions, for two who ask: who starts processes again asks `ailments`, and who
-wants to know that logs are kept small asks `neglects`. A store that is away, a log that may only be
-read and a writer whose clock is ahead neglect a log, and to start again would mend nothing, but end
-the passes of all others.
+*Health* answers two questions, for two kinds of callers: a supervisor that restarts processes calls
+`ailments`, and one that wants to know that logs are kept small calls `neglects`. A store that is
+away, a read-only log and a writer whose clock is ahead cause a log to be neglected, and a restart
+would not help, but would end the passes of all others.
 
-*Metrics* for Prometheus are computed when they are asked for, requests by kind counted by a store.
-Where Kafka's cleaner has a metric, its name is kept, but for the unit, which is Prometheus's:
-seconds, bytes, ratios (``max-dirty-percent`` is ``clog_cleaner_max_dirty_ratio``);
-cleaner/README.md has the table. What Kafka says of each cleaner thread's last pass is said here of
-each log's.
+*Metrics* for Prometheus are computed when they are requested; a store counts requests by kind. If
+Kafka's cleaner has a metric, its name is kept except for the unit, which is Prometheus's: seconds,
+bytes, ratios (``max-dirty-percent`` is ``clog_cleaner_max_dirty_ratio``); cleaner/README.md has the
+table. What Kafka reports for each cleaner thread's last pass is reported here for each log's.
 
-*HTTP*: ``/metrics``, ``/healthz``, ``/readyz``, and whatever page comes beside them: Starlette,
+*HTTP*: ``/metrics``, ``/healthz``, ``/readyz``, and the page that may come with them: Starlette,
 served by uvicorn in a thread. A page that shows records is only for the machine itself, so it is
-there only where the address is a loopback one. A connection that says nothing for `PATIENCE_S` is
-closed, else strangers could take all files that the process may open.
+there only if the address is a loopback one. A connection that is silent for `PATIENCE_S` is closed;
+otherwise strangers could use up all files that the process may open.
 """
 
 import asyncio
@@ -53,13 +52,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 FAILURES_MAX = 3
-"""Rounds in a row that may fail before a log counts as neglected."""
+"""A log counts as neglected once this many rounds in a row have failed."""
 STALLED_MS = 900_000
-"""So long without a byte, a round's beginning or its end: something hangs."""
+"""This long without a byte moved or a round begun or ended means that something hangs."""
 
 
 def ailments(cleaner: Cleaner) -> list[str]:
-    """Returns why the process makes no progress; empty when it does."""
+    """Returns why the process makes no progress; empty if it does."""
     idle_ms = cleaner.monitor.clock.monotonic_ms() - cleaner.moved_ms
     if idle_ms > STALLED_MS + cleaner.backoff_ms:
         return [f"nothing was read, written or looked at for {idle_ms // 1000} s"]
@@ -67,8 +66,8 @@ def ailments(cleaner: Cleaner) -> list[str]:
 
 
 def neglects(cleaner: Cleaner) -> list[str]:
-    """Returns why not every log is looked after; empty when each is. A partition that is
-    uncleanable is no reason: all else in its log goes on (metrics and `clog describe` tell of it).
+    """Returns why not every log is looked after; empty if each is. An uncleanable partition is no
+    reason: everything else in its log continues (metrics and `clog describe` report it).
     """
     found, unlisted = ailments(cleaner), cleaner.monitor.unlisted()
     if unlisted is None:
@@ -87,7 +86,7 @@ def neglects(cleaner: Cleaner) -> list[str]:
 
 
 def hanging(cleaner: Cleaner) -> list[Activity]:
-    """Returns the passes in which nothing has moved for long: each has a thread to itself."""
+    """Returns the passes in which nothing has moved for long; each of them occupies a thread."""
     now_ms = cleaner.monitor.clock.monotonic_ms()
     return [
         activity
@@ -97,7 +96,7 @@ def hanging(cleaner: Cleaner) -> list[Activity]:
 
 
 def notices(cleaner: Cleaner) -> list[str]:
-    """Returns what somebody has to look at, though every log is looked after."""
+    """Returns what somebody should look at, though every log is looked after."""
     return [
         f"{url}: the {name} view keeps {state.kept[name].objects} objects that were to be deleted"
         f" {state.kept[name].overdue_ms // 1000} s ago; publish it, or withdraw it"
@@ -111,7 +110,7 @@ class RequestMeter(WrappingStore):
 
     Attributes:
         requests: by operation; ranges of one object count as the requests that fetch them.
-        failures: of these, those that the filesystem did not answer as it should.
+        failures: those of them to which the filesystem did not respond as it should.
         bytes_moved: by operation.
     """
 
@@ -123,7 +122,7 @@ class RequestMeter(WrappingStore):
         self.bytes_moved: Counter[str] = Counter()
 
     def __reduce__(self) -> tuple[Callable[[Store], Store], tuple[Store]]:
-        """Pickles as the store: nobody here sees what another process asks of it."""
+        """Pickles as the inner store: requests of another process cannot be counted here."""
         return _itself, (self.inner,)
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -196,7 +195,7 @@ class _Seen:
 
     @property
     def opened(self) -> list[tuple[str, LogState]]:
-        """The logs of which anything is known: of others a 0 would look well."""
+        """The logs of which anything is known: for others, a 0 would look healthy."""
         return [(url, state) for url, state in self.logs.items() if state.opened]
 
     @property
@@ -205,13 +204,13 @@ class _Seen:
 
     @property
     def last(self) -> list[PassStats]:
-        """Of the last pass of each log."""
+        """The statistics of the last pass of each log."""
         return [state.last_pass.stats for state in self.logs.values() if state.last_pass]
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A metric: its name, what it says, how it is taken, its labels; without any one number."""
+    """A metric: its name, description, source and labels; without labels it is one number."""
 
     name: str
     doc: str
@@ -245,7 +244,7 @@ def _of_readers(
     take: Callable[[Reader, int], Mapping[str, float | None]],
     by: tuple[str, ...] = (),
 ) -> _Row:
-    """Returns a row of readers; ``take`` gets the time, and names what is left by another label."""
+    """Returns a row of readers; ``take`` gets the time, and its keys are the label ``by``."""
 
     def by_reader(seen: _Seen) -> _Samples:
         now_ms = seen.cleaner.monitor.clock.now_ms()
@@ -259,7 +258,7 @@ def _of_readers(
 
 
 def _sum(name: str, doc: str, unit: float = 1) -> _Row:
-    """Returns a row that sums up by log; what is counted in ms is told in seconds."""
+    """Returns a row that sums up by log; what is counted in ms is shown in seconds."""
 
     def by_log(seen: _Seen) -> _Samples:
         return (((url,), state.totals[name] / unit) for url, state in seen.logs.items())
@@ -488,15 +487,15 @@ _THIS_HOST = "127.0.0.1"
 
 
 class MonitorServer:
-    """Serves until it is closed, in a thread of its own that ends with the process.
+    """Serves until it is closed, in its own thread, which ends with the process.
 
     Args:
-        address: ``HOST:PORT`` or ``PORT`` (then this host alone); port 0 takes a free one.
+        address: ``HOST:PORT`` or ``PORT`` (then only on this host); port 0 takes a free one.
         ailments: why the process makes no progress, for ``/healthz``.
         neglects: why it does not look after every log, for ``/readyz``.
-        metrics: what ``/metrics`` shows; None: it is absent.
-        page: what is shown at ``/``, where the address is a loopback one.
-        notices: what somebody has to look at, though the process is well.
+        metrics: what ``/metrics`` shows; None: there is no such page.
+        page: what is shown at ``/``, if the address is a loopback one.
+        notices: what somebody should look at, though the process is well.
     """
 
     def __init__(
@@ -537,7 +536,7 @@ class MonitorServer:
 
 
 def listening(address: str) -> socket.socket:
-    """Returns a socket at ``HOST:PORT`` or, on this host, ``PORT``: who connects early waits."""
+    """Returns a socket at ``HOST:PORT`` or, on this host, ``PORT``; early connections wait."""
     host, _, port = address.rpartition(":")
     try:
         place = (host.strip("[]") or _THIS_HOST, int(port))
@@ -550,7 +549,7 @@ def listening(address: str) -> socket.socket:
 
 
 def quiet_server(application: "ASGIApp") -> uvicorn.Server:
-    """Returns a server that logs what went wrong, and nothing of its requests."""
+    """Returns a server that logs failures and nothing about its requests."""
     config = uvicorn.Config(
         application,
         http=_Hurried,
@@ -564,7 +563,7 @@ def quiet_server(application: "ASGIApp") -> uvicorn.Server:
 
 
 class _Hurried(H11Protocol):
-    """Closes a connection whose other end owes a request and says nothing."""
+    """Closes a connection on which the other end owes a request and is silent."""
 
     _patience: asyncio.TimerHandle | None = None
 
@@ -593,7 +592,7 @@ class _Hurried(H11Protocol):
 def _check(
     path: str, found: Callable[[], Sequence[str]], status: str, notices: Callable[[], Sequence[str]]
 ) -> Route:
-    """Answers 200 where nothing is found, else 503 and the reasons; with either, the notices."""
+    """Answers 200 if nothing is found, else 503 and the reasons; with either, the notices."""
 
     def check(_: Request) -> Response:
         reasons = list(found())
@@ -610,7 +609,7 @@ def _application(
     def samples(_: Request) -> Response:
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-        body = generate_latest(metrics)  # type: ignore[arg-type] # routed where it is there
+        body = generate_latest(metrics)  # type: ignore[arg-type] # only routed if it exists
         return Response(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def absent(_: Request, error: Any) -> Response:

@@ -1,54 +1,54 @@
 """Deleting files that no readable version needs (COMMIT.md §5, W1 to W6).
 
 Two kinds of garbage, two functions: *released* objects are known from the manifest, so
-`sweep_released` lists nothing; *orphans* were never committed, or belong to nobody any more, and
-`sweep_orphans` finds them by listing, once in a long while.
+`sweep_released` lists nothing; *orphans* were never committed, or nothing refers to them any more,
+and `sweep_orphans` finds them by listing, at long intervals.
 
 *Orphans*, all of them older than a day, are
 
-- objects with a stamp below the orphan floor that no readable version refers to;
-- documents: snapshots, pages, edits, positions. They bear no stamp, so their age is the store's. A
-  writer that slept over a page or an edit comes to nothing: since it was written a version was
+- objects with a stamp below the orphan floor to which no readable version refers;
+- documents: snapshots, pages, edits, positions. They have no stamp, so their age is the store's. A
+  writer that slept over a page or an edit can do no harm: since it was written a version was
   committed, the one that the writer was about to create. A snapshot that refers to a page deleted
   in this way may appear; no head ever names it;
-- files of published views that no version of them names any more (FORMAT.md §14). A publisher may
+- files of published views that no version of these names any more (FORMAT.md §14). A publisher may
   sleep for any time between such a file and the version of the view that names it; once that
-  version is there, by whomever, he cannot create it;
+  version exists, whoever created it, the publisher cannot create it again;
 - proposals (FORMAT.md §21), which `ProposalSweep` deletes within minutes while there are answers;
 - positions of readers that say themselves that they may be forgotten (FORMAT.md §18); one that
-  cannot be read may be a newer release's, and stays until somebody forgets it by its name;
-- in ``_clog/`` beside the log's own folder, what a creator left that died before it created
+  cannot be read may be from a newer release, and stays until it is forgotten by its name;
+- in ``_clog/`` beside the log's own folder, what was left by a creator that died before it created
   ``_clog/log``, or lost that race: a first commit, or the objects of a first write, and nothing
-  else can never become a log while another stands there. So do temporary files. Any other folder
-  held a log, which was deleted in part or is being restored: it is named in a warning;
-- at the log's root, what writers of a Delta view left when they were refused, which they are after
-  their work: a whole table where each night's OPTIMIZE is refused. It goes where nothing else can
-  be meant: the newest version of the view is clog's, of this log, and keeps others out; the name is
-  one that Delta's writers give, at the root itself; the file was written since the view was first
-  published; and no version that is left names it. All else is told, and left: also rows of Iceberg
-  in ``data/``, as a catalog elsewhere may name them in a table of its own.
+  else can never become a log while another is there. The same holds for temporary files. Any other
+  folder held a log that was deleted in part or is being restored: a warning names it;
+- at the log's root, what writers of a Delta view left when they were refused, which happens after
+  their work: a whole table, if each night's OPTIMIZE is refused. It is deleted only if nothing else
+  can be meant: the newest version of the view is clog's, of this log, and keeps others out; the
+  name is one that Delta's writers give, at the root itself; the file was written since the view was
+  first published; and no remaining version names it. Everything else is reported and left,
+  including rows of Iceberg in ``data/``, as a catalog elsewhere may name them in its own table.
 
-*When*. The log itself knows when orphans were looked for last, since cleaners come and go. A sweep
-raises the orphan floor to what was the newest version `ORPHAN_AGE_MS` before it. So when it was
-done the version after the floor was younger than that, and once this one is `SWEEP_MS` older still
-the last sweep is at least `SWEEP_MS` ago, whoever did it. A log on which nothing happened since but
-sweeps is left alone: what bears the stamp of its newest version may still be committed
-(FORMAT.md §6).
+*When*. The log itself records when it was last searched for orphans, since cleaners come and go. A
+sweep raises the orphan floor to what was the newest version `ORPHAN_AGE_MS` before it. So at the
+time of the sweep the version after the floor was younger than that, and once this version is
+`SWEEP_MS` older still, the last sweep is at least `SWEEP_MS` ago, whichever cleaner did it. A log
+on which nothing but sweeps has happened since is left alone: what has the stamp of its newest
+version may still be committed (FORMAT.md §6).
 
 *Clocks*. A wrong clock would remove tombstones before their horizon, expire segments, and delete
-objects that readers still need. So a cleaner takes the time from a `WatchedClock`: it is compared
-with the store's, by the mtime of an object just written, and with the log's newest commit, again as
-soon as it may have become wrong. A commit's own time is its committer's, and never below its
-parent's, so it says nothing about age: what goes because it is old goes by the store's times. A
-manual clock is unrelated to these and never compared: beside one, commits are as old as they say.
+objects that readers still need. So a cleaner takes the time from a `WatchedClock`, which is
+compared with the store's, by the mtime of an object just written, and with the log's newest commit,
+again whenever it may have become wrong. A commit's own time is its committer's, and never below its
+parent's, so it says nothing about age: what is deleted for its age is judged by the store's times.
+A manual clock is unrelated to these and never compared: with one, commits are as old as they say.
 
-*Room* on a disk that is full: deleting begins with a commit, and there is no room for one.
+*Room* on a full disk: deleting begins with a commit, for which there is no room.
 
-D1. What bounds that are committed allow goes without a byte written: released objects that no
-    readable version needs, objects below the floor that were never committed, temporary files that
-    are a day older than the newest commit. A sweep that died left them.
+D1. What committed bounds allow is deleted without writing a byte: released objects that no readable
+    version needs, objects below the floor that were never committed, temporary files that are a day
+    older than the newest commit. A sweep that died left them.
 D2. The reserve is given up (`committer`).
-D3. What is due by now goes as ever (`sweep_released`), in the room that this made.
+D3. What is due by now is deleted as usual (`sweep_released`), in the room that this made.
 """
 
 import logging
@@ -99,25 +99,25 @@ _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 LOOK_MS = 600_000
-"""The clock is compared with the store's this often."""
+"""How often the clock is compared with the store's."""
 ORPHAN_AGE_MS = 86_400_000
-"""An object that was written so long ago and is in no manifest will never be committed."""
+"""An object that was written this long ago and is in no manifest will never be committed."""
 PROPOSAL_MS = 3_600_000
-"""A proposal that is so old waits in vain."""
+"""A proposal this old waits in vain."""
 SWEEP_MS = 86_400_000
-"""Sweeps of one log are at least so far apart."""
+"""The minimum interval between sweeps of one log."""
 _BEGINNINGS = tuple(begin for view in FORMATS.values() for begin in view.stray_beginnings)
-"""How names of strays begin: rows and deletion vectors of Delta, rows of Iceberg, and what it
+"""How names of strays begin: rows and deletion vectors of Delta, rows of Iceberg, and what Iceberg
 writes with each commit.
 """
 
 Track = Callable[[Sequence[str]], Iterable[str]]
-"""Yields the paths that are deleted, so that somebody can watch it."""
+"""Yields the paths that are deleted, so that the caller can follow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep deleted, or would."""
+    """What a sweep deleted or would delete."""
 
     objects: tuple[str, ...]
     size_bytes: int
@@ -128,21 +128,21 @@ class Swept:
 
 
 def sweep_released(work: Work, *, dry_run: bool = False, track: Track = iter) -> Swept:
-    """Deletes what nothing refers to since more than ``file.delete.delay.ms`` (S27)."""
+    """Deletes objects to which nothing has referred for ``file.delete.delay.ms`` (S27)."""
     handle, due = work.handle, due_released(work)
     if dry_run or not due:
         return Swept.of(due)
     if is_comparable(handle.clock):
         check_clock(handle, now_ms=work.now_ms)
     oldest = raise_oldest(handle, max(r.version for r in due))  # W4
-    swept = Swept.of([r for r in due if r.version <= oldest])  # A view may be published meanwhile.
+    swept = Swept.of([r for r in due if r.version <= oldest])  # A view may be new.
     _delete(work.store, swept.objects, track)  # W5
     handle.commit(lambda _tip, _ms: Edit(forget=swept.objects), operation="sweep")  # W6
     return swept
 
 
 def due_released(work: Work) -> list[Released]:
-    """Returns what `sweep_released` deletes; no request where nothing is due or held."""
+    """Returns what `sweep_released` deletes; makes no request if nothing is due or held."""
     config, now_ms = work.config, work.now_ms
     due = due_objects(work.manifest, config, now_ms=now_ms)
     if due:
@@ -152,8 +152,8 @@ def due_released(work: Work) -> list[Released]:
 
 
 def raise_oldest(handle: Handle, version: int) -> int:
-    """Commits that versions before this one are no longer readable, unless that is so already, as
-    far as no published view or named cut needs them; returns which is the oldest readable one then.
+    """Commits that versions before this one are no longer readable, unless that is already so, and
+    as far as no published view or named cut needs them; returns the oldest readable version then.
     """
 
     def prepare(tip: Commit, _: int) -> Edit | NothingToCommit:
@@ -168,7 +168,7 @@ def raise_oldest(handle: Handle, version: int) -> int:
 
 
 def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[Released]:
-    """Returns released objects that are overdue, and that no published view or named cut needs."""
+    """Returns released objects that are overdue and that no published view or named cut needs."""
     pinned = manifest.head.lowest_needed()
     due = overdue(manifest, config.file_delete_delay_ms, now_ms=now_ms)
     return [r for r in due if pinned is None or r.version <= pinned]
@@ -177,7 +177,7 @@ def due_objects(manifest: Manifest, config: LogConfig, *, now_ms: int) -> list[R
 def not_held(
     due: list[Released], config: LogConfig, holds: Holds, *, now_ms: int
 ) -> list[Released]:
-    """Returns those that are due and that no reader holds with its version (S64)."""
+    """Returns the due objects that no reader holds with its version (S64)."""
     delay_ms = config.file_delete_delay_ms
     held = (
         r.version
@@ -192,8 +192,8 @@ def sweep_orphans(
     work: Work, *, age_ms: int = ORPHAN_AGE_MS, dry_run: bool = False, track: Track = iter
 ) -> Swept:
     """Raises the orphan floor to what was the newest version ``age_ms`` ago, then deletes objects
-    with a stamp below it that no readable version refers to, and documents and temporary files as
-    old.
+    with a stamp below it to which no readable version refers, and documents and temporary files of
+    that age.
     """
     handle, store, old_ms = work.handle, work.store, work.now_ms - age_ms
     if is_comparable(handle.clock):
@@ -223,7 +223,7 @@ def sweep_orphans(
 
 
 def _delete(store: Store, paths: Sequence[str], track: Track = iter) -> None:
-    """Deletes files; whoever ``track``s them hears of one before it waits until that is gone."""
+    """Deletes files; ``track`` yields each one before the deletion is waited for."""
     for _ in zip(track(paths), delete_all(store, paths), strict=True):
         pass
 
@@ -234,7 +234,7 @@ def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[Stor
     try:
         return _orphans_at_tip(handle, store, floor, old_ms)
     except (FileNotFoundError, VersionExpiredError) as e:
-        # Another cleaner closed a block or swept: newer versions need it no more.
+        # Another cleaner closed a block or swept: newer versions no longer need it.
         if handle.refresh() is tip:
             handle.standing.check()
             raise CorruptionError(
@@ -263,15 +263,15 @@ def _raised(tip: Commit, floor: int) -> Edit | NothingToCommit:
 
 
 class SweepSchedule:
-    """Tells when a log is due for `sweep_orphans`; most looks cost nothing."""
+    """Says when a log is due for `sweep_orphans`; most checks cost nothing."""
 
     def __init__(self) -> None:
         self._after_floor = (-1, 0)
         self._quiet_version = -1
 
     def is_due(self, work: Work) -> bool:
-        """Tells whether the last sweep was long enough ago. Costs one request for each floor, once
-        the log is old enough, and one for each commit since of which only sweeps are the reason.
+        """Returns whether the last sweep was long enough ago. Costs one request for each floor,
+        once the log is old enough, and one for each commit since while sweeps alone made them.
         """
         handle, before_ms = work.handle, work.now_ms - ORPHAN_AGE_MS - SWEEP_MS
         tip, floor = handle.tip, handle.tip.head.orphan_floor
@@ -279,7 +279,7 @@ class SweepSchedule:
         if tip.version <= floor or is_young:
             return False
         if self._after_floor[0] != floor:
-            # One that is gone went with its block, so long ago was it written.
+            # If it is gone, it is so old that its block was closed.
             self._after_floor = (floor, written_ms(handle, handle.store, floor + 1) or 0)
         if self._after_floor[1] > before_ms or tip.version == self._quiet_version:
             return False
@@ -295,7 +295,7 @@ def _is_by_a_sweep(handle: Handle, version: int) -> bool:
     except FileNotFoundError:
         return False
     combined = edit.combined
-    if combined is not None and not combined.authors:  # It forgets answers: any commit does.
+    if combined is not None and not combined.authors:  # Any commit forgets answers.
         combined = None
     return replace(edit, orphan_floor=None, combined=combined) == Edit()
 
@@ -304,13 +304,13 @@ def _unneeded_documents(
     store: Store, tip: Commit, floor: int, *, before_ms: int
 ) -> list[StoredObject]:
     """Returns the leftover documents that were written before ``before_ms``; the tip must be
-    younger, for them to be deleted.
+    younger for them to be deleted.
 
-    ``floor``: a version from before that time: what heads after it have let go was written later.
+    ``floor``: a version from before that time: what later heads have dropped was written later.
 
-    Costs a LIST for each kind, for columns only in a log that may have some; where there is
-    anything old, a GET for each snapshot that is kept, for each page of older writers that is above
-    others, and one for each commit where an edit has a document of its own.
+    Costs a LIST for each kind (for columns only in a log that may have some); if anything is old, a
+    GET for each snapshot that is kept, for each page of older writers that is above others, and for
+    each commit if an edit has its own document.
     """
     oldest = read_commit(store, tip.head.oldest_readable)
     first = -1 if oldest.head.snapshot is None else oldest.head.snapshot.version
@@ -335,7 +335,7 @@ def _unneeded_documents(
     if edits:
         committed = set(_committed_edits(store, tip))
         old += [found for found in edits if found.path not in committed]
-    old += store.list(documents.CLOCKS)  # left by a comparison of clocks that was killed
+    old += store.list(documents.CLOCKS)  # left by a killed comparison of clocks
     return _before(iter(old), before_ms)
 
 
@@ -348,7 +348,7 @@ def _before(found: Iterator[StoredObject], before_ms: int) -> list[StoredObject]
 
 
 def _is_document(path: str) -> bool:
-    """Tells whether clog makes files of this name: a stranger's stay, wherever they are."""
+    """Returns whether clog makes files of this name: foreign files stay, wherever they are."""
     versions = documents.version_of(path), documents.columns_version_of(path)
     return versions != (None, None) or documents.is_unversioned(path)
 
@@ -357,11 +357,11 @@ def _pages(store: Store, version: int) -> Iterator[str]:
     try:
         yield from (page.path for page in read_snapshot(store, version).pages)
     except FileNotFoundError:
-        return  # Another sweep found that nobody needs it.
+        return  # Another sweep found it unneeded.
 
 
 def _columns_before(store: Store, oldest: Commit) -> Iterator[StoredObject]:
-    """Yields the columns of versions before those that a head from the oldest one on refers to."""
+    """Yields the columns of versions before those to which a head from the oldest one on refers."""
     rest = oldest.head.partitions.ref
     first = oldest.version if rest is None else rest.version
     for found in store.list(documents.COLUMNS):
@@ -381,7 +381,7 @@ def _writer_pages(store: Store, newest: Head, *, older: Iterable[Head]) -> set[s
     pages = WriterPages(store)
     found = set() if newest.older_writers is None else {*pages.paths(newest.older_writers)}
     for root in {head.older_writers for head in older if head.older_writers is not None}:
-        with suppress(FileNotFoundError):  # Another sweep found that nobody needs it.
+        with suppress(FileNotFoundError):  # Another sweep found it unneeded.
             found.update(pages.paths(root))
     return found
 
@@ -390,11 +390,11 @@ def _head_at(store: Store, version: int, tip: Commit) -> Head:
     try:
         return read_commit(store, version).head
     except FileNotFoundError:
-        return tip.head  # Deleted with its block, so no longer readable.
+        return tip.head  # It was deleted with its block, so it is no longer readable.
 
 
 def _committed_edits(store: Store, tip: Commit) -> Iterator[str]:
-    """Yields the paths of edits that a commit which is still there refers to."""
+    """Yields the paths of edits to which a commit that still exists refers."""
     for version in range(first_open_version(store), tip.version + 1):
         try:
             commit = read_commit(store, version)
@@ -406,9 +406,9 @@ def _committed_edits(store: Store, tip: Commit) -> Iterator[str]:
 
 
 def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
-    """Deletes what creators that died left before ``before_ms``, and readers of logs that are gone,
-    and returns it; names folders of other logs in a warning. One LIST of ``_clog/``, one of its
-    temporary files, and one GET where there is something to delete.
+    """Deletes what dead creators left before ``before_ms``, and readers of deleted logs, and
+    returns it; names folders of other logs in a warning. One LIST of ``_clog/``, one of its
+    temporary files, and one GET if there is something to delete.
     """
     root, mine = handle.standing.root, documents.folder_of(handle.standing.log_id)
     folders: dict[str, list[StoredObject]] = {}
@@ -440,11 +440,11 @@ def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[S
 
 
 class ProposalSweep:
-    """Deletes proposals that nobody will take along (FORMAT.md §21). Remembers after which answers
-    none was left, so that a log in which nobody proposes costs nothing.
+    """Deletes proposals that no commit will include (FORMAT.md §21). Remembers after which answers
+    none was left, so that a log without proposals costs nothing.
 
     Attributes:
-        waits: how long authors waited, as the last LIST told.
+        waits: how long authors had waited at the last LIST.
     """
 
     def __init__(self) -> None:
@@ -452,7 +452,7 @@ class ProposalSweep:
         self._left_none: Combined | None = None
 
     def is_due(self, work: Work) -> bool:
-        """Tells whether there may be any. No request."""
+        """Returns whether there may be any. Makes no request."""
         combined = work.head.combined
         return combined is not None and combined != self._left_none
 
@@ -518,8 +518,8 @@ def _is_expired(store: Store, path: str, before_ms: int) -> bool:
 
 def _sweep_strays(handle: Handle, *, before_ms: int, dry_run: bool) -> list[StoredObject]:
     """Deletes what refused writers of Delta left before ``before_ms``, and returns it; names it,
-    and what else others left, in warnings. Only in a log that was published four LISTs, and where
-    anything of Delta's is old those of the view.
+    and what other writers left, in warnings. Costs four LISTs in a log that was published, and
+    those of the view if anything of Delta's is old.
     """
     if not handle.tip.head.pins:
         return []
@@ -571,8 +571,8 @@ def _tell(root: Store, files: Sequence[StoredObject], whose: str, then: str) -> 
 
 def _unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> list[StoredObject]:
     """Returns the files of views that were written before ``before_ms`` and that nothing names;
-    only in a log that was published a LIST, and where there is anything old a LIST of each
-    view and a GET for each of its versions. Those of a view that cannot be read stay.
+    those of an unreadable view stay. Costs a LIST in a log that was published, and if anything is
+    old, a LIST of each view and a GET for each of its versions.
     """
     if not handle.tip.head.pins:
         return []
@@ -600,14 +600,14 @@ def _unneeded_view_files(handle: Handle, store: Store, *, before_ms: int) -> lis
 
 
 def _left_beside_views(handle: Handle, *, before_ms: int) -> list[StoredObject]:
-    """Returns old temporary files beside the log's views; erasures would wait for them."""
+    """Returns old temporary files beside the log's views, for which erasures would wait."""
     rows = [row for name, row in FORMATS.items() if name in handle.tip.head.pins]
     found = (file for row in rows for file in handle.standing.root.list_temporary(row.folder))
     return [file for file in found if file.modified_ms < before_ms]
 
 
 class WatchedClock:
-    """The wall clock, for what one log's cleaner decides by it. Safe for threads."""
+    """The wall clock by which one log's cleaner makes decisions. Thread-safe."""
 
     def __init__(self, handle: Handle, clock: Clock) -> None:
         self._handle = handle
@@ -615,9 +615,9 @@ class WatchedClock:
         self._looked: tuple[int, int] | None = None
 
     def now_ms(self) -> int:
-        """Returns the time. Compares it with the store's each `LOOK_MS`, and whenever the monotonic
-        clock tells that it may be wrong by more than `SKEW_MS_MAX`: it was set since the last look,
-        in one step or in many, or the machine slept.
+        """Returns the time. Compares it with the store's every `LOOK_MS`, and whenever the
+        monotonic clock shows that it may be wrong by more than `SKEW_MS_MAX`: it was set since the
+        last look, in one step or in many, or the machine slept.
         """
         now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         if is_comparable(self._clock) and self._is_due(now_ms, monotonic_ms):
@@ -635,8 +635,8 @@ class WatchedClock:
 
 def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> int:
     """Compares the clocks; costs a PUT, a LIST of one name and a DELETE. A dry run writes nothing,
-    so it only looks at the newest commit's time. Returns by how much this machine's is ahead of the
-    store's, 0 where that is not known.
+    so it only looks at the newest commit's time. Returns by how much this machine's clock is ahead
+    of the store's, 0 if that is not known.
     """
     behind_ms = handle.tip.record.time_ms - now_ms
     if behind_ms > SKEW_MS_MAX:
@@ -662,7 +662,7 @@ def _refusal(handle: Handle, now_ms: int, other: str, ahead_ms: int, hint: str) 
 
 
 def written_ms(handle: Handle, store: Store, version: int) -> int | None:
-    """Returns when a commit was written, None where it is gone; one LIST of one name, or a GET."""
+    """Returns when a commit was written, None if it is gone; one LIST of one name, or a GET."""
     if is_comparable(handle.clock):
         found = store.list(documents.commit_path(version))
         return next((commit.modified_ms for commit in found), None)
@@ -671,8 +671,8 @@ def written_ms(handle: Handle, store: Store, version: int) -> int | None:
 
 
 def newest_by(handle: Handle, store: Store, time_ms: int) -> int:
-    """Returns the newest version written at or before the time, 0 when there is none, by halving:
-    what is gone with its block is older than any that is left.
+    """Returns the newest version written at or before the time, 0 if there is none, by bisection:
+    what was deleted with its block is older than anything that is left.
     """
     low, high = 0, handle.tip.version
     while low < high:
@@ -683,7 +683,7 @@ def newest_by(handle: Handle, store: Store, time_ms: int) -> int:
 
 
 def with_room(work: Work, step: Callable[[], _T]) -> _T:
-    """Does a step of maintenance; where the disk is full makes room, and does it once more."""
+    """Does a step of maintenance; if the disk is full, makes room and does it once more."""
     handle = work.handle
     try:
         return step()
@@ -704,7 +704,7 @@ def with_room(work: Work, step: Callable[[], _T]) -> _T:
 
 
 def _delete_allowed(handle: Handle, store: Store) -> list[StoredObject]:
-    """Does D1, and returns what was deleted. No clock has a part in it but the disk's own."""
+    """Does D1, and returns what was deleted. Depends on no clock but the disk's own."""
     handle.refresh()
     manifest = handle.manifest()
     alive, head = manifest.files(), manifest.head

@@ -13,7 +13,7 @@ G1. A block may be closed when no reader may read a version of it or before it a
 G2. Its file, which was made before its first commit and says that the block is open, is overwritten
     with the ids. (B1: after a crash it says the truth, and nothing is missing yet.)
 G3. The commits of all closed blocks are deleted in the order of their versions, including those
-    that writers that slept left there. (B2: after a crash some are left; the next run continues.)
+    that late writers left there. (B2: after a crash some are left; the next run continues.)
 
 The sweep deletes snapshots (`duties.sweep`). A block's file is never deleted.
 """

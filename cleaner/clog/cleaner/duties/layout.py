@@ -1,7 +1,7 @@
 """Rewriting for the layout alone: runs of neighbouring chunks, without judging their rows.
 
 E1. Read the objects of all runs, each once for all its partitions, in the order of their rows; row
-    groups that stay entirely as they are are copied, not decoded (`read.copy`).
+    groups that stay exactly as they are get copied, undecoded (`read.copy`).
 E2. Write the rows of each run as objects of its partition alone: offsets, timestamps (those of
     LogAppendTime become real) and delete horizons stay as they are; dead rows and rows below
     ``low`` are left out.
@@ -11,10 +11,10 @@ E3. One commit replaces all runs whose chunks are still exactly those planned. A
 
 After a crash before E3 there are orphans; after it, all is done. Chunks of an object that is
 damaged or missing, and runs from which fewer or more rows are read than the manifest says, are left
-out, and reported after the others are committed. A chunk that is what this leaves of a run, and
-would become itself again, is not rewritten either. What is due is done in parts of
-`ROUND_BYTES_MAX` of records (`bounded`), which bounds the memory; run by run, so that chunks that
-are to become one are read together: otherwise each would become itself again, for ever.
+out, and reported after the others are committed. A chunk left over from such a run is not rewritten
+if it would become itself again. What is due is done in parts of `ROUND_BYTES_MAX` of records
+(`bounded`), which bounds the memory; run by run, so that chunks that are to become one are read
+together: otherwise each would become itself again, for ever.
 
 Five duties, all but merging under every policy:
 
@@ -481,7 +481,7 @@ def merging(work: Work, merges: Sequence[Merge]) -> Edit:
 def mergeable(
     manifest: Manifest, config: LogConfig, chunks_of: Callable[[Segment], int]
 ) -> list[Merge]:
-    """Returns the neighbours to be merged; ``chunks_of`` gives their numbers of chunks."""
+    """Returns the neighbours that become one; ``chunks_of`` gives their numbers of chunks."""
     if config.compact:
         return []
 

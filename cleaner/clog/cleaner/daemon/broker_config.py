@@ -248,8 +248,7 @@ class Finder:
     def __call__(self) -> FoundLogs:
         """Looks for logs, and returns what changed since the last call.
 
-        Once stores have kept it waiting for `_SLOW_MS`, it asks no more of them until the next
-        call.
+        Once stores have kept it waiting for `_SLOW_MS`, it asks no more until the next call.
         """
         began_ms = self.clock.monotonic_ms()
         for tried in self._all_due():

@@ -645,7 +645,7 @@ _PUT_ROWS = 1 << 18
 costs in addition to its rows is small then (`offset_map`).
 """
 PORTION_ROWS = 1 << 18
-"""One of several threads hashes this many rows, or those of an object, together."""
+"""This many rows, or those of an object, are hashed together by one of several threads."""
 _HASHED_BYTES = 32
 """About what a row takes then."""
 

@@ -1,7 +1,7 @@
 """Spark reads and writes logs: ``format("clog")``, found by Spark itself once clog is installed.
 
-What is exported here is public, and so is all that its signatures mention; what is not exported
-may change with any release.
+What is exported here is public, and so is everything its signatures mention; the rest may change
+with any release.
 """
 
 from clog.connector.batches import BatchAppender, BatchTransaction, append_batches, transaction

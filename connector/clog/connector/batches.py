@@ -1,31 +1,32 @@
-"""For ``foreachBatch``: DataFrames of a micro-batch, written to one or more logs together or
-not at all, once; and small batches, appended by the driver.
+"""For ``foreachBatch``: the DataFrames of a micro-batch, written once to one or more logs, all or
+nothing; and small batches, appended by the driver.
 
 ``foreachBatch`` is at least once: a batch can run again after it was written, and a function that
-writes twice can die in between. `transaction` makes one transaction of the log of it, under the
+writes twice can die in between. `transaction` turns it into one transaction of the log, under the
 name of the job, with the batch's number as its sequence:
 
-J1. It takes the id up, once for each driver: a driver that was replaced is fenced.
-J2. The number is that of the last batch that was committed: nothing is written again. The frames
-    are run all the same, unless ``failOnChangedBatch`` is false, to see whether they have the rows
-    that were committed: else these would be dropped unseen (`writers`).
+J1. It claims the id, once for each driver: a driver that was replaced is fenced.
+J2. If the number is that of the last committed batch, nothing is written again. The frames still
+    run, unless ``failOnChangedBatch`` is false, to check that they have the rows that were
+    committed; otherwise different rows would be dropped unnoticed (`writers`).
 J3. Each `BatchTransaction.write` runs the DataFrame; its tasks write objects, as those of a sink do
     (`write_task`), and answer with what they made.
-J4. The end of the ``with`` block commits all objects at once, or, where they are of several logs,
-    prepares these and decides in the home (COMMIT.md §9). Crash before: orphans, or records that
-    are undecided until the next driver takes the id up, and the batch runs again; after: J2.
+J4. The end of the ``with`` block commits all objects together or, if they belong to several logs,
+    prepares these and decides in the home (COMMIT.md §9). After a crash before that, orphans are
+    left, or records that are undecided until the next driver claims the id, and the batch runs
+    again; after a crash later, J2 applies.
 
-A sink in Python takes a batch to Python workers on the executors, and its commit to another process
-on the driver: some 60 ms of a batch of any size. In ``foreachBatch`` the driver has the batch in
-hand, and Python. `append_batches` makes the same append of it as the sink does (`writers`): once
-for each query and batch, in the order of Spark's partitions.
+A sink in Python sends a batch to Python workers on the executors, and its commit to another process
+on the driver, which costs some 60 ms for a batch of any size. In ``foreachBatch`` the driver has
+both the batch and Python. `append_batches` makes the same append as the sink (`writers`): once for
+each query and batch, in the order of Spark's partitions.
 
-A1. The first batch of a run, and one after a large batch, is written by tasks, as large ones are
-    best: nobody knows how many rows it has.
-A2. After a small one the driver collects the rows, and writes the object itself. If they are more
+A1. The first batch of a run, and one after a large batch, is written by tasks, which is best for
+    large ones: nobody knows yet how many rows it has.
+A2. After a small batch the driver collects the rows, and writes the object itself. If they are more
     than Spark lets a driver collect (``spark.driver.maxResultSize``), tasks write them.
-A3. All objects are committed at once. Crash before: orphans, and the batch runs again; after: the
-    log has it, and returns the first result.
+A3. All objects are committed together. After a crash before that, orphans are left and the batch
+    runs again; after a crash later, the log has it, and returns the first result.
 """
 
 import hashlib
@@ -72,13 +73,13 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 3_600_000
 _logs: dict[tuple["Location", str], "Log"] = {}
-"""By place and job: handles that hold an id, apart from those that others use."""
+"""By place and job: handles that hold an id, separate from those for other uses."""
 _done: dict[tuple["Location", str], tuple[str, int]] = {}
-"""By place and job the last run and batch: to notice two transactions of one batch."""
+"""By place and job: the last run and batch, to notice two transactions of one batch."""
 
 
 class BatchTransaction:
-    """The transaction of one micro-batch. Made by `transaction`, used in its ``with`` block."""
+    """The transaction of one micro-batch, made by `transaction` and used in its ``with`` block."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class BatchTransaction:
 
     @property
     def is_done(self) -> bool:
-        """Whether the batch was committed before, so that nothing is written."""
+        """Whether the batch was already committed, so that nothing is written."""
         return self._is_done
 
     @property
@@ -110,17 +111,17 @@ class BatchTransaction:
         return self._real.result
 
     def write(self, df: "DataFrame", url: str) -> None:
-        """Writes the rows of a DataFrame, whose columns are those of the sink; nobody sees them
-        before the transaction is committed. If the batch is done already, it compares them with the
-        committed rows, or runs nothing if ``failOnChangedBatch`` is false.
+        """Writes the rows of a DataFrame, which has the sink's columns; nobody sees them before the
+        transaction is committed. If the batch is already done, compares them with the committed
+        rows, or runs nothing if ``failOnChangedBatch`` is false.
 
         Args:
             df: the rows.
             url: the log, the home or any other; the first batch creates it.
 
         Raises:
-            InvalidInputError: a column is missing or has a wrong type; a second transaction of the
-                batch; not in the ``with`` block.
+            InvalidInputError: a column is missing or has a wrong type; this is a second transaction
+                of the batch; the call is outside of the ``with`` block.
         """
         if not self._is_running:
             raise InvalidInputError(
@@ -140,7 +141,7 @@ class BatchTransaction:
         if self.is_done and settings.fail_on_changed_batch is False:
             return
         if not self.is_done:
-            self._real.append_objects([])  # Raises if it has ended, before tasks run for nothing.
+            self._real.append_objects([])  # Raises if it has ended, before tasks run in vain.
         plan = plan_write(settings, df.schema)
         answers = Answers(tuple(written_by_tasks(df, plan)))
         log, objects = self._log_of(settings.location, plan.log_id), answers.objects
@@ -169,7 +170,7 @@ class BatchTransaction:
         try:
             self._real.__exit__(kind, error, trace)
         except NotFoundError:
-            _logs.pop((self._location, self._real.id), None)  # Another log may stand there.
+            _logs.pop((self._location, self._real.id), None)  # Another log may be there.
             raise
         if not self.is_done and error is None:
             _done[self._location, self._real.id] = self._run_id, self._batch_id
@@ -196,8 +197,8 @@ def transaction(
     timeout_ms: int = TIMEOUT_MS,
     options: Mapping[str, object] | None = None,
 ) -> BatchTransaction:
-    """Begins the transaction of a micro-batch, for a ``with`` statement in ``foreachBatch``: what
-    it writes is committed at the end of the block, all or nothing, once.
+    """Begins the transaction of a micro-batch, for a ``with`` statement in ``foreachBatch``: its
+    writes are committed once, at the end of the block, all or nothing.
 
     Args:
         job: names the streaming query across its restarts; with a new checkpoint use another name,
@@ -208,10 +209,10 @@ def transaction(
         options: further options of the write, such as ``partitions`` or ``config.<name>``.
 
     Raises:
-        InvalidInputError: ``job`` or ``batch_id`` cannot be one; the log already has a later batch
-            of the job.
-        LogReplacedError: the log was deleted since the batch before. The next call makes it anew,
-            or goes on in the one that is there.
+        InvalidInputError: ``job`` or ``batch_id`` is invalid; the log already has a later batch of
+            the job.
+        LogReplacedError: the log was deleted since the previous batch. The next call creates it
+            anew, or continues in the one that is there.
         TransactionFencedError: another driver has taken over the job.
 
     >>> def each_batch(df, batch_id):
@@ -235,7 +236,7 @@ def transaction(
         log = _held_log(settings, job)
         real = log.transaction(job, timeout_ms, sequence=batch_id)
     except (TransactionFencedError, NotFoundError):
-        _logs.pop(place, None)  # A query that is started again takes the job back.
+        _logs.pop(place, None)  # A restarted query takes the job back.
         raise
     return BatchTransaction(log, real, settings.location, given, batch_id)
 
@@ -262,7 +263,7 @@ def _held_log(settings: "WriteOptions", job: str) -> "Log":
 
 
 ROWS_MAX, BYTES_MAX = 200_000, 32 << 20
-"""A batch of more makes the next one be written by tasks."""
+"""After a batch with more rows, tasks write the next one."""
 _TOO_LARGE = "maxResultSize"
 
 
@@ -299,7 +300,7 @@ class BatchAppender:
 
 
 def _collected(df: "DataFrame") -> "pa.Table | None":
-    """Returns the rows of a batch; None where Spark does not let the driver have so many."""
+    """Returns the rows of a batch; None if Spark does not let the driver have that many."""
     try:
         return df.toArrow()
     except Exception as e:
@@ -309,24 +310,24 @@ def _collected(df: "DataFrame") -> "pa.Table | None":
 
 
 def _by_tasks(df: "DataFrame", plan: "WritePlan", task: TaskIds) -> list[Written]:
-    """Writes a batch by tasks; one without any has an answer all the same, as in Spark's sinks."""
+    """Writes a batch by tasks; a batch without tasks still has an answer, as in Spark's sinks."""
     written = written_by_tasks(df, plan) or [write_task(plan, iter(()), task)]
     return [replace(w, query_id=task.query_id, batch_id=task.batch_id) for w in written]
 
 
 def append_batches(url: str, **options: object) -> BatchAppender:
-    """Returns a function for ``foreachBatch`` that appends each batch to a log, exactly once, as
-    ``writeStream.format("clog")`` does, and small batches in two thirds of its time: the driver
-    writes them. Large ones are written by tasks.
+    """Returns a function for ``foreachBatch`` that appends each batch to a log exactly once, as
+    ``writeStream.format("clog")`` does, but takes two thirds of the time for small batches, which
+    the driver writes. Large ones are written by tasks.
 
-    The query is known to the log by its id, as that of a sink: it can go on as the other.
+    The log knows the query by its id, as it does with a sink: either can continue as the other.
 
     Args:
         url: the log; the first batch creates it.
         options: those of a streaming write, such as ``partitions``, ``keyColumns`` or ``writerId``.
 
     Raises:
-        OptionError: an option is unknown, or none of a streaming write.
+        OptionError: an option is unknown, or is not one of a streaming write.
 
     >>> rates = spark.readStream.format("rate").load().selectExpr("'a' AS key", "'1' AS value")
     >>> append = append_batches("help-of-append-batches", partitions=1)

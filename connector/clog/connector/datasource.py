@@ -1,7 +1,7 @@
 """``format("clog")``: names, schema, and which class does what.
 
 Spark makes an instance wherever it needs one (to find the schema, to plan, in the process that
-commits), most of them in cold processes: what is heavy is imported by the method that needs it.
+commits), mostly in cold processes, so heavy imports are in the methods that need them.
 """
 
 from collections.abc import MutableMapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SPARK_MIN = (4, 2)
-"""Admission control, AvailableNow and the Arrow stream writer are there from this version on."""
+"""The first version with admission control, AvailableNow and the Arrow stream writer."""
 
 
 class ClogDataSource(DataSource):
@@ -32,7 +32,7 @@ class ClogDataSource(DataSource):
     @shallow
     def __init__(self, options: MutableMapping[str, str]) -> None:
         _check_spark()
-        # Spark's mapping counts names without case only until it is copied: lowered for good.
+        # Spark's mapping ignores case only until it is copied, so names are lowered for good.
         super().__init__({name.lower(): value for name, value in options.items()})
 
     @classmethod
@@ -43,8 +43,8 @@ class ClogDataSource(DataSource):
     @shallow
     def schema(self) -> StructType:
         """Returns the columns of a read without ``.schema(…)``: those of the log's schema. Opens
-        the log. Spark asks for them, too, for a CREATE TABLE without columns, and then names the
-        provider: no query could read that table.
+        the log. Spark also asks for them for a CREATE TABLE without columns, and then names the
+        provider, although no query could read that table.
         """
         from clog.connector.opened_logs import try_open, types_of
         from clog.connector.options import CATALOG_FORGETS, read_options
@@ -70,8 +70,8 @@ class ClogDataSource(DataSource):
 
     @shallow
     def streamReader(self, schema: StructType) -> "ClogStreamReader | RefusedStreamReader":
-        """Returns a streaming read. An error here would be followed by one of Spark's own worker,
-        which stops a reader that it does not have; so the reader raises it.
+        """Returns a streaming read. An error here would be followed by another one, from Spark's
+        worker, which would stop a reader it does not have; so the reader raises it.
         """
         from clog.connector.options import read_options
         from clog.connector.read.stream_reader import ClogStreamReader, RefusedStreamReader

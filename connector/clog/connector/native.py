@@ -1,39 +1,39 @@
-"""The table and the log as DataFrames that Spark's own Parquet scan reads, and no Python: with
+"""The table and the log as DataFrames that Spark's own Parquet scan reads, without Python, and with
 Catalyst's pruning, pushdown, statistics, and broadcast of small tables.
 
-What the log knows and its objects do not say, which rows count, is found on the driver when the
-function is called (`_table_masks`, `_log_masks`), and goes along. So a DataFrame is of one version,
-and readable while that version is. Where Spark's scan cannot do it, `format("clog")` reads the same
-rows and columns, and a warning says once why.
+The objects do not say which of their rows count; the driver finds that out from the log when the
+function is called (`_table_masks`, `_log_masks`), and sends it along. So a DataFrame shows one
+version, and is readable while that version is. If Spark's scan cannot read it, `format("clog")`
+reads the same rows and columns, and a warning says once why.
 
-*Kept plans*: who reads the same of a version again gets what was built for it, without a request
-but the one that tells which version is the newest. Its columns are others, so that two DataFrames
+*Kept plans*: another read of the same part of a version gets the plan that was built for it, with
+only the request that finds the newest version. Its columns have new ids, so that the two DataFrames
 can be joined.
 
-*Few keys* are looked up on the driver, by key indexes that stay in its memory; those of objects
-that have none are made at the first look-up.
+*Few keys* are looked up on the driver, by key indexes that stay in its memory; the first look-up
+makes them for objects that have none.
 
-*Counts* are told by the masks, where they say it all, and read nothing else.
+*Counts* come from the masks and read nothing else, where the masks suffice.
 
-D1. Objects of which all rows are read are scanned plainly; of the others hidden rows are taken
-    out: few by a filter with their places, many, or where places are asked for, by an anti join
-    with their blocks and a bit for each row. Spark's estimate of the size stays that of the scan,
-    so small tables are still broadcast. Filters and column pruning go through it.
-D2. What says a row's place in the log (partition, offset, the time of its append) comes from its
-    number in its file: of few pieces by expressions, which vanish from a plan that asks for none of
-    it; of many by a join, if it is asked for at all.
+D1. Objects of which all rows are read are simply scanned; hidden rows of the others are removed: a
+    few by a filter with their places; many, or if places are asked for, by an anti join with their
+    blocks and a bit for each row. Spark's estimate of the size remains that of the scan, so small
+    tables are still broadcast. Filters and column pruning pass through it.
+D2. The columns that say where a row is in the log (partition, offset, the time of its append) are
+    computed from its number in its file: for few pieces by expressions, which vanish from a plan
+    that does not ask for them; for many by a join, if they are asked for at all.
 
-A scanned row is known by its file's name and by its number in the file. Both make one integer, its
-*place* in the files: Spark's own hash of the name, of which as many bits are taken as tell the
-files apart, and then the row's number.
+A scanned row is identified by its file's name and its number in the file. Together they make one
+integer, its *place* in the files: as many bits of Spark's own hash of the name as are needed to
+tell the files apart, and then the row's number.
 
-- *Hidden rows*: for each block of 64 places of which any is hidden a word with their bits.
-- *Runs*: the first places of pieces of the log, ascending. Which one has a row is found by halving,
-  each step of which is a column of its own. Of many runs the plan's text, which Spark keeps for its
-  page, would be too long; then a row's block of 4,096 is joined with those that have rows in it.
+- *Hidden rows*: for each block of 64 places with any hidden row, a word with their bits.
+- *Runs*: the first places of pieces of the log, ascending. A row's run is found by binary search,
+  with a separate column for each step. With many runs the plan's text, which Spark keeps for its
+  page, would be too long; then a row's block of 4,096 is joined with the runs that have rows in it.
 
-Building a plan costs the driver a call of the JVM for all of a step, not for each object or column.
-Many objects are found by one listing of their folder: Spark would start a task for each of them.
+Building a plan costs the driver one JVM call for each step, not for each object or column. Many
+objects are found by one listing of their folder: Spark would start a task for each of them.
 """
 
 import json
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 _V1_SOURCES = "spark.sql.sources.useV1SourceList"
 _OPTIONS = {
-    # A session may tell Spark to pass over what is gone or damaged: rows would be missing.
+    # A session may tell Spark to ignore missing or damaged files: rows would be missing.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "mergeSchema": "false",
@@ -88,17 +88,17 @@ _OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 PATHS_MAX = 32
-"""More files are found by listing their folder. Of more paths Spark would make a job, with a task
+"""More files are found by listing their folder. For more paths Spark would run a job, with a task
 for each of them.
 """
 NAME_BITS, ROW_BITS = 32, 31
 BLOCK_BITS = 6
 BLOCKS_MAX = 4 << 20
-"""A table of more is not sent to all executors."""
+"""A table with more is not sent to all executors."""
 NEAR_BITS = 13
 """Log2 of the parts of a file's rows that are told apart before its name is hashed."""
 FEW_HIDDEN = 1000
-"""So many hidden rows stand in the plan; more are sent to all executors, which takes a job."""
+"""At most this many hidden rows are in the plan; more are sent to all executors, in a job."""
 _HASH_SEED = 42
 RUNS_MAX = 128
 RUN_BLOCK_BITS = 12
@@ -106,7 +106,7 @@ _PLACE, _RUN = "_clog_place", "_clog_run"
 _PARTITION, _DELTA, _TIME = "_clog_partition", "_clog_delta", "_clog_time"
 _TYPES = {"int": pa.int32(), "bigint": pa.int64()}
 _UNUSED = "_metadata.file_size > 0"
-"""Where no field of ``_metadata`` is used, a scan has all of them, row numbers as well."""
+"""If no field of ``_metadata`` is used, a scan has all of them, including row numbers."""
 _IS_OF_RUN = (
     f"shiftright({_PLACE}, {RUN_BLOCK_BITS}) = _clog_block"
     f" AND {_PLACE} >= _clog_first AND {_PLACE} < _clog_end"
@@ -121,8 +121,8 @@ class CannotScanError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is scanned: in ``folder``, as the JVM names it, of each object by its path the rows that
-    are hidden, None where none is; and the pieces of the log that the others are of.
+    """What is scanned: the hidden rows (None: none) by the path of each object in ``folder``, as
+    the JVM names it; and the pieces of the log that the other rows belong to.
     """
 
     folder: str
@@ -136,12 +136,12 @@ class Shown:
 
     @property
     def has_append_times(self) -> bool:
-        """Whether the log says times that its objects do not."""
+        """Whether the log has times that its objects do not."""
         return any(piece.append_time_ms != NONE for piece in self.pieces)
 
 
 def scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFrame":
-    """Returns the rows that are not hidden, with all that `columns_of` needs for this schema."""
+    """Returns the rows that are not hidden, with the columns `columns_of` needs for this schema."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -154,7 +154,7 @@ def scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFram
 
 
 def columns_of(what: Shown, schema: StructType, topic: str) -> list[str]:
-    """Returns the expressions that make the columns of the schema of what is `scanned`."""
+    """Returns the expressions that make the schema's columns from those that `scanned` returns."""
     made = {"topic": f"string(X'{topic.encode().hex()}')"}
     if what.hidden and needs_places(what, schema):
         dense = f"{_PLACE} + {_DELTA}"
@@ -167,13 +167,13 @@ def columns_of(what: Shown, schema: StructType, topic: str) -> list[str]:
 
 
 def needs_places(what: Shown, schema: StructType) -> bool:
-    """Tells whether a column of the schema says what lies in no object."""
+    """Returns whether a column of the schema is stored in no object."""
     asked = {*_PLACE_COLUMNS, "timestamp"} if what.has_append_times else _PLACE_COLUMNS
     return any(f.name in asked for f in schema)
 
 
 def _stored(what: Shown, schema: StructType) -> StructType:
-    """Returns the columns that are read of the objects."""
+    """Returns the columns that are read from the objects."""
     stored = [f for f in schema if f.name in _STORED]
     if needs_places(what, schema) and not what.is_dense:
         stored.append(StructField("offset", LongType()))
@@ -211,14 +211,14 @@ def _scanned(spark: "SparkSession", what: Shown, schema: StructType) -> "DataFra
             frame = frame.join(
                 F.broadcast(spark.createDataFrame(runs.blocks())), F.expr(_IS_OF_RUN)
             )
-    assert frame.schema is not None  # By Spark Connect only this asks.
+    assert frame.schema is not None  # With Spark Connect only this makes a request.
     return frame
 
 
 def _files(
     spark: "SparkSession", folder: str, paths: Sequence[str], stored: StructType
 ) -> "DataFrame":
-    """Returns the rows of these files, which Spark looks for now."""
+    """Returns the rows of these files, for which Spark looks now."""
     reader = spark.read.options(**_OPTIONS).schema(stored)
     if len(paths) <= PATHS_MAX:
         return reader.parquet(*(f"{folder}/{path}" for path in paths))
@@ -235,12 +235,12 @@ def _files(
 
 def _files_found(frame: "DataFrame") -> int:
     """Returns how many files a scan has found."""
-    of_jvm: Any = getattr(frame, "_jdf", None)  # By Spark Connect there is none.
+    of_jvm: Any = getattr(frame, "_jdf", None)  # Spark Connect has none.
     return len(frame.inputFiles() if of_jvm is None else of_jvm.inputFiles())
 
 
 def _what(error: Exception) -> str:
-    """Returns what kind of error it was: its text may hold more than is to be shown."""
+    """Returns the kind of an error: its text may contain more than should be shown."""
     cause = getattr(error, "java_exception", None)
     if cause is not None:
         return str(cause.getClass().getSimpleName())
@@ -254,7 +254,7 @@ def _name(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Numbers of files: ``NAME_BITS`` bits of hashes of names, but the lowest ``shift``."""
+    """Numbers of files: ``NAME_BITS`` bits of hashes of names, without the lowest ``shift``."""
 
     numbers: Mapping[str, int]
     shift: int
@@ -277,7 +277,7 @@ class _Numbers:
         return self.numbers[path] << ROW_BITS | row
 
     def place(self) -> str:
-        """Returns the expression of a row's place."""
+        """Returns the expression for a row's place."""
         number = f"shiftrightunsigned(xxhash64(_metadata.file_name), {self.shift})"
         file = f"shiftleft({number} & {(1 << NAME_BITS) - 1}L, {ROW_BITS})"
         return f"({file} | _metadata.row_index)"
@@ -306,8 +306,8 @@ def _hidden_rows(numbers: _Numbers, masks: "Mapping[str, Mask]") -> pa.Table:
 
 
 def _is_shown(numbers: _Numbers, masks: "Mapping[str, Mask]") -> str:
-    """Returns the expression that a row is not hidden. A file's name is hashed only where a file
-    hides a row of about its number.
+    """Returns the expression for "this row is not hidden". A file's name is hashed only where some
+    file hides a row with about the same number.
     """
     rows = max(map(len, masks.values()))
     shift = max(0, (rows - 1).bit_length() - NEAR_BITS)
@@ -340,19 +340,19 @@ class _Runs:
 
     @classmethod
     def of(cls, numbers: _Numbers, pieces: "Sequence[ReadPiece]") -> "_Runs":
-        """Returns those of the pieces that have rows."""
+        """Returns the runs of those pieces that have rows."""
         filled = [piece for piece in pieces if piece.rows]
         firsts = {numbers.of_row(piece.object.path, piece.first_row): piece for piece in filled}
         ascending = sorted(firsts)
         return cls(ascending, [firsts[first] for first in ascending])
 
     def columns(self) -> Iterator[str]:
-        """Yields columns that find a row's run, each by one bit more; what that run says."""
+        """Yields columns that find a row's run, one bit each; then what that run says."""
         yield f"{_array(self.firsts, 'bigint')} AS {_RUN}s"
         run = "0"
         for bit in reversed(range((len(self.firsts) - 1).bit_length())):
             step = 1 << bit
-            # Behind the last run there is none: null, which is not less.
+            # There is none after the last run: null, which is not less.
             is_further = f"get({_RUN}s, {run} + {step}) <= {_PLACE}"
             yield f"{run} + if({is_further}, {step}, 0) AS {_RUN}{bit}"
             run = f"{_RUN}{bit}"
@@ -362,7 +362,7 @@ class _Runs:
             yield f"{one if same else f'get({_array(values, kind)}, {run})'} AS {name}"
 
     def blocks(self) -> pa.Table:
-        """Returns for each block of places the runs that have rows in it, ``[_clog_first,
+        """Returns, for each block of places, the runs that have rows in it, ``[_clog_first,
         _clog_end)``, and what they say.
         """
         firsts = np.array(self.firsts, np.int64)
@@ -380,7 +380,7 @@ class _Runs:
         )
 
     def _said(self) -> "dict[str, tuple[str, list[int | None]]]":
-        """Returns what each run says of its rows: column -> type, values."""
+        """Returns what each run says about its rows: column -> type, values."""
         pairs = list(zip(self.firsts, self.pieces, strict=True))
         times = [piece.append_time_ms for piece in self.pieces]
         return {
@@ -391,15 +391,15 @@ class _Runs:
 
 
 def _array(values: Sequence[int | None], kind: str) -> str:
-    """Returns an expression that Spark folds to an array, 100 times as fast as parsed literals."""
+    """Returns an expression that Spark folds to an array, 100 times faster than literals."""
     return f"from_json('{json.dumps(values)}', 'array<{kind}>')"
 
 
 KEYS_MAX = 1000
-"""More keys than that are looked up in tasks."""
+"""More keys than this are looked up in tasks."""
 ROWS_MAX = 4_000_000
-"""Rows whose keys the driver reads to know which of them count, where no masks say; with more,
-tasks do that.
+"""Up to this many rows the driver reads the keys to find which rows count, if no masks say so; with
+more, tasks do that.
 """
 KEPT_MAX = 16
 """Plans that are kept."""
@@ -501,7 +501,7 @@ def _meant_log(settings: "ReadOptions") -> "Log":
 
 
 def _opened(given: Mapping[str, str]) -> BatchRead:
-    """Opens the log, as it is now."""
+    """Opens the log as it is now."""
     settings = _settings(given)
     log = _meant_log(settings)
     log.handle.refresh()
@@ -519,7 +519,7 @@ def _batch_read(log: "Log", settings: "ReadOptions") -> BatchRead:
 
 
 def _looked_up(spark: "SparkSession", log: "Log", settings: "ReadOptions") -> "DataFrame":
-    """Returns the rows of a few keys, read here."""
+    """Returns the rows of a few keys, read on the driver."""
     read, found = _rows_of_keys(log, settings)
     pieces = [piece for plan in read.plans() for piece in (*plan.clean, *plan.dirty)]
     batches = found_batches(found, pieces, read.options.location.name, read.schema, read.table)
@@ -529,7 +529,7 @@ def _looked_up(spark: "SparkSession", log: "Log", settings: "ReadOptions") -> "D
 
 
 def _rows_of_keys(log: "Log", settings: "ReadOptions") -> tuple[BatchRead, pa.Table]:
-    """Returns the rows of keys by the log's indexes, at its newest version."""
+    """Returns the rows of keys, found by the log's indexes, at its newest version."""
     table = log.table(at=settings.as_of_version, at_time_ms=settings.as_of_ms)
     read = _batch_read(log, settings)
     assert read.options.keys is not None
@@ -581,7 +581,7 @@ def _kept(
     place: tuple[object, ...],
     shown: "Callable[[str], Shown]",
 ) -> "tuple[Shown, DataFrame]":
-    """Returns what is scanned for these columns, built unless it was before."""
+    """Returns what is scanned for these columns; builds it unless a plan is kept."""
     options, log_id = read.options, read.handle.standing.log_id
     folder = _folder_in_jvm(options.location.url, log_id)
     commit = read.handle.tip.record.commit_id
@@ -600,19 +600,19 @@ def _kept(
 def _table_masks(
     read: BatchRead, manifest: "Manifest", plans: "Sequence[TablePlan]"
 ) -> "Iterator[ViewMask]":
-    """Yields which rows of which objects the table shows, in the partitions that are read."""
+    """Yields the rows of each object that the table shows, in the partitions that are read."""
     head, parts = read.handle.tip.head.partitions, {plan.partition for plan in plans}
     starts = [s if p in parts else head.end[p] for p, s in enumerate(head.start)]
     return view_masks(read.handle.store, manifest, starts)
 
 
 def _log_masks(read: BatchRead, ranges: Mapping[int, tuple[int, int]]) -> "Iterator[ViewMask]":
-    """Yields which rows of which objects these ranges of the log show."""
+    """Yields the rows of each object that these ranges of the log show."""
     return read_masks(read.handle.store, read.handle.manifest(), read.pieces(ranges))
 
 
 def _hidden(masks: "Iterator[ViewMask]") -> "dict[str, Mask | None]":
-    """Returns the hidden rows of each object of which any row is shown."""
+    """Returns the hidden rows of each object that shows any row."""
     found = ((mask, mask.shown) for mask in masks)
     return {
         mask.object.path: mask.hidden if shown < mask.object.rows else None
@@ -622,7 +622,7 @@ def _hidden(masks: "Iterator[ViewMask]") -> "dict[str, Mask | None]":
 
 
 def _check_types(handle: "Handle", read: StructType) -> None:
-    """Raises if a column that is read has a type that Spark reads otherwise, or not at all."""
+    """Raises if a column that is read has a type that Spark reads differently, or not at all."""
     types, schema = types_of(handle), handle.tip.head.log.schema
     if types is None or schema is None:
         return
@@ -634,7 +634,7 @@ def _check_types(handle: "Handle", read: StructType) -> None:
 
 
 def _check_told(plans: "Sequence[TablePlan]") -> None:
-    """Raises if too many keys are to be read to know which rows count."""
+    """Raises if too many keys would have to be read to find which rows count."""
     rows = sum(
         piece.rows
         for plan in plans
@@ -649,7 +649,7 @@ def _check_told(plans: "Sequence[TablePlan]") -> None:
 
 
 def _say_once(url: str, reason: CannotScanError) -> None:
-    """Logs a warning, unless this process has."""
+    """Logs a warning, unless this process already has."""
     if (url, str(reason)) not in _SAID:
         _SAID.add((url, str(reason)))
         _LOGGER.warning(
@@ -660,7 +660,7 @@ def _say_once(url: str, reason: CannotScanError) -> None:
 
 
 def _folder_in_jvm(url: str, log_id: str) -> str:
-    """Returns the log's folder by the name that the JVM has for it."""
+    """Returns the JVM's name of the log's folder."""
     there = parse(url)
     if _GLOB.search(there.root):
         raise CannotScanError("Spark takes one of *?{}[]\\ in a path for a pattern")
@@ -676,7 +676,7 @@ def _folder_in_jvm(url: str, log_id: str) -> str:
 
 
 def _rows_of_table(table: TableColumns, schema: StructType) -> list[str]:
-    """Returns the expressions that make plain columns of a table's records."""
+    """Returns the expressions that turn a table's records into plain columns."""
     made = []
     for field in schema:
         name = table.own(field.name) or field.name
@@ -696,6 +696,6 @@ def _foreign(kind: pa.DataType, *, evolved: bool) -> "pa.DataType | None":
         inner = [kind.field(i).type for i in range(kind.num_fields)]
         return next((k for t in inner if (k := _foreign(t, evolved=evolved)) is not None), None)
     is_foreign = types.is_float16(kind) or (types.is_timestamp(kind) and kind.unit == "ns")
-    # Narrower unsigned numbers it would read as signed ones.
+    # It would read narrower unsigned numbers as signed ones.
     is_foreign |= evolved and (types.is_uint64(kind) or types.is_uint32(kind))
     return kind if is_foreign else None

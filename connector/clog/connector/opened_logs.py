@@ -1,8 +1,8 @@
 """Logs that stay open in a process: Spark reuses its Python workers from batch to batch.
 
-A log that was deleted and recreated under its URL is another one (S47), so each time one asks which
-log stands there: one request instead of up to six. So is one that was restored from an older copy;
-its id is the same, so the newest commit tells, at most `tip.CONFIRM_MS` later.
+A log that was deleted and recreated under its URL is a different log (S47), so each use checks
+which log is there: one request instead of up to six. So is a log that was restored from an older
+copy; its id is the same, but the newest commit shows it, at most `tip.CONFIRM_MS` later.
 """
 
 import logging
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("clog.connector")
 _LOGS: dict[Location, "Log"] = {}
 STALE_MS = 600_000
-"""A newest commit older than this is looked past: objects with an old version as their stamp may be
-swept.
-"""
+"""A tip older than this is refreshed: objects that are stamped with an old version may be swept."""
 
 
 def opened(location: Location) -> "Log":
@@ -40,7 +38,7 @@ def opened(location: Location) -> "Log":
 
 
 def try_open(location: Location) -> "Handle | None":
-    """Opens the log there anew, as it is now; None where there is none."""
+    """Opens the log there anew, as it is now; None if there is no log."""
     try:
         return location.log().handle
     except NotFoundError:
@@ -48,14 +46,14 @@ def try_open(location: Location) -> "Handle | None":
 
 
 def opened_if_typed(options: "ReadOptions", schema: "StructType") -> "Handle | None":
-    """Checks a user's schema; returns the log's handle unless it is one of bytes."""
+    """Checks a user's schema; returns the log's handle, or None for a schema of plain bytes."""
     handle = try_open(options.location) if needs_types(schema) else None
     table_of_read(types_of(handle), schema, is_table=options.view == "table")
     return handle
 
 
 def types_of(handle: "Handle | None") -> LogTypes | None:
-    """Returns the types of a typed log; None where it is of bytes, or there is none."""
+    """Returns the types of a typed log; None if it has plain bytes, or there is no log."""
     from clog.storage.config.log_config import LogConfig
     from clog.storage.format.log_info import key_columns_problem
     from clog.storage.types.columns import arrow_schema
@@ -70,7 +68,7 @@ def types_of(handle: "Handle | None") -> LogTypes | None:
 
 
 def of_id(location: Location, log_id: str) -> "Log":
-    """Returns the log with this id; no request where it is open already."""
+    """Returns the log with this id; makes no request if it is already open."""
     log = _LOGS.get(location)
     if log is None or log.handle.standing.log_id != log_id:
         log = opened(location)

@@ -1,10 +1,10 @@
-"""The options of ``format("clog")``: a row each in one table, from which names, values, their
-refusals and the README's table come; and the typed settings that are made of them.
+"""The options of ``format("clog")``: one table with a row for each, from which names, values, the
+errors about them and the README's table come; and the typed settings that are made from them.
 
 An unknown name is refused, and the error suggests the nearest valid one: a misspelled
 ``startingOffset`` that was silently ignored would read the wrong data. Options that Spark adds for
-itself are passed over. Names are matched regardless of case (Spark lowers them); values keep
-theirs. Settings are plain data that may travel to executors; what is secret in them never shows.
+itself are ignored. Names are matched regardless of case (Spark lowers them); values keep theirs.
+Settings are plain data that may be sent to executors; secrets in them are never shown.
 """
 
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LONG_MAX = (1 << 63) - 1
 ROW_TEXTS = "__rowTexts"
-"""An option of `upsert` alone: ``key`` and ``value`` are rows, of which the task makes texts."""
+"""An option of `upsert` only: ``key`` and ``value`` are rows, which the task turns into texts."""
 
 _SPARKS_OWN = frozenset(
     ("paths", "checkpointlocation", "queryname", "owner", "provider", "location", "outputmode")
@@ -50,7 +50,7 @@ _FOREIGN = {
         (_DELTA, "nothing here needs it: leave it out"),
     ),
 }
-"""Options of others that do not count here: whose they are, and what to do instead."""
+"""Options of other formats that have no effect here: whose they are, and what to do instead."""
 _FOREIGN_PREFIXES = {
     "kafka.": (_KAFKA, "clog has no broker: leave it out"),
     "kafkaconsumer.": (_KAFKA, "the store's client retries: leave it out"),
@@ -68,7 +68,7 @@ CATALOG_FORGETS = (
 
 
 class Unset(str):
-    """What the README says where an option that was not given has no value."""
+    """What the README says of an option that has no value unless it is given."""
 
     __slots__ = ()
 
@@ -78,13 +78,13 @@ _NONE = Unset("none")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option: where it counts (``read``: batch and stream; ``stream``, ``batch``: that read
-    only; ``write``), its default, how its text is read, and what it does.
+    """An option: where it applies (``read``: batch and stream; ``stream``, ``batch``: only that
+    kind of read; ``write``), its default, how its text is parsed, and what it does.
 
-    ``parse`` raises ValueError with what the value must be: the message goes on from "it must be ".
-    ``setting`` is the field that holds the value as it is, of `ReadOptions` and `WriteOptions`.
-    ``of_log``: ``parse`` takes the log's name, too. ``of_write``: how a write reads it, if it means
-    another thing there.
+    ``parse`` raises ValueError with the words that follow "it must be " in the message.
+    ``setting`` is the field of `ReadOptions` and `WriteOptions` that holds the value unchanged.
+    ``of_log``: ``parse`` takes the log's name, too. ``of_write``: how a write parses it, if it has
+    a different meaning there.
     """
 
     name: str
@@ -177,7 +177,7 @@ def _json_object(value: str) -> dict[str, Any]:
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        # The value may hold secrets: it must not get into the message through `_shown`.
+        # The value may contain secrets: it must not get into the message through `_shown`.
         raise OptionError('option "storage_options" is not a JSON object; its value is not shown')
     return parsed
 
@@ -444,11 +444,11 @@ _BY_NAME = {option.name: option for option in DEFINITIONS}
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A log's URL with what opens its filesystem.
+    """A log's URL with the options that open its filesystem.
 
     ``storage_options`` is JSON, so that a location can be compared and be the key of a cache.
-    Neither it nor the URL (which may hold a password) is part of the repr: partitions and commit
-    messages hold locations.
+    Neither it nor the URL (which may contain a password) is part of the repr: partitions and commit
+    messages contain locations.
     """
 
     url: str = field(repr=False)
@@ -457,7 +457,7 @@ class Location:
 
     @property
     def name(self) -> str:
-        """What Kafka would call the topic: the last part of the path.
+        """The last part of the path, which Kafka would call the topic.
 
         >>> Location("s3://bucket/logs/orders/").name
         'orders'
@@ -471,13 +471,13 @@ class Location:
         return options
 
     def store(self) -> "Store":
-        """Returns a store at the root where the log stands."""
+        """Returns a store at the log's root."""
         from clog.storage.store import open_store
 
         return open_store(self.url, self.options(), single_writer=self.single_writer)
 
     def log(self) -> "Log":
-        """Opens the log there; as `Log.open`."""
+        """Opens the log there, as `Log.open` does."""
         from clog.storage.log import Log
 
         return Log.open(self.store(), self.options(), single_writer=self.single_writer)
@@ -491,7 +491,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The limits of a stream's batches; None: no limit.
+    """The limits of a stream's batches; None is no limit.
 
     ``max_bytes`` counts bytes of records, uncompressed. ``max_delay_ms`` bounds the wait for
     ``min_offsets``.
@@ -504,7 +504,7 @@ class Admission:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is anything to decide."""
+        """Whether there is any limit."""
         return not (self.max_offsets is self.min_offsets is self.max_bytes is None)
 
 
@@ -551,7 +551,7 @@ class WriteOptions:
 
 
 def texts_of(options: Mapping[str, object] | None) -> dict[str, str]:
-    """Returns options of a function of ours as Spark passes them on, names lowered."""
+    """Returns options of one of our functions as Spark would pass them, with names lowered."""
     return {
         name.lower(): json.dumps(value)
         if isinstance(value, bool | Mapping | list | tuple)
@@ -596,14 +596,14 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 class _Given:
-    """The options as they were given, names lowered and checked."""
+    """The options as they were given, with names lowered and checked."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): value for name, value in options.items()}
         _check_names(self._texts)
 
     def value(self, name: str, *, log_name: str = "", of_write: bool = False) -> Any:
-        """Returns the value of an option, or its default; None where it has none."""
+        """Returns the value of an option, or its default, or None if it has none."""
         row = _BY_NAME[name]
         text = self._texts.get(name.lower())
         if text is None and isinstance(row.default, Unset):
@@ -651,7 +651,7 @@ class _Given:
 
 
 def _shown(value: str) -> str:
-    # A value may be a secret given under the wrong name: never whole.
+    # A value may be a secret given under the wrong name, so it is never shown in full.
     return repr(value) if len(value) <= 24 else repr(value[:20] + "…")
 
 
@@ -667,7 +667,7 @@ def _loose(value: str) -> Any:
 
 
 def _starting(got: Mapping[str, Any]) -> Position | Times | Since | None:
-    """Returns where to start, in Kafka's precedence; a version excludes another start."""
+    """Returns where to start, with Kafka's precedence; a version excludes any other start."""
     at = _first(got["startingTimestamp"], got["startingOffsetsByTimestamp"])
     offsets, version = got["startingOffsets"], got["sinceVersion"]
     if version is None:
@@ -682,7 +682,7 @@ def _starting(got: Mapping[str, Any]) -> Position | Times | Since | None:
 
 
 def _ending(got: Mapping[str, Any]) -> Position | Times | None:
-    """Returns where to end, likewise; the latest where no record is that late."""
+    """Returns where to end, likewise; at the latest offset if no record is that late."""
     at = _first(got["endingTimestamp"], got["endingOffsetsByTimestamp"])
     return got["endingOffsets"] if at is None else Times(at, or_latest=True)
 
@@ -726,5 +726,5 @@ def _check_names(given: Mapping[str, str]) -> None:
 
 
 def _absolute(url: str) -> str:
-    # A task may run in another folder than the driver.
+    # A task's working directory may differ from the driver's.
     return url if ":" in url else str(Path(os.path.expanduser(url)).absolute())  # noqa: PTH111

@@ -1,21 +1,21 @@
-"""Where a read starts and ends, as its options say it; and where a stream is, as Spark's checkpoint
-keeps it.
+"""Where a read starts and ends, as given by its options; and where a stream is, as Spark's
+checkpoint keeps it.
 
-*Offsets of a stream.* Spark compares them as JSON *strings*, so there is one way to write each:
+*Offsets of a stream.* Spark compares them as JSON *strings*, so each has only one form:
 partitions in numeric order, then the other fields. Three kinds:
 
 - *initial*: ``{"init": "latest"}``. Constant, because Spark asks for it more than once before it
   makes the first batch durable.
 - *first*: ``{"0": 7, "1": 9, "commit": "b1…", "from": {"0": 5, "1": 9}, "log": "orders", "log_id":
-  "6f…", "planned": 57, "version": 41}``. Next offset to read by partition; ``from`` is what the
+  "6f…", "planned": 57, "version": 41}``. The next offset to read by partition; ``from`` is what the
   initial offset was resolved to, so a crash in the first batch does not resolve "latest" again;
   ``version`` is the log's version at that moment, or that of ``sinceVersion`` (S41).
-- *later*: the same without ``from``: the offset before it says where the batch starts.
+- *later*: the same without ``from``: the preceding offset says where the batch starts.
 
-``planned`` is the version of the log that the batch was planned at: run again, it reads that
-version, and so the same records, cleaned since or not. ``log_id`` and ``commit`` (of that version)
-say which log it was, and which history of it (S47). Offsets without these four, of an older clog,
-are read too.
+``planned`` is the version of the log that the batch was planned at: a repeated batch reads that
+version, and so the same records, even if they were cleaned since. ``log_id`` and ``commit`` (of
+that version) say which log it was, and which history of it (S47). Offsets that an older clog wrote,
+without these four, are accepted too.
 
 A stream that has nothing to read gets its own offsets back, unchanged.
 """
@@ -30,14 +30,14 @@ from clog.storage.errors import InvalidInputError, OptionError
 
 EARLIEST, LATEST = -2, -1
 Position = Literal["earliest", "latest"] | Mapping[int, int]
-"""Where to start or end: everywhere alike, or by partition, where -2 is earliest and -1 latest."""
+"""Where to start or end: the same everywhere, or by partition (-2: earliest, -1: latest)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Where to start or end by time: the first record that is not earlier, everywhere alike or by
-    partition. ``or_latest``: the end of the log where no record is that late; else that is an
-    error.
+    """Where to start or end by time: the first record that is not earlier, at one time everywhere
+    or by partition. If no record is that late, ``or_latest`` means the end of the log; otherwise
+    that is an error.
     """
 
     ms: int | Mapping[int, int]
@@ -46,7 +46,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """Where to start by version: at the end offsets it had, with what was appended after it."""
+    """Where to start by version: at its end offsets, so with what was appended after it."""
 
     version: int
 
@@ -68,8 +68,8 @@ class Planned:
 class StreamOffsets:
     """Where a stream is: the next offset to read, by partition.
 
-    ``version`` is the version of the log at which the query began; ``start`` where it began, only
-    in the first offsets of a log; ``planned`` is None in offsets of an older clog.
+    ``version`` is the version of the log at which the query began; ``start`` is where it began,
+    only in the first offsets of a log; ``planned`` is None in offsets that an older clog wrote.
     """
 
     next: Mapping[int, int]
@@ -94,7 +94,7 @@ class StreamOffsets:
 
 
 def initial_json(position: Position | Times | Since) -> dict[str, Any]:
-    """Returns the initial offset: symbolic, so the same whenever it is asked for."""
+    """Returns the initial offset, which is symbolic and therefore always the same."""
     if isinstance(position, str):
         return {"init": position}
     if isinstance(position, Times):
@@ -106,12 +106,12 @@ def initial_json(position: Position | Times | Since) -> dict[str, Any]:
 
 
 def by_partition_json(offsets: Mapping[int, int]) -> dict[str, Any]:
-    """Returns one number by partition, in the one order there is."""
+    """Returns one number by partition, in numeric order."""
     return {str(p): offsets[p] for p in sorted(offsets)}
 
 
 def parse_offsets(value: Mapping[str, Any]) -> StreamOffsets | None:
-    """Returns what a checkpoint holds; None for the initial offset."""
+    """Returns the offsets that a checkpoint holds; None for the initial offset."""
     if "init" in value:
         return None
     rest = {name: v for name, v in value.items() if name not in _NAMES}
@@ -145,7 +145,7 @@ def resolve(
 
 
 def check_all_named(position: Mapping[int, int], partitions: Sequence[int], *, option: str) -> None:
-    """Raises if a number is missing for one of the partitions, or given for another."""
+    """Raises if a partition has no number, or a number is for no partition."""
     missing = [p for p in partitions if p not in position]
     unknown = [p for p in position if p not in partitions]
     if unknown:
@@ -161,7 +161,7 @@ def check_all_named(position: Mapping[int, int], partitions: Sequence[int], *, o
 
 
 def parse_position(value: str, log_name: str) -> Position:
-    """Reads where to start or end, by offset; also by topic first, where it is this log."""
+    """Reads where to start or end, by offset; also in Kafka's form, by topic, of this log only."""
     must = (
         'earliest, latest, or JSON by partition such as {"0": 23, "1": -2};'
         " -2 is earliest, -1 latest"
@@ -203,7 +203,7 @@ def _by_partition(
     *,
     number_of: Callable[[str], int] | None = None,
 ) -> dict[int, int]:
-    """Reads numbers by partition; ``number_of`` reads those that are given as text."""
+    """Reads numbers by partition; ``number_of`` parses those that are given as text."""
     try:
         parsed = json.loads(value)
     except ValueError:

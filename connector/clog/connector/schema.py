@@ -1,27 +1,27 @@
-"""Columns and types as Spark sees them: of records, and of a typed log's table; errors and warnings
+"""Columns and types of records, and of a typed log's table, as Spark sees them; errors and warnings
 likewise.
 
-*Types.* Unsigned integers are the next wider signed ones, ``uint64`` is ``decimal(20,0)``; 16-bit
-floats are 32-bit ones; bytes of fixed width are bytes; timestamps have microseconds, with a zone as
-Spark's ``timestamp``, without one as ``timestamp_ntz``. Times of day and decimals of more than 38
-digits Spark cannot read here: they are left out by ``columns``.
+*Types.* Unsigned integers become the next wider signed ones, ``uint64`` ``decimal(20,0)``; 16-bit
+floats become 32-bit ones; bytes of fixed width are bytes; timestamps have microseconds, with a zone
+as Spark's ``timestamp``, without one as ``timestamp_ntz``. Spark cannot read times of day and
+decimals of more than 38 digits here: ``columns`` can leave them out.
 
 *Records* have the columns of Spark's Kafka source, by name and type; in typed logs key and value
 have the types of the schema, and ``value.price`` names a field of a struct. A read has ``key value
-topic partition offset timestamp timestampType``, and ``headers`` with ``includeHeaders``. What a
-query asks for, by the option ``columns`` or a subset in ``.schema(…)``, is all that is read. A
+topic partition offset timestamp timestampType``, and ``headers`` with ``includeHeaders``. Only the
+columns that a query asks for, by the option ``columns`` or a subset in ``.schema(…)``, are read. A
 write takes ``key value headers timestamp partition topic``.
 
 *Rows* have the table's columns: those of the key, which ``table.key.columns`` names, and the fields
-of the value. A key that is a struct has its fields for columns, any other is one. The names in a
-DataFrame or a schema tell whether it is of rows or of records. Rows are tried first, so that a
-table may have a column ``value``. Names have no case, as Spark's.
+of the value. The columns of a struct key are its fields; any other key is one column. The names in
+a DataFrame or a schema show whether it has rows or records. Rows are tried first, so that a table
+may have a column ``value``. Names are case-insensitive, like Spark's.
 
 Spark accepts an Arrow batch only when it equals the schema exactly, nullability included, and
-checks the first batch only: each batch is built with the one Arrow schema made here.
+checks only the first batch, so each batch is built with the one Arrow schema made here.
 
 Spark prints the traceback of a Python error in full and drops its cause, so each method that Spark
-calls raises anew at its own border (`shallow`); the message of a `ClogError` holds the cause.
+calls raises the error anew (`shallow`); the message of a `ClogError` contains the cause.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def spark_type(kind: "pa.DataType", path: str, others: DataType | None = None) -> DataType:
-    """Returns Spark's type of an Arrow type of a log's schema; ``others`` where Spark has none."""
+    """Returns Spark's type for an Arrow type of a log's schema, or ``others`` if Spark has none."""
     import pyarrow as pa
 
     from clog.storage.column_kinds import word_for, word_of
@@ -82,7 +82,7 @@ def spark_type(kind: "pa.DataType", path: str, others: DataType | None = None) -
 
 
 def _named(word: str) -> DataType:
-    """Returns the type of this name (`column_kinds`)."""
+    """Returns the type with this name (`column_kinds`)."""
     name, _, digits = word.partition("(")
     if digits:
         return DecimalType(*map(int, digits.rstrip(")").split(",")))
@@ -91,7 +91,7 @@ def _named(word: str) -> DataType:
 
 
 def arrow_type(kind: DataType) -> "pa.DataType":
-    """Returns the Arrow type that Spark compares columns of its type with."""
+    """Returns the Arrow type with which Spark compares columns of its type."""
     import pyarrow as pa
 
     from clog.storage.column_kinds import KINDS
@@ -109,7 +109,7 @@ def arrow_type(kind: DataType) -> "pa.DataType":
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, StringType):
         return pa.string()
-    # Of several kinds that are one for Spark the first.
+    # Where several kinds are one type for Spark, the first wins.
     simple = {f"{k.spark}Type": k.arrow for k in reversed(KINDS) if k.spark}
     if (found := simple.get(type(kind).__name__)) is None:
         raise InvalidInputError(f"type {kind.simpleString()} cannot be in a typed log")
@@ -117,7 +117,7 @@ def arrow_type(kind: DataType) -> "pa.DataType":
 
 
 def paths_of(name: str, kind: DataType) -> list[str]:
-    """Returns what storage reads for a column of this type: of structs fields by path."""
+    """Returns the paths that storage reads for a column of this type: each field of a struct."""
     if isinstance(kind, ArrayType | MapType):
         inside, inner = (
             ("element", kind.elementType)
@@ -132,9 +132,8 @@ def paths_of(name: str, kind: DataType) -> list[str]:
 
 
 def unreadable(given: DataType, stored: DataType, path: str) -> str | None:
-    """Returns why a stored column cannot be read as one of the given type: only fields may be
-    missing, and NOT NULL omitted; None where it can. ``NullType`` stands for a type that Spark has
-    not.
+    """Returns why a stored column cannot be read with the given type, None if it can: only fields
+    may be missing, and NOT NULL omitted. ``NullType`` stands for a type that Spark does not have.
     """
     if isinstance(stored, NullType):
         return f"column {path} has a type for which Spark has none; leave it out of the schema"
@@ -187,7 +186,7 @@ _MAY_BE_NULL = ("key", "value", "headers")
 
 
 def typed_columns(schema: "pa.Schema") -> dict[str, DataType]:
-    """Returns the columns of a typed log; ``NullType`` where Spark has no type."""
+    """Returns the columns of a typed log, with ``NullType`` where Spark has no type."""
     return COLUMNS | {f.name: spark_type(f.type, f.name, NullType()) for f in schema}
 
 
@@ -211,7 +210,7 @@ def _typed_schema(columns: Sequence[str], typed: "pa.Schema") -> StructType:
 
     from clog.storage.types.columns import projected
 
-    # Others have no fields: any type will do for them.
+    # The other columns have no fields, so any type will do for them.
     every = pa.schema([typed.field(n) if n in typed.names else (n, pa.int8()) for n in COLUMNS])
     named = [_with_our_top(path) for path in columns]
     try:
@@ -228,7 +227,7 @@ def _with_our_top(path: str) -> str:
 
 
 def canonical(schema: StructType) -> StructType:
-    """Returns the same schema with our spelling of our columns: to Spark names have no case."""
+    """Returns the same schema with our spelling of our columns: Spark's names ignore case."""
     fields = [
         StructField(_BY_LOWER.get(f.name.lower(), f.name), f.dataType, f.nullable)
         for f in schema.fields
@@ -242,7 +241,7 @@ def with_our_names(batch: "pa.RecordBatch") -> "pa.RecordBatch":
 
 
 def needs_types(schema: StructType) -> bool:
-    """Tells whether a schema that the user gave can only be that of a typed log."""
+    """Returns whether a schema that the user gave can only be that of a typed log."""
     kinds = {f.name: f.dataType for f in canonical(schema).fields}
     if any(name not in COLUMNS for name in kinds):
         return True
@@ -269,7 +268,7 @@ def check_read_schema(schema: StructType, columns: Mapping[str, DataType] = COLU
                 f" but is {expected.simpleString()}; read it as that, and cast"
                 f" (cast({field.name} as {field.dataType.simpleString()}))"
             )
-        # Spark believes it: it would count no tombstone, or fail in its own code.
+        # Spark would believe it, and then count no tombstones, or fail in its own code.
         if field.name in _MAY_BE_NULL and (not field.nullable or _same_but_for_nulls(field)):
             raise InvalidInputError(
                 f"column {field.name} is NOT NULL in the given schema, but it may be null, as the"
@@ -284,7 +283,7 @@ def asked_schema(
     include_headers: bool,
     is_table: bool,
 ) -> StructType:
-    """Returns the columns of a read without ``.schema(…)``; ``is_table``: of rows."""
+    """Returns the columns of a read without ``.schema(…)``: of rows if ``is_table``."""
     if types is not None and is_table and not include_headers:
         rows = table_schema(types, columns)
         if rows is not None:
@@ -296,7 +295,7 @@ def asked_schema(
 def table_of_read(
     types: "LogTypes | None", schema: StructType, *, is_table: bool
 ) -> "TableColumns | None":
-    """Checks the columns of a read; returns the table that is shown, None: records are."""
+    """Checks the columns of a read; returns the table it shows, or None if it shows records."""
     if types is None:
         check_read_schema(schema)
         return None
@@ -308,10 +307,10 @@ def table_of_read(
 
 
 def stored_columns(schema: StructType) -> list[str]:
-    """Returns what is read from storage for these columns, of structs the fields, by path."""
+    """Returns the paths that are read from storage for these columns: each field of a struct."""
     kinds = {f.name: f.dataType for f in schema.fields}
     named = [name for name in STORED if name in kinds]
-    # Some column must say how many rows there are; offsets cost nothing where they are dense.
+    # Some column must give the number of rows; offsets cost nothing where they are dense.
     return [path for name in named for path in paths_of(name, kinds[name])] or ["offset"]
 
 
@@ -328,10 +327,10 @@ def check_write_schema(
 ) -> None:
     """Raises if rows of this schema cannot be appended, by the rules of Spark's Kafka sink.
 
-    ``value`` is required, ``key`` too where the log is compacted; columns that a record has no
-    place for are ignored, as there, but for the source's own: a job that writes back what a source
-    read must not believe that offsets are kept. ``typed`` is the schema of a typed log: its types
-    are those of ``key`` and ``value``; whether each row fits them is seen where it is written.
+    ``value`` is required, and so is ``key`` if the log is compacted; columns that have no place in
+    a record are ignored, as there, except the source's own: a job that writes back what a source
+    read must not believe that offsets are kept. ``typed`` is the schema of a typed log, which has
+    the types of ``key`` and ``value``; whether each row fits them is checked when it is written.
     """
     fields = canonical(schema).fields
     _check_once(StructType([f for f in fields if f.name in COLUMNS]), "the DataFrame")
@@ -357,10 +356,10 @@ def check_write_schema(
             allowed = " or ".join(t.simpleString() for t in _accepted(name))
             remedy = f"cast({name} as {_accepted(name)[0].simpleString()})"
             if name in ("key", "value") and isinstance(kind, StructType | ArrayType | MapType):
-                # A cast would, too: no JSON.
+                # A cast would make a text, too, but not JSON.
                 remedy = f"to_json({name}) makes a text of it, a typed log takes it as it is"
             if name in ("key", "value") and isinstance(kind, TimestampType):
-                # The text of a cast depends on the session's zone, and has an hour twice a year.
+                # A cast's text depends on the session's zone, in which one hour a year is repeated.
                 remedy = f"string(unix_micros({name})) is one text in every time zone"
             raise InvalidInputError(
                 f"column {name} has type {kind.simpleString()}, {where} takes {allowed}; {remedy}"
@@ -395,13 +394,13 @@ def _same(one: DataType, other: DataType) -> bool:
 
 
 def _plain(kind: DataType) -> DataType:
-    # Collations, char and varchar are strings on the way.
+    # Collations, char and varchar are transferred as strings.
     return StringType() if isinstance(kind, StringType) else kind
 
 
 @dataclass(frozen=True, slots=True)
 class LogTypes:
-    """What a typed log says: its schema, and names of its key's columns, if somebody gave them."""
+    """A typed log's schema, and the names of its key columns, if any were given."""
 
     schema: "pa.Schema"
     key_columns: tuple[str, ...] = ()
@@ -409,7 +408,7 @@ class LogTypes:
 
 @dataclass(frozen=True, slots=True)
 class TableColumns(rows.TableColumns):
-    """The plain columns of a log's table, as Spark has them. May travel to tasks."""
+    """The plain columns of a log's table, with Spark's types. May be sent to tasks."""
 
     @classmethod
     def of(cls, types: LogTypes) -> "TableColumns":
@@ -418,7 +417,7 @@ class TableColumns(rows.TableColumns):
         return cls(named.key, named.value, named.key_is_struct)
 
     def as_records(self, rows: StructType) -> StructType:
-        """Returns the record columns, of structs the fields, that hold these columns of rows."""
+        """Returns the record columns, or fields of structs, that hold these columns of rows."""
         named = [StructField(str(self.own(f.name)), f.dataType, f.nullable) for f in rows]
         key = [f for f in named if f.name in self.key]
         value = [f for f in named if f.name in self.value]
@@ -439,9 +438,9 @@ class TableColumns(rows.TableColumns):
 def table_schema(
     types: LogTypes, columns: Sequence[str] | None, others: DataType | None = None
 ) -> StructType | None:
-    """Returns the plain columns of a log's table; of those that are named by path only these, None
-    where one is none of the table's. None, too, of a log whose key columns have no names.
-    ``others`` as for `spark_type`.
+    """Returns the plain columns of a log's table, or those of them that ``columns`` names by path.
+    Returns None if one of these is not in the table, or if the log's key columns have no names.
+    ``others`` is as for `spark_type`.
     """
     if not types.key_columns:
         return None
@@ -464,7 +463,7 @@ def table_schema(
 
 
 def table_read(types: LogTypes, schema: StructType) -> TableColumns | None:
-    """Returns the table whose rows a read with this schema shows; None where it shows records."""
+    """Returns the table whose rows a read with this schema shows; None if it shows records."""
     if not types.key_columns:
         return None
     table, stored = TableColumns.of(types), table_schema(types, None, NullType())
@@ -489,7 +488,7 @@ def table_read(types: LogTypes, schema: StructType) -> TableColumns | None:
 
 
 def table_write(types: LogTypes, schema: StructType, where: str) -> TableColumns | None:
-    """Returns the table whose rows a DataFrame has; None: it has records."""
+    """Returns the table whose rows a DataFrame has; None if it has records."""
     if not types.key_columns:
         return None
     table = TableColumns.of(types)
@@ -517,9 +516,9 @@ def _row_problem(table: TableColumns, schema: "pa.Schema", given: StructType) ->
 
 
 def new_types(schema: StructType, key_columns: Sequence[str]) -> LogTypes:
-    """Returns the types of a log made for rows of a DataFrame. All that is inside a value may be
-    null: Spark says of literals and counts that they are not, and nobody can tell that from a
-    declaration.
+    """Returns the types of a log made for rows of a DataFrame. Everything inside a value may be
+    null: Spark declares literals and counts as not nullable, and nobody can tell that from a
+    user's declaration.
     """
     import pyarrow as pa
 
@@ -533,7 +532,7 @@ def new_types(schema: StructType, key_columns: Sequence[str]) -> LogTypes:
 
 
 def _nullable(kind: DataType) -> DataType:
-    """Returns the type with everything inside that may be null."""
+    """Returns the type with everything inside it nullable."""
     if isinstance(kind, StructType):
         return StructType([StructField(f.name, _nullable(f.dataType)) for f in kind])
     if isinstance(kind, ArrayType):
@@ -553,7 +552,7 @@ _R = TypeVar("_R")
 
 
 def shallow(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wraps a method so that its `ClogError`s have no frames below it."""
+    """Wraps a method so that its `ClogError`s show no frames below it."""
 
     @wraps(method)
     def outermost(*args: _P.args, **kwargs: _P.kwargs) -> _R:

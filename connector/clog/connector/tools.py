@@ -1,27 +1,26 @@
-"""What users of Spark call beside ``format("clog")``.
+"""Functions for users of Spark, in addition to ``format("clog")``.
 
 *A stream beside a table* (`beside_table`). Spark plans a table that a stream is joined with once,
 when the query starts; it then shows that version until the query ends. In ``foreachBatch`` the
-table is read anew for each batch, at the newest version then, and stays at it for all that is done
-with the batch. A batch that runs again may see a newer version than it saw the first time.
+table is read anew for each batch, at the newest version of that moment, and stays at it for
+everything done with the batch. A repeated batch may see a newer version than the first time.
 
 *Reads by Spark's own scan* (`read_table`, `read_log`), and counts without one (`count_table`,
 `count_log`), are in `native`.
 
-*What the options of a batch read leave out* (`explain`): Spark's own ``explain`` knows nothing of
-it. Nothing here decides anything: a read gives the same rows whatever was pruned.
+*What the options of a batch read leave out* (`explain`): Spark's own ``explain`` does not know it.
+It is for information only: a read gives the same rows whatever was pruned.
 
-*How far a streaming query is behind* (`lag`). A Python source cannot report metrics of its own, but
-the progress holds the offsets: the difference is what Spark's Kafka source calls
+*How far a streaming query is behind* (`lag`). A Python source cannot report its own metrics, but
+the progress contains the offsets: their difference is what Spark's Kafka source calls
 ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest`` and ``avgOffsetsBehindLatest``.
 
-*A table and what happens to it afterwards* (`snapshot_and_stream`). Both are given one version of
-the log: the snapshot shows it (``asOfVersion``), the stream starts after it (``sinceVersion``). So
-each record is in exactly one of them, whatever is appended or cleaned before they run, and a
-tombstone that was removed in between is noticed (S41). The version must stay readable until both
-have run for the first time: it does for ``file.delete.delay.ms``, a day by default. Both are given
-the log's id as well (``logId``), since a version means nothing in a log that was made in its place
-(S47).
+*A table and its later changes* (`snapshot_and_stream`). Both get one version of the log: the
+snapshot shows it (``asOfVersion``), the stream starts after it (``sinceVersion``). So each record
+is in exactly one of them, whatever is appended or cleaned before they run, and the removal of a
+tombstone in between is noticed (S41). The version must stay readable until both have run for the
+first time: it does for ``file.delete.delay.ms``, a day by default. Both also get the log's id
+(``logId``), since a version means nothing in a log that was created in its place (S47).
 """
 
 import json
@@ -46,8 +45,8 @@ def beside_table(
     url: str, each_batch: "Callable[[DataFrame, DataFrame, int], None]", **options: object
 ) -> "Callable[[DataFrame, int], None]":
     """Returns a function for ``foreachBatch``, which calls ``each_batch(df, table, batch_id)`` with
-    the table view of a log at the time when the batch begins. Costs one request per batch, plus
-    reading what the batch uses of the table.
+    the table view of a log as of the beginning of the batch. Costs one request per batch, plus
+    reading the part of the table that the batch uses.
 
     Args:
         url: the log.
@@ -86,8 +85,8 @@ def read_table(
 ) -> "DataFrame":
     """Returns the latest value of each key at a version of a log, read by Spark's own scan.
 
-    It has the columns ``key``, ``value`` and ``timestamp``, with ``includeHeaders`` also
-    ``headers``; a log with ``table.key.columns`` has its plain columns.
+    The columns are ``key``, ``value`` and ``timestamp``, and ``headers`` with ``includeHeaders``;
+    a log with ``table.key.columns`` has its plain columns.
 
     Args:
         spark: the session.
@@ -125,8 +124,8 @@ def read_log(spark: "SparkSession", url: str, **options: object) -> "DataFrame":
     Raises:
         OptionError: an option is unknown, or is ``view`` or ``path``.
         NotFoundError: there is no log at this URL.
-        OffsetOutOfRangeError: a start or an end that is gone or not there yet, and
-            ``failOnDataLoss``.
+        OffsetOutOfRangeError: a start or an end is gone or does not exist yet, and
+            ``failOnDataLoss`` is set.
 
     >>> from clog.storage import Log
     >>> log = Log.create("help-of-read-log", partitions=1)
@@ -140,13 +139,13 @@ def read_log(spark: "SparkSession", url: str, **options: object) -> "DataFrame":
 
 
 def count_table(url: str, version: int | None = None, **options: object) -> int:
-    """Returns how many rows `read_table` has; reads no row where masks say which rows count, and
-    no more than keys elsewhere. Needs no session: Spark's own ``count()`` scans.
+    """Returns how many rows `read_table` has. Reads no rows where masks say which rows count, and
+    only keys elsewhere. Needs no session; Spark's own ``count()`` scans.
 
     Args:
         url: the log.
         version: of the log; None: the newest.
-        options: as those of `read_table`.
+        options: those of `read_table`.
 
     Raises:
         OptionError: an option is unknown, or is ``view``, ``path`` or ``asOfVersion``.
@@ -165,17 +164,17 @@ def count_table(url: str, version: int | None = None, **options: object) -> int:
 
 
 def count_log(url: str, **options: object) -> int:
-    """Returns how many records `read_log` has; reads no row. Needs no session.
+    """Returns how many records `read_log` has; reads no rows. Needs no session.
 
     Args:
         url: the log.
-        options: as those of `read_log`, but for ``keys``.
+        options: those of `read_log`, except ``keys``.
 
     Raises:
         OptionError: an option is unknown, or is ``view``, ``path``, ``keys`` or ``keysBase64``.
         NotFoundError: there is no log at this URL.
-        OffsetOutOfRangeError: a start or an end that is gone or not there yet, and
-            ``failOnDataLoss``.
+        OffsetOutOfRangeError: a start or an end is gone or does not exist yet, and
+            ``failOnDataLoss`` is set.
 
     >>> from clog.storage import Log
     >>> log = Log.create("memory://help-of-count-log", partitions=1)
@@ -206,7 +205,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a read would fetch of a log at one version; `str` prints it.
+    """What a read would fetch from a log at one version; `str` prints it.
 
     Attributes:
         url: the log.
@@ -214,9 +213,9 @@ class Explanation:
         partitions: the share of partitions.
         segments: the share of segments that hold records.
         objects: the share of data objects.
-        row_groups: the share of row groups, of the objects that are read.
-        size_bytes: the share of bytes, of all that the version's objects hold; the search for
-            ``keys`` is part of it.
+        row_groups: the share of row groups of the objects that are read.
+        size_bytes: the share of the bytes of all the version's objects, including those for the
+            search for ``keys``.
     """
 
     url: str
@@ -243,15 +242,15 @@ def explain(source: str | Mapping[str, str], **options: object) -> Explanation:
     """Explains what ``spark.read.format("clog")`` with these options would read now; needs no Spark
     session.
 
-    Costs what opening the log does, and a request for each object that is read; with ``keys`` the
-    search for them, too.
+    Costs as much as opening the log, plus a request for each object that is read and, with
+    ``keys``, the search for them.
 
     Args:
         source: the log's URL, or all options of the read as a mapping (with ``path``).
         options: the options of the read, as Spark takes them.
 
     Raises:
-        OptionError: as the read would.
+        OptionError: as in the read.
         NotFoundError: there is no log.
 
     >>> from clog.storage import Log
@@ -294,7 +293,7 @@ def _explained(read: "BatchRead") -> Explanation:
 
 
 def _pieces(read: "BatchRead") -> tuple[list["ReadPiece"], int]:
-    """Returns what is read, and how many bytes were fetched to find it."""
+    """Returns the pieces that are read, and how many bytes were fetched to find them."""
     from clog.storage.read.lookup import is_searched, pieces_of_keys
     from clog.storage.read.scan import footprints
 
@@ -327,7 +326,7 @@ def _segments(manifest: "Manifest", pieces: list["ReadPiece"]) -> Share:
 
 
 def _row_groups_total(prints: list["Footprint"]) -> int:
-    # An object that is read in several runs has its row groups once.
+    # The row groups of an object that is read in several runs count once.
     return sum({p.path: p.row_groups_total for p in prints}.values())
 
 
@@ -338,7 +337,7 @@ class Lag:
     Attributes:
         partitions: by partition, the offsets between the end of the last batch and the end of the
             log.
-        log: the log's name; empty where an older clog made the last batch.
+        log: the log's name; empty if an older clog made the last batch.
     """
 
     partitions: Mapping[int, int]
@@ -364,8 +363,8 @@ def lag(progress: Any) -> list[Lag]:
     """Returns one `Lag` for each clog source of a query, in the order of its sources.
 
     Args:
-        progress: ``query.lastProgress``, or what a ``StreamingQueryListener`` is given; None,
-            before the first progress, has no sources.
+        progress: ``query.lastProgress``, or the progress that a ``StreamingQueryListener`` gets;
+            None, before the first progress, has no sources.
 
     >>> source = {"endOffset": {"0": 5, "1": 9, "version": 3}, "latestOffset": {"0": 7, "1": 9}}
     >>> lag({"sources": [source]})[0].max_offsets_behind_latest
@@ -386,7 +385,7 @@ def _field(holder: Any, name: str) -> Any:
 
 
 def _parsed(value: Any) -> Mapping[str, Any]:
-    """Returns the object that JSON holds; an empty one for anything else."""
+    """Returns the object in a JSON text; an empty one for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -396,7 +395,7 @@ def _parsed(value: Any) -> Mapping[str, Any]:
 
 
 def _offsets(value: Mapping[str, Any]) -> dict[int, int]:
-    """Returns offsets by partition, of a clog source; nothing for another's."""
+    """Returns a clog source's offsets by partition; an empty dict for other sources."""
     return {int(p): n for p, n in value.items() if p.isdigit() and type(n) is int}
 
 
@@ -406,7 +405,7 @@ class Snapshot:
 
     Attributes:
         table: a DataFrame with a row for each key.
-        stream: a streaming DataFrame of the records that came later.
+        stream: a streaming DataFrame of the later records.
         version: the version of the table.
         offsets: by partition, where the stream begins.
     """
@@ -420,15 +419,15 @@ class Snapshot:
 def snapshot_and_stream(spark: "SparkSession", url: str, **options: object) -> Snapshot:
     """Returns the table view of a log now, and the stream that follows it, without gap or overlap.
 
-    Nothing is read yet. Opens the log here, on the driver: at most 5 requests.
+    Reads nothing yet, but opens the log here, on the driver, in at most 5 requests.
 
     Args:
         spark: the session.
         url: the log.
-        options: options of both reads, except the path and where they start and end.
+        options: options of both reads, except the path, and those for where they start and end.
 
     Raises:
-        OptionError: an option is unknown, or is one of those.
+        OptionError: an option is unknown, or is one of these.
         NotFoundError: there is no log at this URL.
 
     >>> from clog.storage import Log

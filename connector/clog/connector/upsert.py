@@ -2,25 +2,24 @@
 
 Spark refuses output mode update for Python sinks, but not for ``foreachBatch``. There a batch can
 run again after its rows were appended (a crash before Spark noted it), so the append carries the
-query's id and the batch's number as ``txnAppId`` and ``txnVersion``. A changelog is worth what its
-earlier batches are: a run that finds another log than it wrote to fails, and one that finds none of
-the batches before is warned. It cannot fail: who upserts some batches only is no error (S47).
+query's id and the batch's number as ``txnAppId`` and ``txnVersion``. A changelog is useless without
+its earlier batches: a run that finds another log than the one it wrote to fails, and one that finds
+no earlier batch logs a warning. It cannot fail, as a query may upsert only some batches (S47).
 
 A record of the changelog is a row: its key columns are the record's key, the others its value. In a
-log of bytes both are texts: one column of string or binary type stands for itself, one of another
-type is its text; a struct, an array, a map, or several columns become JSON.
-In a typed log columns are what they are: fields of a struct, where the log's key or value is one,
-else a single column. Names of columns have no case, as Spark's: those of JSON are spelled as the
-DataFrame has them, in keys as the first upsert did.
+log of bytes both are texts: a single column of string or binary type is used as it is, one of
+another type becomes its text; a struct, an array, a map, or several columns become JSON.
+In a typed log columns keep their types: they are the fields of a struct if the log's key or value
+is one, else a single column. Names of columns are case-insensitive, like Spark's. JSON spells them
+as the DataFrame does, and in keys as the first upsert did.
 
-*The rules of texts.* Encoding 2 is FORMAT.md §19: exact, and of nothing but the values
+*The rules of texts.* Encoding 2 is FORMAT.md §19: exact, and dependent on nothing but the values
 (`row_texts`). Encoding 1 is what release 0.1.0 did: Spark's own ``cast`` and ``to_json``, here
 always in one named time zone.
 
-A log that is empty gets the rules with its first upsert. One that has records, but no rules, may
-have keys of 0.1.0: where their text would be another one now, each would get a second row, so
-nothing is written until the caller says which rules hold. Where it is the same, nothing is said or
-kept.
+An empty log gets its rules with the first upsert. A log with records but no rules may have keys of
+0.1.0: if their texts would be different now, each key would get a second row, so nothing is written
+until the caller says which rules apply. If the texts are the same, nothing is reported or stored.
 """
 
 import logging
@@ -62,17 +61,17 @@ _ENCODING, _TIME_ZONE = "encoding", "encodingTimeZone"
 _SPARKS, _EXACT = 1, 2
 """The encodings: that of 0.1.0, and that of FORMAT.md §19."""
 _PLAIN_DIGITS = 6
-"""Java writes a decimal of more digits behind the point with an exponent where it is small."""
+"""Java writes a small decimal with more digits after the point than this with an exponent."""
 _SIMPLE = (
     *(T.StringType, T.BinaryType, T.BooleanType, T.IntegralType, T.DecimalType, T.FloatType),
     *(T.DoubleType, T.DateType, T.TimestampType, T.TimestampNTZType),
 )
-"""What Arrow has a type for that `row_texts` knows, beside what is nested."""
+"""The types, other than nested ones, that Arrow has and `row_texts` knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the options of an upsert say of the rules."""
+    """The rules that the options of an upsert ask for."""
 
     encoding: int | None = None
     time_zone: str | None = None
@@ -80,7 +79,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A column whose text in 0.1.0 is not that of today: both, of one value as an example."""
+    """A column whose text differs from that of 0.1.0: both texts of an example value."""
 
     column: str
     kind: str
@@ -98,7 +97,7 @@ class _Done:
 
 
 _done: dict[tuple[str, str], _Done] = {}
-"""By URL and app id: to notice two calls that bear one name, and a log that was recreated."""
+"""By URL and app id: to notice two calls with the same name, and a log that was recreated."""
 
 
 def upsert(
@@ -117,30 +116,30 @@ def upsert(
 
     Args:
         df: the batch, with one row for each key; if a key has several rows, any of them may win.
-        url: the log; the first batch creates it: of bytes, or typed with the option
-            ``keyColumns``, which has to name ``keys``.
+        url: the log; the first batch creates it, with bytes, or with types if the option
+            ``keyColumns`` is given, which must name ``keys``.
         keys: the column or columns that make the record's key.
         batch_id: the second argument of the function given to ``foreachBatch``.
         values: the columns that make the value; None: all others.
         deleted: a condition; a row that meets it becomes a tombstone. So does a row whose value is
-            one column that is null.
-        name: tells two upserts of one batch into one log apart.
-        query_id: what names the streaming query across its restarts; None: its id, which Spark
-            tells. Spark Connect does not, and pickles the function before there is a query: give a
-            name of your own there, and another one with a new checkpoint, because its batches count
+            a single column that is null.
+        name: distinguishes two upserts of one batch into one log.
+        query_id: names the streaming query across its restarts; None: its id, which Spark provides.
+            Spark Connect does not, and pickles the function before there is a query: give a name of
+            your own there, and a different one with a new checkpoint, because its batches count
             from 0 again.
         options: further options of the write, such as ``partitions`` or ``config.<name>``; and
             ``encoding`` with ``encodingTimeZone``, for a log of bytes that has keys of 0.1.0: 1 to
-            go on with the texts of that release, in this time zone.
+            continue with the texts of that release, in this time zone.
 
     Raises:
-        InvalidInputError: a column does not exist, or is no key; no query is known; a second upsert
-            of the batch into this log has no name of its own; the log has keys of 0.1.0 whose text
-            would be another one now, or compares a header.
+        InvalidInputError: a column does not exist, or cannot be a key; no query is known; a second
+            upsert of the batch into this log does not have its own name; the log has keys of 0.1.0
+            whose text would be different now, or compares a header.
         OptionError: ``encoding`` or ``encodingTimeZone`` are not the log's.
-        InvalidInputError, LogReplacedError: the batch, or a later one, is in the log already with
-            other rows; the log was deleted and recreated since this run's last batch. Neither,
-            where an option says that ``failOnChangedBatch`` is false.
+        InvalidInputError, LogReplacedError: the batch, or a later one, is already in the log with
+            other rows; the log was deleted and recreated since this run's last batch. Neither is
+            raised if the option ``failOnChangedBatch`` is false.
 
     >>> def each_batch(df, batch_id):
     ...     upsert(df, "help-of-upsert", "word", batch_id=batch_id, query_id="word-counts")
@@ -166,7 +165,7 @@ def upsert(
 def _append(
     columns: "_Columns", given: Mapping[str, str], asked: _Asked, last: _Done | None
 ) -> str:
-    """Appends, and returns the id of the log; raises as `upsert`."""
+    """Appends, and returns the id of the log; raises as `upsert` does."""
     from clog.storage.commit.proposals import Writer
 
     writer = Writer(given["txnappid"], "txn", int(given["txnversion"]))
@@ -180,15 +179,15 @@ def _append(
         rules = _agreed_rules(log, asked, *columns.fields(), columns.df)
         _write_texts(columns, rules, to_log, is_repeated=_is_repeated(log, writer))
     if writer.sequence == 0:
-        introduce(log, writer)  # Perhaps it has no rows, and the next batch is to find something.
+        introduce(log, writer)  # It may have no rows, and the next batch must find an entry.
     return log_id
 
 
 def _write_texts(
     columns: "_Columns", rules: "RowTexts", given: Mapping[str, str], *, is_repeated: bool
 ) -> None:
-    """Appends to a log of bytes. A batch that is there already may be one of 0.1.0, which was under
-    way at the upgrade: it has other rows only if it has by that release's texts, too.
+    """Appends to a log of bytes. A batch that is already there may be one of 0.1.0, in progress at
+    the upgrade: it has other rows only if they differ in that release's texts, too.
     """
     if rules.encoding == _SPARKS:
         _write(columns.sparks_texts(rules), given)
@@ -202,7 +201,7 @@ def _write_texts(
     except Exception as changed:  # noqa: BLE001 -- Spark's, of some kind, around ours
         try:
             _write(columns.sparks_texts(rules), given)
-        except Exception:  # noqa: BLE001 -- the first one tells of the rows as they are
+        except Exception:  # noqa: BLE001 -- the first one describes the rows as they are
             raise changed from None
 
 
@@ -222,7 +221,7 @@ def _checked_log(
     last: _Done | None,
     columns: "_Columns",
 ) -> "Log":
-    """Returns the log to write to, made if there is none; one request the first time."""
+    """Returns the log to write to, created if necessary; makes one request the first time."""
     from clog.storage.config.log_config import LogConfig
 
     def check(types: "LogTypes | None") -> None:
@@ -277,8 +276,8 @@ def _app_id(query_id: str | None, name: str | None, url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """A batch with the columns of keys and values alone, and those that make either; ``deleted`` is
-    a condition of the batch as it was given.
+    """A batch with only the columns of keys and values, and the names of each; ``deleted`` is a
+    condition on the batch as it was given.
     """
 
     df: "DataFrame"
@@ -288,7 +287,7 @@ class _Columns:
     whole: "DataFrame"
 
     def fields(self) -> "tuple[_Fields, _Fields]":
-        """Returns the names and types of the columns of keys, and of values."""
+        """Returns the names and types of the key columns, and of the value columns."""
         kinds = {f.name: f.dataType for f in self.df.schema}
         keys, values = ([(c, kinds[c]) for c in some] for some in (self.keys, self.values))
         return keys, values
@@ -302,7 +301,7 @@ class _Columns:
         return self._records(key, value)
 
     def rows(self, rules: "RowTexts") -> "DataFrame":
-        """Returns the batch as rows of which the task that writes them makes texts."""
+        """Returns the batch as rows, which the task that writes them turns into texts."""
         return self._records(
             _row_of(self.df, self.keys, self._spelled(rules)), _row_of(self.df, self.values)
         )
@@ -341,7 +340,7 @@ def _columns(
 
 
 def _typed(df: "DataFrame", columns: Sequence[str], field: "pa.Field") -> "Column":
-    """Returns what columns are in a typed log: fields, or a struct that stands for all."""
+    """Returns columns as a typed log has them: as one struct of fields, or as a single column."""
     import pyarrow as pa
 
     cols = [F.col(_quoted(c)) for c in columns]
@@ -360,7 +359,7 @@ def _typed(df: "DataFrame", columns: Sequence[str], field: "pa.Field") -> "Colum
 
 
 def _named(df: "DataFrame", columns: Sequence[str], role: str) -> list[str]:
-    """Returns columns as the DataFrame spells them: names have no case, unless two need it."""
+    """Returns columns as the DataFrame spells them: case matters only if two differ in it alone."""
     there = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
     missing = [c for c in columns if c not in there and c.lower() not in there]
     found = [there.get(c, there.get(c.lower(), c)) for c in columns]
@@ -379,7 +378,7 @@ def _without(value: "Column", deleted: "Column") -> "Column":
 
 
 def _asked_of(given: dict[str, str]) -> _Asked:
-    """Takes the options about the rules out of those given, whose names are lowered."""
+    """Takes the options about the rules out of the given ones, whose names are lowered."""
     text, zone = given.pop(_ENCODING.lower(), None), given.pop(_TIME_ZONE.lower(), None)
     if text not in (None, "1", "2"):
         raise OptionError(f'option "{_ENCODING}" has the value {text!r}; it must be 1 or 2')
@@ -393,7 +392,7 @@ def _asked_of(given: dict[str, str]) -> _Asked:
 
 
 def check_rows(keys: _Fields, values: _Fields) -> None:
-    """Raises if a key column cannot be compared as a text, or a name stands for more."""
+    """Raises if a key column cannot be compared as a text, or a name is ambiguous."""
     for name, kind in keys:
         if (refused := _no_key(kind)) is not None:
             raise InvalidInputError(
@@ -409,7 +408,7 @@ def check_rows(keys: _Fields, values: _Fields) -> None:
 
 
 def _within(kind: T.DataType) -> Iterator[T.DataType]:
-    """Yields a type and all that are inside it."""
+    """Yields a type and all types inside it."""
     yield kind
     for inner in _parts(kind):
         yield from _within(inner)
@@ -424,8 +423,8 @@ def _parts(kind: T.DataType) -> list[T.DataType]:
 
 
 def _no_key(kind: T.DataType) -> str | None:
-    """Returns the type that makes a key of this one impossible; None where it is possible."""
-    # In older releases of Spark, which are refused later, one is missing.
+    """Returns the type that makes a key of this type impossible; None if it is possible."""
+    # Older releases of Spark, which are refused later, lack one of these.
     times = (T.TimeType, T.YearMonthIntervalType, T.DayTimeIntervalType)
     good = (*_SIMPLE, *times, T.StructType, T.ArrayType)
     return next((t.typeName() for t in _within(kind) if not isinstance(t, good)), None)
@@ -434,7 +433,7 @@ def _no_key(kind: T.DataType) -> str | None:
 def _agreed_rules(
     log: "Log", asked: _Asked, keys: _Fields, values: _Fields, zone_check: "DataFrame"
 ) -> "RowTexts":
-    """Returns a log's rules, kept from now on if it is empty or the options say them."""
+    """Returns a log's rules; stores them if the log is empty or the options give them."""
     from clog.storage.administration import keep_row_texts
     from clog.storage.format.log_info import RowTexts
 
@@ -458,7 +457,7 @@ def _agreed_rules(
 
 
 def _json_names(fields: _Fields) -> tuple[str, ...] | None:
-    """Returns the names in the JSON object that columns become; None where they become none."""
+    """Returns the names in the JSON object that columns become; None if they become no object."""
     if len(fields) > 1:
         return tuple(name for name, _ in fields)
     kind = fields[0][1]
@@ -468,7 +467,7 @@ def _json_names(fields: _Fields) -> tuple[str, ...] | None:
 def _row_of(
     df: "DataFrame", columns: Sequence[str], names: tuple[str, ...] | None = None
 ) -> "Column":
-    """Returns columns as the one of which a task makes a text; ``names`` are those in JSON."""
+    """Returns columns as one, which a task turns into a text; ``names`` are those in JSON."""
     fields = [df.schema[c] for c in columns]
     whole = [_prepared(F.col(_quoted(f.name)), f.dataType, alone=len(fields) == 1) for f in fields]
     if len(fields) == 1:
@@ -501,9 +500,9 @@ def _prepared(column: "Column", kind: T.DataType, *, alone: bool = True) -> "Col
 def _sparks_text(
     df: "DataFrame", columns: Sequence[str], zone: str | None, names: tuple[str, ...] | None = None
 ) -> "Column":
-    """Returns the text that 0.1.0 made of columns; ``zone``: in it, not in the session's."""
+    """Returns the text that 0.1.0 made of columns, in ``zone`` instead of the session's zone."""
     cols = [F.col(_quoted(c)) for c in columns]
-    # Null fields stay: a consumer must see that a field is null now.
+    # Null fields are kept: a consumer must see that a field is null now.
     how = {"ignoreNullFields": "false"} | ({} if zone is None else {"timeZone": zone})
     if len(cols) > 1:
         return F.to_json(
@@ -514,7 +513,7 @@ def _sparks_text(
         whole = cols[0] if names is None else _renamed(cols[0], kind, names)
         return F.to_json(whole, how)
     if isinstance(kind, T.TimestampType) and zone is not None:
-        # A cast knows no zone but the session's.
+        # A cast only uses the session's zone.
         form = {**how, "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS"}
         text = F.get_json_object(F.to_json(F.struct(cols[0].alias("t")), form), "$.t")
         return F.regexp_replace(text, r"\.?0+$", "")
@@ -522,12 +521,12 @@ def _sparks_text(
 
 
 def _has_other_texts(*sides: _Fields) -> bool:
-    """Tells whether the texts of 0.1.0 are others than those of today, of keys or of values."""
+    """Returns whether any texts of keys or values differ from those of 0.1.0."""
     return any(_changes(fields) for fields in sides)
 
 
 def _quoted(name: str) -> str:
-    """Returns the name of a column as an expression takes it."""
+    """Returns the name of a column, quoted for an expression."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -561,7 +560,7 @@ def _check_rules(url: str, asked: _Asked, kept: "RowTexts") -> None:
 
 
 def _check_zone(df: "DataFrame", zone: str) -> None:
-    """Raises if Spark does not know a time zone: what a log keeps it keeps for good."""
+    """Raises if Spark does not know a time zone: a log keeps its zone for good."""
     from pyspark.errors import PySparkException
 
     one = df.sparkSession.range(1)
@@ -575,7 +574,7 @@ def _check_zone(df: "DataFrame", zone: str) -> None:
 
 
 def _check_same_texts(url: str, keys: _Fields, values: _Fields) -> None:
-    """Raises if keys have other texts than 0.1.0 wrote; warns once where values have."""
+    """Raises if keys have other texts than 0.1.0 wrote; warns once if values have."""
     for change in _changes(keys):
         raise InvalidInputError(
             f"nothing was upserted into {url}: it has records of an earlier release, whose text of"
@@ -602,7 +601,7 @@ def _changes(fields: _Fields) -> list[_Change]:
 
 
 def _change(path: str, kind: T.DataType, *, is_json: bool) -> _Change | None:
-    """Returns how a column's text has changed; None where it has not."""
+    """Returns how a column's text has changed; None if it has not."""
     if isinstance(kind, T.StructType):
         inner = (_change(f"{path}.{f.name}", f.dataType, is_json=True) for f in kind)
         return next((change for change in inner if change is not None), None)

@@ -1,7 +1,7 @@
 """The batch read: a plan at one version, made once and valid until its objects are swept.
 
-Spark plans a DataFrame at its first action and keeps that plan for good; so a plan is exact at its
-version, and fails when that version has expired rather than to mix two.
+Spark plans a DataFrame at its first action and keeps that plan for good, so a plan is exact at its
+version, and fails when that version has expired rather than mix two versions.
 
 There is no ``pushFilters``: Spark 4.1 to 4.3 stores the filtered plan where other uses of the same
 DataFrame find it, and returns wrong rows without an error (SPARK-58551). Options prune instead.
@@ -57,7 +57,7 @@ class ClogReader(DataSourceReader):
         self._schema = schema
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what tasks need: they open nothing."""
+        """Returns the state that tasks need, which open nothing."""
         return {**self.__dict__, "_handle": None}
 
     @shallow
@@ -69,7 +69,7 @@ class ClogReader(DataSourceReader):
 
     @shallow_iterator
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """Yields batches of one partition, None: Spark's of an empty plan."""
+        """Yields batches of one partition, which is None in Spark's task for an empty plan."""
         from clog.connector.read.task_read import log_batches, table_slice_batches
 
         if isinstance(partition, LogPartition):
@@ -78,7 +78,7 @@ class ClogReader(DataSourceReader):
             yield from table_slice_batches(partition, self._schema)
 
     def _opened(self) -> "Handle":
-        """Returns the log as it is now: the one that the columns were checked with."""
+        """Returns the log as it is now, which is the one the columns were checked with."""
         from clog.storage.log import Log
 
         if self._handle is not None:
@@ -89,8 +89,8 @@ class ClogReader(DataSourceReader):
 
 @dataclass(frozen=True, slots=True)
 class BatchRead:
-    """A batch read of a log, whose columns are checked; ``table``: where its rows are shown, not
-    records. ``options`` have keys as the log compares them.
+    """A batch read of a log, with checked columns; ``table`` is set if rows of the table are shown
+    instead of records. ``options`` have keys as the log compares them.
     """
 
     handle: "Handle"
@@ -102,7 +102,7 @@ class BatchRead:
     def of(
         cls, handle: "Handle", options: ReadOptions, schema: StructType | None = None
     ) -> "BatchRead":
-        """Returns the read of these options; ``schema``: what the user gave, None for all."""
+        """Returns the read with these options; ``schema`` is the user's, None for all columns."""
         types, is_table = types_of(handle), options.view == "table"
         if schema is None:
             headers = options.include_headers
@@ -132,7 +132,7 @@ class BatchRead:
         return log_partitions(self.handle.manifest(), ranges, self.options, follow=False)
 
     def pieces(self, ranges: Mapping[int, tuple[int, int]] | None = None) -> "list[ReadPiece]":
-        """Returns what is read; of view `log` in these ranges, or its own."""
+        """Returns the pieces that are read; in view `log` those of these ranges, or of its own."""
         if self.options.view != "log":
             return [piece for plan in self.plans() for piece in (*plan.clean, *plan.dirty)]
         found = pieces_of(
@@ -143,8 +143,8 @@ class BatchRead:
         return [piece for pieces in found.values() for piece in pieces]
 
     def ranges(self) -> dict[int, tuple[int, int]]:
-        """Returns the half-open ranges of offsets of view `log`, by partition. Offsets that are
-        missing, or records that are undecided at an end, fail it, or are skipped with a warning.
+        """Returns the half-open ranges of offsets of view `log`, by partition. Missing offsets, or
+        undecided records at an end, raise, or are skipped with a warning.
         """
         options, url, head = self.options, self.handle.store.url, self.handle.manifest().head
         is_dirty, losses = options.uncommitted, Losses(url, options.fail_on_data_loss)
@@ -160,12 +160,12 @@ class BatchRead:
             low, high = lows[p], highs[p]
             stable = high if is_dirty else head.stable_offset(p)
             if ends[p] == stable:
-                # A start beyond it is a position: what lies there is not decided yet (S51).
+                # A start beyond it is a valid position: what is there is not decided yet (S51).
                 ends[p] = max(ends[p], min(starts[p], high))
             elif (decided := max(stable, starts[p])) < ends[p] <= high:
                 ends[p] = losses.decided_end(p, ends[p], low, decided)
-            # A start at the log start may be the default: then the end is of records that are
-            # deleted.
+            # A start at the log start may be the default: then it is the end that names deleted
+            # records.
             if ends[p] < starts[p] != low:
                 raise OptionError(
                     f"the read of partition {p} of {url} starts at offset {starts[p]} and ends at"
@@ -178,7 +178,7 @@ class BatchRead:
 
     def plans(self) -> list["TablePlan"]:
         """Returns the plan of each partition's view: of `table` at its version; of `latest` after
-        its start, where offsets or tombstones that are gone fail it, or are warned of.
+        its start, where lost offsets or tombstones raise, or are logged as warnings.
         """
         from clog.storage.read.table import plan_changes, plan_table
 
@@ -187,7 +187,7 @@ class BatchRead:
         if options.view == "table":
             manifest = self.manifest()
             parts = partitions_read(newest, options.partitions, url=url)
-            # Not the old version's starts: what was deleted since is gone (S36).
+            # Not the old version's starts: what was deleted since then is gone (S36).
             lows, _ = offset_bounds(newest, parts)
             return [plan_table(manifest, p, low) for p, low in lows.items()]
         manifest, losses = handle.manifest(), Losses(url, options.fail_on_data_loss)
@@ -196,8 +196,8 @@ class BatchRead:
         starts = positions(handle, parts, position, option="starting")
         lows, highs = offset_bounds(newest, parts)
         starts = {p: losses.start(p, starts[p], lows[p], highs[p]) for p in parts}
-        # An offset alone does not tell when its reader began: then each that was removed at or
-        # above it counts. One at the log start has no state in which a key could be left over.
+        # An offset alone does not say when its reader began, so every tombstone removed at or above
+        # it counts. A reader at the log start has no state in which a key could be left over.
         losses.check_deletes(
             manifest,
             {p: start for p, start in starts.items() if start > lows[p]},
@@ -207,8 +207,8 @@ class BatchRead:
 
 
 def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
-    """Returns the options with keys as the log compares them: each text of ``keys`` stands for one
-    of the log's type, as ``clog get`` takes it.
+    """Returns the options with keys as the log compares them: each text in ``keys`` is parsed as
+    the log's key type, as in ``clog get``.
     """
     types = types_of(handle)
     if types is None or options.keys is None:
@@ -233,7 +233,7 @@ def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
 
 
 def check_batch(options: ReadOptions) -> None:
-    """Raises if an option is one that a batch read refuses, as Spark's Kafka source does."""
+    """Raises if a batch read refuses one of the options, as Spark's Kafka source does."""
     _refuse(options.starting, "latest", LATEST, option="startingOffsets", meaning="latest")
     _refuse(options.ending, "earliest", EARLIEST, option="endingOffsets", meaning="earliest")
     has_end = options.ending not in (None, "latest")

@@ -1,29 +1,28 @@
-"""Plans a read on the driver, at one version: input partitions, which are plain data and complete,
-so that a task asks for objects and nothing else.
+"""Plans a read on the driver, at one version: input partitions, which are plain and complete data,
+so that a task requests objects and nothing else.
 
-What a plan has in `ReadPiece`s is dealt out to tasks. A fresh object holds rows of all partitions,
-so reading a recent range partition by partition opens each object once for each partition.
-Therefore:
+A plan's `ReadPiece`s are dealt out to tasks. A fresh object has rows of all partitions, so reading
+a recent range partition by partition would open each object once for each partition. Therefore:
 
-D1. Pieces are ordered by object; objects such that in each partition offsets still rise from task
+D1. Pieces are ordered by object, and objects so that in each partition offsets still rise from task
     to task and inside a task. So a job that writes back what it read keeps the order of each
-    partition (S44). Where no order of the objects suits all partitions (an object of which only
-    parts are left), the order is partition by partition.
-D2. The list is cut into runs of about equal size; a piece larger than that is cut too, where its
-    offsets are dense.
+    partition (S44). If no order of the objects suits all partitions (because only parts of an
+    object are left), the order is partition by partition.
+D2. The list is cut into runs of about equal size; a larger piece is cut too, if its offsets are
+    dense.
 
 Small partitions of a view share a task. A large one becomes several tasks, each of which delivers
 a *slice*: a run of its pieces. A slice needs the keys of all dirty pieces from its own on, to know
 what is superseded; therefore a slice has at least a quarter as many rows as the dirty part, unless
-``minPartitions`` asks for more. So however large the partition, no clean row costs more than four
-reads of a dirty key, and the dirty part's own slices read its keys three and a half times (2.5 to
-map them, 1 to deliver them).
+``minPartitions`` asks for more tasks. So however large the partition, no clean row costs more than
+four reads of a dirty key, and the dirty part's own slices read its keys three and a half times (2.5
+to map them, 1 to deliver them).
 
-Nothing here knows a key of a record: a plan is as large as the list of objects.
+Plans know no record's key: a plan is as large as the list of objects.
 
 `Losses` are what a read cannot have: offsets, deletes, partitions or a whole log that are gone, and
-ends that are not there or not decided (S38, S41, S47, S51). By ``failOnDataLoss`` it fails, or it
-is warned and goes on with what there is.
+ends that do not exist or are not decided (S38, S41, S47, S51). With ``failOnDataLoss`` the read
+fails; without, it logs a warning and continues with what there is.
 """
 
 import logging
@@ -59,22 +58,22 @@ if TYPE_CHECKING:
 TASK_BYTES = 64 << 20
 """Stored bytes that are worth a task of their own."""
 TASK_ROWS = 1_000_000
-"""Likewise rows: small records compress well and still take their time, but a Python task costs
-Spark as much as some 100,000 of them (``benchmarks/scenarios/spark_parquet.py``).
+"""Likewise rows: small records compress well and still take their time, but starting a Python task
+costs as much as some 100,000 of them (``benchmarks/scenarios/spark_parquet.py``).
 """
 _PARALLEL_ROWS_MIN = 10_000
-"""A range of fewer rows for each partition does not gain from running in parallel."""
+"""A range with fewer rows per partition does not gain from running in parallel."""
 SLICES_OF_DIRTY = 4
 """A slice has at least this part of the dirty rows."""
 
 
 @dataclass(frozen=True)
 class LogPartition(InputPartition):
-    """Pieces of the log with this id to be read in this order, planned at ``version``.
+    """Pieces of the log with this id, to be read in this order, planned at ``version``.
 
-    ``seed`` is the log's, for its key indexes. ``follow``: an object that is gone meanwhile is
-    looked for in the newest version (streams); else the version has expired (batch). ``keys``: only
-    records with one of these; None: all.
+    ``seed`` is the log's, for its key indexes. ``follow``: an object that has been deleted is
+    looked for in the newest version (streams); otherwise the version has expired (batch). ``keys``:
+    only records with one of these; None: all.
     """
 
     location: Location
@@ -90,8 +89,8 @@ class LogPartition(InputPartition):
 
 @dataclass(frozen=True)
 class TablePartition(InputPartition):
-    """Slices of a view, each of one partition of the log with this id, of these keys or of all.
-    ``table``: where rows are to be delivered, not records.
+    """Slices of a view, each of one partition of the log with this id, for these keys or all.
+    ``table`` is set if rows of the table are delivered instead of records.
     """
 
     location: Location
@@ -102,7 +101,7 @@ class TablePartition(InputPartition):
 
 
 def partitions_read(head: "Head", wanted: Sequence[int] | None, *, url: str) -> tuple[int, ...]:
-    """Returns the partitions that are read: those wanted, or all."""
+    """Returns the partitions to read: those wanted, or all."""
     count = head.log.partitions
     if wanted is None:
         return tuple(range(count))
@@ -116,8 +115,8 @@ def partitions_read(head: "Head", wanted: Sequence[int] | None, *, url: str) -> 
 def offset_bounds(
     head: "Head", parts: Sequence[int], *, uncommitted: bool = False
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Returns the log start offsets of these partitions, and where their readers end: at the last
-    stable offsets (S51), or with ``uncommitted`` at the end offsets.
+    """Returns the log start offsets of these partitions, and the offsets where readers end: the
+    last stable offsets (S51), or with ``uncommitted`` the end offsets.
     """
     start, end = head.partitions.start, head.partitions.end
     ends = {p: end[p] if uncommitted else head.stable_offset(p) for p in parts}
@@ -132,9 +131,9 @@ def positions(
     option: str,
     uncommitted: bool = False,
 ) -> dict[int, int]:
-    """Returns the offset that a position names in each partition: of a version, where it ended.
-    Opening that costs requests; so do times: chunks that may hold the first record that is late
-    enough are read.
+    """Returns the offset that a position names in each partition; for a version, its end offset.
+    Opening a version costs requests; so do times, because the chunks that may contain the first
+    record that is late enough are read.
     """
     if isinstance(position, Since):
         return offset_bounds(handle.manifest_at(position.version).head, parts)[1]
@@ -161,7 +160,7 @@ def positions(
 def pieces_of(
     manifest: "Manifest", ranges: Mapping[int, tuple[int, int]], *, uncommitted: bool
 ) -> dict[int, list["ReadPiece"]]:
-    """Returns what is read for half-open ranges by partition, ``uncommitted`` records, too."""
+    """Returns the pieces in half-open ranges by partition, also of ``uncommitted`` records."""
     from clog.storage.read.scan import Isolation, plan_range
 
     isolation = Isolation.UNCOMMITTED if uncommitted else Isolation.COMMITTED
@@ -215,7 +214,7 @@ def view_partitions(
                 plan, min_tasks=-(-wanted * _own_rows(plan) // max(1, rows)), max_records=at_most
             )
         ]
-    # Without slices where keys are looked up: one would look for them in all that follows it, too.
+    # No slices if keys are looked up: each would also look for them in everything that follows it.
     return [
         TablePartition(options.location, log_id, tuple(run), options.keys, table)
         for run in _shared(plans, rows_each)
@@ -225,8 +224,8 @@ def view_partitions(
 def slices(
     plan: "TablePlan", *, min_tasks: int = 1, max_records: int | None = None
 ) -> list["TablePlan"]:
-    """Returns the plan as plans for several tasks, which deliver the same in the same order; one
-    where the last record need not win: each task would ask all that the others read.
+    """Returns the plan as plans for several tasks, which deliver the same rows in the same order;
+    as one plan if the last record need not win, since each task would need all that others read.
     """
     if plan.order is not None:
         return [plan]
@@ -252,7 +251,7 @@ def slices(
 
 
 def _shared(plans: Sequence["TablePlan"], rows_each: int) -> Iterator[list["TablePlan"]]:
-    """Yields neighbours put together while they have no more rows than that."""
+    """Yields groups of neighbours with at most that many rows each."""
     run: list[TablePlan] = []
     room = rows_each
     for plan in plans:
@@ -279,9 +278,9 @@ def deal(
 ) -> list[tuple["ReadPiece", ...]]:
     """Returns pieces by partition, in offset order, dealt out to tasks; at least one piece each.
 
-    ``max_tasks`` is passed where ``max_records`` demands it. ``by_row``: pieces of cleaned objects
-    are cut too. Which offsets a part has is not known then, so a plan that is to be made anew for
-    the rest must not ask for it.
+    ``max_tasks`` is exceeded if ``max_records`` requires it. ``by_row``: pieces of cleaned objects
+    are cut too. The offsets of a part are then unknown, so a plan of which the rest may be planned
+    anew must not use it.
     """
     ordered = _by_object(pieces)
     rows = sum(piece.rows for piece in ordered)
@@ -333,7 +332,7 @@ def _runs(
 
 
 def _cut(piece: "ReadPiece", rows: int) -> tuple["ReadPiece", "ReadPiece"]:
-    """Cuts a piece in two. Only in a dense one the offset of a row is known."""
+    """Cuts a piece in two. The offset of a row is known only in a dense piece."""
     if not piece.object.dense:
         rest = replace(piece, first_row=piece.first_row + rows, rows=piece.rows - rows)
         return replace(piece, rows=rows), rest
@@ -346,7 +345,7 @@ def _cut(piece: "ReadPiece", rows: int) -> tuple["ReadPiece", "ReadPiece"]:
 
 
 def _by_object(pieces: Mapping[int, Sequence["ReadPiece"]]) -> list["ReadPiece"]:
-    """Does D1: returns the topological order of objects that follows partitions."""
+    """Returns the pieces in D1's order: a topological order of objects, by their partitions."""
     plan = {p: [piece for piece in pieces[p] if piece.rows] for p in sorted(pieces)}
     held: dict[str, list[ReadPiece]] = {}
     successors: dict[str, set[str]] = {}
@@ -382,13 +381,13 @@ _LOGGER = logging.getLogger("clog.connector")
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What to do about losses of the log at a URL: ``fails``, or warn."""
+    """What to do about losses in the log at a URL: fail if ``fails``, else warn."""
 
     url: str
     fails: bool
 
     def start(self, partition: int, start: int, low: int, high: int) -> int:
-        """Returns ``start`` where it lies in ``[low, high]``; else the log start."""
+        """Returns ``start`` if it is in ``[low, high]``; else the log start."""
         if low <= start <= high:
             return start
         if start < low:
@@ -404,7 +403,7 @@ class Losses:
         return low
 
     def end(self, partition: int, end: int, low: int, high: int) -> int:
-        """Returns ``end``, exclusive, as `start` does; else the nearer of the two."""
+        """Returns ``end``, exclusive, if it is in that range; else the nearer of the two."""
         if low <= end <= high:
             return end
         nearest = low if end < low else high
@@ -422,7 +421,7 @@ class Losses:
         return nearest
 
     def decided_end(self, partition: int, end: int, low: int, decided: int) -> int:
-        """Returns where undecided records begin, for an end among them, which would hide them."""
+        """Returns where undecided records begin: an end among them would hide them."""
         self._lost(
             f"ending offset {end} of partition {partition} of {self.url} is beyond what is"
             f" decided: records from offset {decided} on wait for the end of a transaction",
@@ -434,7 +433,7 @@ class Losses:
         return decided
 
     def check_partitions(self, known: Mapping[int, int], read: Collection[int]) -> None:
-        """Tells if a stream no longer reads a partition it was reading, as Kafka's source."""
+        """Reports a partition that a stream no longer reads, as Kafka's source does."""
         if left := {p: known[p] for p in sorted(known) if p not in read}:
             self._lost(
                 f"this stream was at {left} of partitions of {self.url} that it no longer reads:"
@@ -445,9 +444,9 @@ class Losses:
     def check_deletes(
         self, manifest: "Manifest", starts: Mapping[int, int], *, since_version: int
     ) -> None:
-        """Tells if a stream that began at this version and is at ``starts`` can have missed a
+        """Reports if a stream that began at this version and is at ``starts`` may have missed a
         delete (S41): a tombstone that it has not reached yet was removed since it began, so it may
-        know a value of that key, and will never hear that it is gone.
+        know a value of that key, and will never learn that it was deleted.
         """
         missed = missed_deletes(manifest.tombstones_removed, starts, since_version)
         if missed:
@@ -461,7 +460,7 @@ class Losses:
             )
 
     def has_id(self, handle: "Handle", log_id: str) -> bool:
-        """Tells whether a log is the one with this id."""
+        """Returns whether a log has this id; if not, raises or warns."""
         there = handle.standing.log_id
         if there == log_id:
             return True
@@ -472,7 +471,7 @@ class Losses:
         return False
 
     def is_planned_log(self, handle: "Handle", planned: "Planned") -> bool:
-        """Tells whether a log is the one that offsets were planned at. At most two GETs."""
+        """Returns whether offsets were planned at this log, in at most two GETs."""
         if not self.has_id(handle, planned.log_id):
             return False
         if _commit_id(handle, planned.version) in (planned.commit_id, None):
@@ -505,7 +504,7 @@ class Losses:
 
 
 def _commit_id(handle: "Handle", version: int) -> str | None:
-    """Returns the id of a version's commit, "" if it never was; None: nobody can say."""
+    """Returns the id of a version's commit, "" if it never existed, None if that is unknown."""
     from clog.storage.commit.tip import is_closed, try_read
 
     tip = handle.tip

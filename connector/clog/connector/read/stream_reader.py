@@ -1,16 +1,16 @@
-"""The streaming read: where the query is, what the next batch holds, which tasks read it.
+"""The streaming read: where the query is, what the next batch contains, which tasks read it.
 
-One process holds one reader for the life of a query; tasks get other instances and use `read`
-only. Spark asks an idle source about 45 times a second what is new; the log is looked at once in
-``pollInterval``, at one request, and in between the answer is what is known.
+One process holds one reader for the life of a query; tasks get other instances and only use `read`.
+Spark asks an idle source about 45 times a second what is new; the reader checks the log once in
+``pollInterval``, with one request, and answers from what it knows in between.
 
-Whether the log at the URL is the one that the query's offsets are of (S47): a log is its id, not
-its path, and an id with two histories (a folder that was restored from a copy) is told apart by the
-commit at the version that the offsets were planned at. In another log no offset means what it did:
-the query fails, or goes on from that log's start.
+Whether the log at the URL is the one that the query's offsets refer to (S47): a log's identity is
+its id, not its path, and two histories of an id (a folder that was restored from a copy) differ in
+the commit at the version that the offsets were planned at. Offsets mean nothing in another log:
+the query fails, or continues from that log's start.
 
-A query tells the log how far it is, under the name that ``readerId`` gives (S64). The checkpoint
-alone decides where it goes on, so what cannot be told is a warning.
+A query records its position in the log, under the name given by ``readerId`` (S64). Only the
+checkpoint decides where it continues, so a failure to record the position is just a warning.
 """
 
 import logging
@@ -67,18 +67,18 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("clog.connector")
 
 _POLL_SLACK_MS = 50
-"""A trigger as long as the poll interval fires a little early as often as late: both are to find a
-fresh answer.
+"""A trigger as long as the poll interval fires a little early as often as late: it should get a
+fresh answer in both cases.
 """
 
 OUTAGE_MS_MAX = 60_000
-"""For so long a store that does not answer counts as nothing new; after that the query fails."""
+"""This long a store that does not answer counts as nothing new; after that the query fails."""
 
 _NO_LIMIT_ROWS = 2**62
 
 
 def check_stream(options: ReadOptions) -> None:
-    """Raises if an option is one that a stream refuses."""
+    """Raises if a stream refuses one of the options."""
     if options.view != "log":
         raise OptionError(
             f'view "{options.view}" is for batch reads; use spark.read, or view "log", which'
@@ -98,18 +98,18 @@ def check_stream(options: ReadOptions) -> None:
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Stands for a reader that could not be made, and says why when it is asked for anything."""
+    """Replaces a reader that could not be made, and raises the cause when it is used."""
 
     def __init__(self, cause: ClogError) -> None:
         self._cause = cause
 
     @shallow
     def initialOffset(self) -> dict[str, Any]:
-        """Raises; Spark asks for it before all else."""
+        """Raises; Spark calls it first."""
         raise self._cause
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:  # noqa: ARG002
-        """Raises; no plan leads here."""
+        """Raises; never called, as there is no plan."""
         raise self._cause
 
 
@@ -134,14 +134,14 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @shallow
     def initialOffset(self) -> dict[str, Any]:
-        """Returns a symbolic offset: what it means is decided once, in the first `latestOffset`."""
+        """Returns a symbolic offset, which the first `latestOffset` resolves once and for all."""
         return initial_json(self._options.starting or "latest")
 
     @shallow
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Returns a limit that says whether batches are limited; Spark hands it back to
-        `latestOffset`, or `ReadAllAvailable` where the trigger says so. Spark has no limit for all
-        that `Admission` knows, so this one stands for them.
+        """Returns a limit that says whether batches are limited; Spark passes it to `latestOffset`,
+        or `ReadAllAvailable` if the trigger requires it. Spark has no class for all the limits in
+        `Admission`, so this one represents them.
         """
         admission = self._options.admission
         most = admission.max_offsets or _NO_LIMIT_ROWS
@@ -149,15 +149,15 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @shallow
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end: what is appended from now on is for the next run."""
+        """Fixes the end: later appends are for the next run."""
         self._target = self._ends(self._polled())
 
     @shallow
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns where the next batch ends; ``start`` itself, unchanged, when there is nothing to
+        """Returns where the next batch ends; ``start`` itself, unchanged, if there is nothing to
         read.
 
-        The first batch is made even when it is empty: it makes durable where the query began.
+        There is always a first batch, even an empty one: it makes durable where the query began.
         """
         head = self._polled()
         is_limited = not isinstance(limit, ReadAllAvailable)
@@ -182,14 +182,14 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @shallow
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Returns the end offsets seen last, for the query's progress; no request."""
+        """Returns the last seen end offsets, for the query's progress; makes no request."""
         if self._handle is None:
             return None
         return by_partition_json(self._ends(self._handle.tip.head))
 
     @shallow
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Returns the plan of one batch, of a new one or of one that is run again."""
+        """Returns the plan of a batch, which is new or runs again."""
         at, to = parse_offsets(start), parse_offsets(end)
         assert to is not None, "an end is never symbolic"
         starts = at.next if at is not None and to.start is None else to.start
@@ -204,7 +204,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return []
             manifest = self._manifest_of(to)
         handle = self._opened()
-        # Not the old version's bounds: what was deleted since is gone (S36).
+        # Not the old version's bounds: what was deleted since then is gone (S36).
         ranges = self._ranges(handle.tip.head, starts, to.next)
         if not self._options.uncommitted:
             manifest = decided(handle, manifest, ranges)
@@ -222,13 +222,13 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @shallow
     def commit(self, end: dict[str, Any]) -> None:
-        """Tells the log, where the query has a ``readerId``; where it is, is in the checkpoint."""
+        """Records the position in the log if there is a ``readerId``; the checkpoint is Spark's."""
         if self._options.reader_id is not None:
             self._told.tell(self._opened(), parse_offsets(end))
 
     @shallow
     def stop(self) -> None:
-        """Tells the log what it was not told yet."""
+        """Records the last position in the log, if that was not done yet."""
         self._told.end()
 
     def _opened(self) -> "Handle":
@@ -238,12 +238,12 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             handle = Log.open(self._options.location.store(), clock=self._clock).handle
             table_of_read(types_of(handle), self._schema, is_table=False)
             self._handle = handle
-            self._handle.recent(settled=True)  # Its id goes into the checkpoint.
+            self._handle.recent(settled=True)  # Its id is written to the checkpoint.
             self._polled_ms = self._answered_ms = self._clock.monotonic_ms()
         return self._handle
 
     def _is_same_log(self, offsets: StreamOffsets) -> bool:
-        """Tells whether the log is the one that offsets are of; raises or warns."""
+        """Returns whether the offsets are of this log; if not, raises or warns."""
         planned, handle = offsets.planned, self._opened()
         if planned is None:
             return True
@@ -254,7 +254,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return is_same
 
     def _open_replacement(self) -> None:
-        """Opens the log that stands in the place of the one that was read."""
+        """Opens the log that has replaced the one that was read."""
         self._handle, self._first, self._is_compared = None, None, False
         is_target_fixed, self._target = self._target is not None, None
         handle = self._opened()
@@ -262,12 +262,12 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = self._ends(handle.tip.head)
 
     def _planned(self) -> Planned:
-        """Returns the version that a batch is planned at now."""
+        """Returns the version at which a batch is planned now."""
         tip, name = self._opened().tip, self._options.location.name
         return Planned(name, tip.head.log.log_id, tip.version, tip.record.commit_id)
 
     def _manifest_of(self, offsets: StreamOffsets) -> "Manifest":
-        """Returns the manifest of a batch's planned version; the newest if that expired."""
+        """Returns the manifest of the version a batch was planned at; the newest if it expired."""
         handle, planned = self._opened(), offsets.planned
         if planned is None:
             return handle.manifest()
@@ -297,7 +297,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._open_replacement()
             return self._opened().tip.head
         except StoreUnavailableError as e:
-            # An error here ends the query; a store that fails for a moment is no reason to.
+            # An error here ends the query, and a momentary failure of the store must not.
             if now_ms - self._answered_ms > OUTAGE_MS_MAX:
                 raise
             _LOGGER.warning("%s does not respond; retrying: %s", handle.store.url, e)
@@ -312,17 +312,17 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = positions(handle, parts, starting, option="starting")
         starts = {p: self._available(head, p, offset) for p, offset in starts.items()}
         if self._target is not None:
-            # "latest" is decided after the end was fixed: records may have come in between.
+            # "latest" is resolved after the end was fixed: records may have been appended between.
             self._target = {p: max(end, starts[p]) for p, end in self._target.items()}
         return StreamOffsets(starts, version, starts)
 
     def _begin_anew(self, head: "Head") -> StreamOffsets:
-        """Returns where a query goes on in another log than its offsets are of: at its start."""
+        """Returns where a query continues in a log that replaced the offsets' log: at its start."""
         starts = offset_bounds(head, self._parts(head))[0]
         return StreamOffsets(starts, self._opened().tip.version, starts)
 
     def _waits(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:
-        """Tells whether there is too little for a batch (``minOffsetsPerTrigger``)."""
+        """Returns whether there is too little for a batch (``minOffsetsPerTrigger``)."""
         admission = self._options.admission
         if admission.min_offsets is None or self._admitted_ms is None or self._target is not None:
             return False
@@ -331,7 +331,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum(max(0, end - starts[p]) for p, end in ends.items()) < admission.min_offsets
 
     def _admitted(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
-        """Returns the ends of a batch inside the limits."""
+        """Returns the ends of a batch within the limits."""
         admission = self._options.admission
         end = limited(starts, ends, admission.max_offsets)
         if admission.max_bytes is None:
@@ -351,7 +351,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _starts(self, known: Mapping[int, int], head: "Head") -> dict[int, int]:
         """Returns where the next batch starts: at the log start in partitions that the checkpoint
-        does not know, and in those of which it is below; whether that may be, `partitions` decides.
+        does not know or in which it is below; `partitions` decides whether that is allowed.
         """
         parts = self._parts(head)
         self._losses().check_partitions(known, parts)
@@ -373,7 +373,7 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = self._available(head, p, start)
             if end > head.partitions.end[p]:
                 self._available(head, p, end)
-            # An end below the start: the log was recreated, and the batch began with it.
+            # If the end is below the start, the log was recreated, and the batch began with it.
             ranges[p] = (start if start < end else head.partitions.start[p], end)
         return ranges
 
@@ -391,9 +391,9 @@ def limited(
     """Returns the ends of a batch of at most about ``max_offsets`` offsets, by partition; all of
     ``ends`` for None.
 
-    The limit is shared in proportion to what each partition has. Each that has anything gets at
-    least 1, so that none starves; with more such partitions than the limit allows, the batch is
-    larger than the limit. An end below its start (data that is gone) stays as it is.
+    The limit is shared in proportion to what each partition has. Each partition that has anything
+    gets at least 1, so that none starves; with more such partitions than the limit, the batch is
+    larger than the limit. An end below its start (data that is gone) is kept as it is.
 
     >>> limited({0: 0, 1: 0, 2: 5}, {0: 90, 1: 1, 2: 5}, 10)
     {0: 9, 1: 1, 2: 5}
@@ -413,8 +413,8 @@ def limited_bytes(
 ) -> dict[int, int]:
     """Returns the ends of a batch of about ``max_bytes`` bytes of records, not beyond ``ends``.
 
-    Chunks go in by the order of their commits, so that no partition starves, the last one in part:
-    as many of its offsets as its bytes promise. At least one offset goes in.
+    Chunks are taken in the order of their commits, so that no partition starves; of the last one
+    as many offsets as fit, estimated from its bytes. At least one offset is taken.
     """
     waiting = sorted(
         (chunk.version, p, max(chunk.base, starts[p]), min(chunk.next, end), chunk)
@@ -444,7 +444,7 @@ def limited_bytes(
 def not_before(
     ends: Mapping[int, int], starts: Mapping[int, int] | None, head: "Head"
 ) -> dict[int, int]:
-    """Returns the ends of a batch, not before its start, which may be undecided (S51)."""
+    """Returns the ends of a batch, none before its start, which may be undecided (S51)."""
     there, known = head.partitions.end, starts or {}
     return {
         p: max(end, start) if (start := known.get(p, end)) <= there[p] else end
@@ -455,8 +455,8 @@ def not_before(
 def decided(
     handle: "Handle", manifest: "Manifest", ranges: Mapping[int, tuple[int, int]]
 ) -> "Manifest":
-    """Returns a manifest in which all records of a stream's batch are decided: the given one, or,
-    where the batch was planned with ``read_uncommitted``, the newest.
+    """Returns a manifest in which all records of a stream's batch are decided: the given one, or
+    the newest if the batch was planned with ``read_uncommitted``.
     """
     if not _undecided(manifest.head, ranges):
         return manifest
@@ -474,13 +474,13 @@ def decided(
 
 
 def _undecided(head: "Head", ranges: Mapping[int, tuple[int, int]]) -> list[int]:
-    """Returns the partitions in which some of these offsets are not decided (S51)."""
+    """Returns the partitions in which some of these offsets are undecided (S51)."""
     ends = head.partitions.end
     return [p for p, (_, end) in ranges.items() if min(end, ends[p]) > head.stable_offset(p)]
 
 
 class _ToldPosition:
-    """The position of one query. Nothing without a name."""
+    """The recorded position of one query; does nothing without a name."""
 
     def __init__(self, name: str | None, hold_ms: int = 0) -> None:
         self._name = name
@@ -488,19 +488,19 @@ class _ToldPosition:
         self._reader: NamedReader | None = None
 
     def tell(self, handle: "Handle", at: StreamOffsets | None) -> None:
-        """Takes note of the end of a batch that is done; at most one PUT in ten seconds."""
+        """Notes the end of a finished batch; makes at most one PUT in ten seconds."""
         if self._name is None or at is None or at.planned is None:
             return
         planned = at.planned
         if planned.log_id != handle.standing.log_id:
-            return  # Another log stands there since.
+            return  # Another log is there now.
         try:
             self._of(handle, self._name).commit_at(at.next, planned.version, planned.commit_id)
         except (ClogError, OSError) as e:
             self._warn(e)
 
     def end(self) -> None:
-        """Tells what was not told yet."""
+        """Records what was not recorded yet."""
         try:
             if self._reader is not None:
                 self._reader.flush()

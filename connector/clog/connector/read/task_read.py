@@ -1,7 +1,7 @@
-"""What a read task does: pieces of objects become Arrow batches as Spark wants them.
+"""The work of a read task: it turns pieces of objects into Arrow batches as Spark wants them.
 
-Batches of few rows are put together (an object holds a few rows of each of many partitions), to
-about 10,000.
+Small batches are combined to about 10,000 rows, as an object may have a few rows of each of many
+partitions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,13 +22,13 @@ from clog.storage.store.contract import Store
 from clog.storage.types.columns import as_type
 
 GATHER_ROWS = 8192
-"""Batches are put together until they have so many rows."""
+"""Batches are combined until they have this many rows."""
 GATHER_BYTES = 32 << 20
-"""Or so many bytes."""
+"""Or this many bytes."""
 SMALL_ROWS = 100_000
-"""Views of no more rows than that, together, are read at once."""
+"""Views with at most this many rows together are read at the same time."""
 SMALL_BYTES = 4 << 20
-"""And of no more stored bytes."""
+"""And at most this many stored bytes."""
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 """Kafka's numbers in ``timestampType``."""
 
@@ -67,7 +67,7 @@ def found_batches(
 
 
 def _of_plans(partition: TablePartition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields the views' records: together where partitions are small, else one after the other."""
+    """Yields the views' records: together if partitions are small, else one view after another."""
     store = partition.location.store_of(partition.log_id)
     try:
         plans = [_searched(store, plan, partition.keys) for plan in partition.plans]
@@ -137,7 +137,7 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator[pa.Rec
         except FileNotFoundError as e:
             raise _missing(partition.version, store, e) from e
         return
-    # Where each partition goes on: what was yielded must not come again from another object.
+    # Where each partition continues: records must not be yielded again from another object.
     following: dict[int, int] = {}
     columns = [*columns, *(name for name in ("partition", "offset") if name not in columns)]
     version = partition.version
@@ -162,7 +162,7 @@ def _records(partition: LogPartition, columns: Sequence[str]) -> Iterator[pa.Rec
 def _planned_anew(
     partition: LogPartition, pieces: Sequence[ReadPiece], following: Mapping[int, int]
 ) -> LogPartition | None:
-    """Plans the rest of the pieces from the newest version; None where the log is gone."""
+    """Plans the rest of the pieces from the newest version; None if the log is gone."""
     from clog.storage.log import Log
 
     handle = Log.open(partition.location.store()).handle
@@ -181,13 +181,13 @@ def _planned_anew(
             starts.setdefault(p, start)
             ranges = {p: (start, piece.end)}
             rest += pieces_of(manifest, ranges, uncommitted=partition.uncommitted)[p]
-    # The plan knew the tombstones of its own version; what went since may be of this range.
+    # The plan knew its version's tombstones; some removed since then may be in this range.
     losses.check_deletes(manifest, starts, since_version=partition.version)
     return replace(partition, version=manifest.version, pieces=tuple(rest))
 
 
 class _Converter:
-    """Makes Spark's columns from storage's, of which it needs `needed`."""
+    """Makes Spark's columns from storage's columns `needed`."""
 
     def __init__(self, schema: StructType, topic: str, pieces: Sequence[ReadPiece]) -> None:
         self._given = arrow_schema(schema)
@@ -198,7 +198,7 @@ class _Converter:
         self._kind = LOG_APPEND_TIME if kinds == {True} else CREATE_TIME
         self._append_times: list[tuple[int, int, int]] = []
         if len(kinds) > 1 and "timestampType" in self._schema.names:
-            # The log's `message.timestamp.type` was changed: offsets tell which have which.
+            # The log's `message.timestamp.type` was changed: offsets show which records have which.
             self._append_times = [
                 (piece.partition, piece.start, piece.end)
                 for piece in pieces

@@ -1,10 +1,10 @@
 """Rows of plain columns as the texts that a log of bytes holds (FORMAT.md §19, encoding 2).
 
-What Spark makes of a row by ``cast`` and ``to_json`` depends on the session's time zone and on the
-version of Java, and cuts times to milliseconds: two keys may become one. So the texts are made here
-of Arrow's columns, in the task that writes them: exact, and of nothing but the values. A kernel of
-Arrow makes a column; Python sees single values only where they are rare: floats far from one, years
-beyond 9999. What Arrow has no type for is a text when it comes here (`upsert`).
+Spark's own ``cast`` and ``to_json`` depend on the session's time zone and the version of Java, and
+truncate times to milliseconds, so two keys may become one. Therefore the texts are made here, from
+Arrow's columns, in the task that writes them: exact, and dependent on nothing but the values. Arrow
+kernels make whole columns; Python handles single values only where they are rare: floats far from
+one, years beyond 9999. Types that Arrow does not have are already texts (`upsert`).
 """
 
 import base64
@@ -21,17 +21,17 @@ from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import null
 
 READY_JSON = "clog.raw-json"
-"""The one field of a struct that stands for JSON that is ready, a variant's."""
+"""The only field of a struct that stands for finished JSON, that of a variant."""
 _DAY_US = 86_400_000_000
 _YEARS_0_TO_9999 = (-719_528, 2_932_897)
-"""Days since 1970, a half-open range: only in it dates have Arrow's text."""
+"""Days since 1970, a half-open range: only dates in it have Arrow's text."""
 _TEXT = pa.large_binary()
 _NULL = null(_TEXT)
 _SHORT = {8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
 
 
 def as_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a batch whose columns ``key`` and ``value`` are texts."""
+    """Returns the batch with its columns ``key`` and ``value`` as texts."""
     made = [_alone(batch.column(name), is_key=name == "key") for name in ("key", "value")]
     return pa.RecordBatch.from_arrays(made, ["key", "value"])
 
@@ -85,7 +85,7 @@ def _json_structs(column: pa.Array, *, is_key: bool) -> pa.Array:
 
 
 def _map_keys(keys: pa.Array) -> pa.Array:
-    """Returns keys of maps as JSON strings, dates and times as numbers, as ``to_json``."""
+    """Returns keys of maps as JSON strings, dates and times as numbers, as ``to_json`` does."""
     kind = keys.type
     if types.is_date(kind):
         keys = keys.cast(pa.int32())
@@ -130,7 +130,7 @@ def _timestamp_texts(column: pa.Array, *, is_json: bool) -> pa.Array:
 def _time_texts(
     days: pa.Array, values: pa.Array, kind: pa.DataType, text_of: Callable[[int], str]
 ) -> pa.Array:
-    """Returns Arrow's texts of dates or times, but beyond years 0 to 9999 ``text_of``'s."""
+    """Returns Arrow's texts of dates or times, or ``text_of``'s outside of years 0 to 9999."""
     first, after = _YEARS_0_TO_9999
     is_far = pc.or_(pc.less(days, first), pc.greater_equal(days, after))
     is_far = pc.coalesce(is_far, pa.scalar(value=False))
@@ -144,7 +144,7 @@ def _time_texts(
 
 def _date_text(day: int) -> str:
     """Returns the date of a day since 1970 as Java does: any year, proleptic Gregorian."""
-    # Eras of 400 years, each of which begins on the first of March.
+    # Eras of 400 years, each beginning on the first of March.
     era, of_era = divmod(day + 719_468, 146_097)
     year = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)
@@ -163,8 +163,8 @@ def _timestamp_text(micros: int) -> str:
 
 
 def _float_texts(column: pa.Array, *, is_key: bool) -> pa.Array:
-    """Returns the shortest text of each number that reads back, in the form of Java 19 and newer:
-    a point always, and an exponent below 0.001 and from 10,000,000 on.
+    """Returns the shortest text of each number that round-trips, in the form of Java 19 and newer:
+    always with a point, and with an exponent below 0.001 and from 10,000,000 on.
     """
     numbers = _numbers(column)
     if is_key:
@@ -190,7 +190,7 @@ _NOT_FINITE = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinit
 
 
 def _java_text(shortest: str, number: np.floating) -> str:
-    """Returns the text of one number, of whose digits ``shortest`` has as few as read back."""
+    """Returns the text of one number; ``shortest`` has as few digits as round-trip."""
     if shortest in _NOT_FINITE:
         return _NOT_FINITE[shortest]
     sign, digits, exponent = Decimal(shortest).normalize().as_tuple()
@@ -199,7 +199,7 @@ def _java_text(shortest: str, number: np.floating) -> str:
     if digits == (0,):
         return f"{minus}0.0"
     if len(digits) == 1:
-        # Java takes the nearest of two digits where one would do: 4.9E-324.
+        # Java takes the nearest with two digits even if one would do: 4.9E-324.
         _, digits, exponent = Decimal(f"{float(number):.1e}").as_tuple()
         assert isinstance(exponent, int), "a number is finite"
     text = "".join(map(str, digits))
@@ -213,7 +213,7 @@ def _java_text(shortest: str, number: np.floating) -> str:
 
 
 def _quoted(texts: pa.Array, *, is_key: bool = False) -> pa.Array:
-    """Returns strings as JSON: escaped as Jackson escapes them, all else plain."""
+    """Returns strings as JSON, escaped as Jackson does, everything else unchanged."""
     try:
         texts.cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -236,7 +236,7 @@ def _quoted(texts: pa.Array, *, is_key: bool = False) -> pa.Array:
 
 
 def _joined(lists: pa.Array, elements: pa.Array) -> pa.Array:
-    """Returns the elements of each list, given as the texts of all, with commas between them."""
+    """Returns the elements of each list, of which ``elements`` has the texts, joined by commas."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     made = pa.ListArray.from_arrays(pa.array(offsets), elements)
@@ -245,7 +245,7 @@ def _joined(lists: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def _concat(*parts: bytes | pa.Array) -> pa.Array:
-    """Returns texts one after the other; null where one is."""
+    """Returns texts concatenated; null where one of them is."""
     given = [pa.scalar(p, _TEXT) if isinstance(p, bytes) else p for p in parts]
     return pc.binary_join_element_wise(*given, pa.scalar(b"", _TEXT))
 
@@ -259,6 +259,6 @@ def _bytes(texts: pa.Array) -> pa.Array:
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
-    """Returns numbers, 0 where there is none."""
+    """Returns numbers, with 0 for null."""
     numbers: np.ndarray = column.fill_null(0).to_numpy(zero_copy_only=False)
     return numbers

@@ -1,19 +1,18 @@
-"""What writes have in common: from a DataFrame's columns to objects, ready to be committed.
+"""The common part of all writes: from a DataFrame's columns to objects, ready to be committed.
 
-X1. The driver checks the columns, makes the log if there is none, and hands a `WritePlan` to the
-    tasks. Where there is a log, it is to be as each ``config.<name>`` says (`_check_configs`).
+X1. The driver checks the columns, creates the log if there is none, and gives a `WritePlan` to the
+    tasks. An existing log must agree with each ``config.<name>`` (`_check_configs`).
 X2. Each task writes its rows as data objects, for all partitions of the log, and answers with a
-    `Written`. A task that fails or runs twice leaves objects that nobody refers to; the sweep takes
-    them.
-X3. The driver commits the objects of all tasks at once, in the order of Spark's partitions (S44).
+    `Written`. A task that fails or runs twice leaves unreferenced objects, which the sweep deletes.
+X3. The driver commits the objects of all tasks together, in the order of Spark's partitions (S44).
 
-A first write whose types come from its rows (``keyColumns``) makes the log in X3 only: one that
-fails leaves none, whose types would be fixed. Its objects are then in the folder of a log that does
-not stand yet.
+A first write whose types come from its rows (``keyColumns``) creates the log only in X3, so a
+failed one does not leave a log with fixed types. Until then its objects are in the folder of a log
+that does not exist yet.
 
 Aborting does nothing: Spark also aborts after a commit whose outcome it did not learn, and then the
-objects may be part of the log. But where a task has not answered, none was begun, and what a first
-write made is deleted: without a log, nobody sweeps.
+objects may be part of the log. But if a task has not answered, no commit was begun, and the objects
+of a first write are deleted: without a log, nobody sweeps.
 """
 
 import logging
@@ -64,7 +63,7 @@ _RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What tasks need to know of the log, without a request; of ``row_texts`` they make texts."""
+    """What tasks need to know about the log without a request; ``row_texts``: rules of texts."""
 
     location: Location
     log_id: str
@@ -82,7 +81,7 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class TaskIds:
-    """Who runs a task: the query and batch (None in a batch write), and Spark's partition."""
+    """What a task belongs to: the query and batch (None in a batch write), Spark's partition."""
 
     query_id: str | None = None
     batch_id: int | None = None
@@ -90,7 +89,7 @@ class TaskIds:
 
     @classmethod
     def current(cls) -> "TaskIds":
-        """Returns the ids of the task that this code runs in."""
+        """Returns the ids of the task in which this code runs."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -105,7 +104,7 @@ class TaskIds:
 
 
 def local_property(df: "DataFrame", name: str) -> str | None:
-    """Returns what Spark says of the micro-batch; None with Spark Connect."""
+    """Returns one of Spark's local properties of the micro-batch; None with Spark Connect."""
     try:
         value: str | None = df.sparkSession.sparkContext.getLocalProperty(name)
     except Exception:  # noqa: BLE001 -- Connect raises one of several kinds
@@ -115,8 +114,8 @@ def local_property(df: "DataFrame", name: str) -> str | None:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """A task's answer: its objects, in the order of its rows, and a hash of the rows. ``new``: the
-    log that they are for, where it did not stand when the write was planned.
+    """A task's answer: its objects, in the order of its rows, and a hash of the rows. ``new`` is
+    the log they are for, if it did not exist when the write was planned.
     """
 
     log_id: str
@@ -130,8 +129,8 @@ class Written(WriterCommitMessage):
 def plan_write(
     options: WriteOptions, schema: StructType, *, creates_later: bool = False
 ) -> WritePlan:
-    """Checks the columns and opens the log, or makes it; ``creates_later``: not before the commit
-    (`log_of`) where its types come from the rows.
+    """Checks the columns and opens or creates the log; with ``creates_later`` a log whose types
+    come from the rows is created only by the commit (`Answers.log`).
     """
     from clog.storage.administration import NewLog
     from clog.storage.config.log_config import LogConfig
@@ -155,7 +154,7 @@ def plan_write(
     log = opened_or_created(options, check, rows=schema)
     table = check(types_of(log.handle))
     if table is None and "key" not in canonical(schema).names:
-        # The policy counts as it is now, not as it was when the log was opened here.
+        # The current policy applies, not that of when the log was opened here.
         config = LogConfig.from_overrides(log.handle.refresh().head.config)
         check(types_of(log.handle), key_needed=config.compact)
     tip = log.handle.tip
@@ -233,7 +232,7 @@ def write_task(plan: WritePlan, batches: Iterator["pa.RecordBatch"], task: TaskI
 
 def written_by_tasks(df: "DataFrame", plan: WritePlan) -> list[Written]:
     """Runs a DataFrame, and returns what its tasks wrote, in the order of Spark's partitions (S44).
-    Of a task that ran twice one answers; the objects of the other are swept.
+    If a task ran twice, one run answers; the objects of the other are swept.
     """
     import pickle
 
@@ -286,7 +285,7 @@ class Answers:
         return whole.hexdigest()
 
     def log(self, location: Location) -> "Log":
-        """Returns the log to commit to, made if it is to be, with all objects in it."""
+        """Returns the log to commit to, which is created if needed, with all objects in it."""
         from clog.storage.commit.proposals import check_facts
         from clog.storage.env import SystemClock
 
@@ -302,12 +301,12 @@ class Answers:
 
 
 def delete_of_new(location: Location, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Deletes what tasks wrote for a log whose creation was not begun. Never raises."""
+    """Deletes the objects that tasks wrote for a log whose creation was not begun. Never raises."""
     answers = Answers.of(messages)
     new = answers.written[0].new if answers.written else None
     if new is None or len(answers.written) == len(messages):
         return
-    with suppress(Exception):  # What is left is swept once a log stands there.
+    with suppress(Exception):  # What is left is swept once a log exists there.
         store = location.store_of(new.log_id)
         for obj in answers.objects:
             store.delete(obj.ref.path)
@@ -319,9 +318,9 @@ def opened_or_created(
     *,
     rows: StructType | None = None,
 ) -> "Log":
-    """Returns the log to write to, made on the first write; concurrent makers agree on the first
-    one. ``check`` is asked with the types of a typed log, that is there or is to be made for
-    ``rows`` by the option ``keyColumns``.
+    """Returns the log to write to, created on the first write; if several writers create it at the
+    same time, the first wins. ``check`` gets the types of a typed log that exists or will be
+    created for ``rows`` by the option ``keyColumns``.
     """
     from clog.storage.administration import NewLog
 
@@ -332,7 +331,7 @@ def opened_or_created(
 def _opened_or_new(
     options: WriteOptions, check: Callable[[LogTypes | None], object], *, rows: StructType | None
 ) -> "Log | NewLog":
-    """Returns the log to write to, or what it is to be where there is none."""
+    """Returns the log to write to, or the one to be created if there is none."""
     from clog.storage.administration import PARTITIONS_DEFAULT, new_log
     from clog.storage.env import SystemIds
 
@@ -364,7 +363,7 @@ def _opened_or_new(
 
 
 def _created(location: Location, new: "NewLog") -> "Log":
-    """Creates a log, and returns it, or the one that somebody else made at the same time."""
+    """Creates a log and returns it, or the one that another writer created at the same time."""
     from clog.storage.env import SystemClock, SystemIds
 
     with suppress(AlreadyExistsError):
@@ -398,8 +397,8 @@ def _check_types(
 
 
 def _check_configs(log: "Log", given: Mapping[str, object]) -> None:
-    """Raises if a config is not the log's, and was not when the log was created; logs a warning,
-    once, where it was altered since. One GET where one differs.
+    """Raises if a config is not the log's, and was not when the log was created; logs a warning
+    once if it was altered since. Makes one GET if any differs.
     """
     from clog.storage.config.log_config import LogConfig, parse_overrides
     from clog.storage.config.units import config_text
@@ -428,7 +427,7 @@ def _check_configs(log: "Log", given: Mapping[str, object]) -> None:
 
 
 def _at_creation(log: "Log") -> dict[str, str] | None:
-    """Returns the configs that the log was created with; None where nobody knows any more."""
+    """Returns the configs that the log was created with; None if they are no longer known."""
     from clog.storage.commit.tip import try_read
     from clog.storage.config.log_config import LogConfig
     from clog.storage.format.commits import edit_of
@@ -447,7 +446,7 @@ def _types_of(new: "NewLog") -> LogTypes:
 
 
 def _move(location: Location, new: "NewLog", log: "Log", objects: "Sequence[DataObject]") -> None:
-    """Moves objects into a log that others made meanwhile, if it is as the new one was to be."""
+    """Moves objects into a log that others have created, if it is like the one to be created."""
     info = log.handle.tip.head.log
     theirs = info.partitions, info.partitioner, info.schema
     if theirs != (new.partitions, new.settings.partitioner, new.schema):
@@ -464,7 +463,7 @@ def _move(location: Location, new: "NewLog", log: "Log", objects: "Sequence[Data
 def _partitions(
     plan: WritePlan, batch: "pa.RecordBatch", records: "pa.Table", rows_before: int
 ) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
-    """Returns the partition of each row: the column's, else the key's."""
+    """Returns the partition of each row: from the column, else by the key."""
     import numpy as np
 
     from clog.storage.keys.hashing import partitions_for

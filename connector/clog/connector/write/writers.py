@@ -4,32 +4,30 @@ A batch write with ``txnAppId`` and ``txnVersion`` happens once, as in Delta: a 
 the last one is skipped. Nothing is taken from the streaming query it may run in: two writes in one
 ``foreachBatch`` are two writes.
 
-A micro-batch is in the log once: the log remembers the last batch of each writer, which is the
-query, by its id (which is in the checkpoint), or has the name that ``writerId`` or ``txnAppId``
-gives. `commit` learns no query id from Spark, so the tasks send it. Only the append mode: in
-complete mode each batch would be the whole result, see ``docs/decisions/0023-complete-mode.md``.
+A micro-batch is in the log once: the log remembers the last batch of each writer. The writer is the
+query, by its id (which is in the checkpoint), or has the name given by ``writerId`` or
+``txnAppId``. Spark does not give `commit` the query's id, so the tasks send it. Only append mode:
+in complete mode each batch would be the whole result (``docs/decisions/0023-complete-mode.md``).
 
-*Is it the log that the query has written to* (S47)? Spark's checkpoint remembers nothing of a sink,
-so the log must: each query leaves its writer entry with its first batch, and where that has no rows
-an entry of sequence -1, in a commit of its own. So a query that comes with a later batch and has no
-entry did not write to this log: the log was deleted and recreated, or the query wrote to another
-path, by another format, or under another ``writerId``. What it wrote before is not here, and
-readers would never know. Only the commit of a batch learns its number, and by then the tasks have
-written to the log: where there was none the query has made one when it began, which is there,
+*Is this the log that the query has written to* (S47)? Spark's checkpoint remembers nothing about a
+sink, so the log must: each query leaves its writer entry with its first batch or, if that has no
+rows, an entry with sequence -1, in a separate commit. So a query that comes with a later batch and
+has no entry did not write to this log: the log was deleted and recreated, or the query wrote to
+another path, in another format, or under another ``writerId``. What it wrote before is not here,
+and readers would never know. A batch's number is known only at its commit, after the tasks have
+written to the log: if there was no log, the query has created one when it began, which remains,
 empty, after the refusal.
 
-*Has a repeated batch the same rows*? Spark runs a batch again, under its number, when it does not
-know that it was committed; the log has it then, and its first rows stay. With other rows than now,
-one of two things happened, and the log cannot tell which:
-
-- The checkpoint was put back or copied: it is another batch under this number, and its rows would
-  be lost.
-- The query does not repeat itself: random numbers, the time, a source that gives other rows.
-
+*Does a repeated batch have the same rows*? Spark runs a batch again, under its number, when it does
+not know that it was committed; the log already has it then, and keeps its first rows. If these
+differ from the rows now, one of two things happened, and the log cannot tell which:
+- The checkpoint was restored or copied: this is another batch under the same number, and its rows
+  would be lost.
+- The query is not deterministic: random numbers, the time, a source that returns other rows.
 So that is an error, unless ``failOnChangedBatch`` is false. The hashes that are compared first
-depend on the order of rows and on how tasks share them, which a shuffle does not repeat. Where they
-differ, both sets of rows are read, and compared without order. That costs a look at each of their
-objects, and happens only then.
+depend on the order of rows and on how tasks share them, which a shuffle does not repeat. Only if
+they differ, both sets of rows are read and compared regardless of order, which costs a look at each
+of their objects.
 """
 
 import logging
@@ -69,15 +67,15 @@ if TYPE_CHECKING:
     from clog.storage.transactions.deferred import TransactionResult
 
 _Place = tuple[int, Mapping[int, tuple[int, int]]]
-"""A version, and by partition the range of offsets that something has there."""
+"""A version, and the range of offsets in it by partition."""
 _LOGGER = logging.getLogger("clog.connector")
 _COMPARED = ("key", "value", "headers")
-"""Timestamps are filled in from the clock where the query gives none."""
+"""Timestamps are taken from the clock if the query gives none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """How many rows, and the sum of a hash of each: equal whatever their order."""
+    """The number of rows, and the sum of their hashes, which does not depend on their order."""
 
     count: int
     total: int
@@ -91,7 +89,7 @@ def check_repeated(
     *,
     fail: bool,
 ) -> None:
-    """Raises if a batch that the log has already has other rows now, and ``fail``; else warns."""
+    """Raises, or warns unless ``fail``, if a batch that the log already has now has other rows."""
     entry = log.handle.find_writer(writer.kind, writer.writer_id)
     number = f"{'txnVersion' if writer.kind == 'txn' else 'batch'} {writer.sequence}"
     what = f"{number} of {writer.writer_id!r} is in {log.url} already"
@@ -123,9 +121,8 @@ def check_repeated_transaction(
     rows: Sequence[tuple["Log", Sequence["DataObject"]]],
     content: str,
 ) -> None:
-    """Raises if the batch that was committed last under a job, as its ``first`` result says, has
-    other rows now, in any of the logs that it writes to. Nothing is read where ``content`` is what
-    the home has kept.
+    """Raises if a job's last committed batch, with the result ``first``, now has other rows in any
+    of the logs that it writes to. Reads nothing if ``content`` is what the home has kept.
     """
     from clog.storage.format.transactions import TRANSACTION, TransactionName
     from clog.storage.transactions.several import found_part
@@ -155,7 +152,7 @@ def check_repeated_transaction(
 def _difference(
     log: "Log", first: Callable[[], _Place], objects: Sequence["DataObject"]
 ) -> str | None:
-    """Returns how the rows of now differ from the first ones; None where they do not."""
+    """Returns how the rows now differ from the first ones; None if they do not."""
     try:
         version, offsets = first()
     except NotFoundError as e:
@@ -183,12 +180,12 @@ def _expired(version: int) -> str:
 def _rows_at(
     log: "Log", version: int, offsets: Mapping[int, tuple[int, int]]
 ) -> Iterable["pa.RecordBatch"]:
-    """Returns the rows that an append brought, at its version: none of them is cleaned there."""
+    """Returns an append's rows, at its version, where none of them has been cleaned."""
     from clog.storage.read.scan import Isolation, plan_range, read_pieces
 
     manifest = log.handle.manifest_at(version)
     ranges = offsets.items()
-    newest = log.handle.tip.head.log.schema  # What is compared with it is written under that.
+    newest = log.handle.tip.head.log.schema  # The rows to compare are written under this one.
     pieces = [
         replace(piece, schema=newest)
         for p, (start, end) in ranges
@@ -262,7 +259,7 @@ class ClogWriter(DataSourceArrowWriter):
             check_repeated(log, result, writer, objects, fail=fail)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Deletes what was written for a log that is not made; never raises (see `write_task`)."""
+        """Deletes objects for a log that was not created; never raises (see `write_task`)."""
         delete_of_new(self._plan.location, messages)
 
     def _writer(self, content: str) -> "Writer | None":
@@ -275,7 +272,7 @@ class ClogWriter(DataSourceArrowWriter):
 
 
 def introduce(log: "Log", writer: "Writer") -> None:
-    """Commits an entry for a query whose first batch has no rows, unless it is known."""
+    """Commits an entry for a query whose first batch has no rows, unless it has one."""
     from clog.storage.commit.proposals import BEFORE_THE_FIRST
 
     if not is_known(log, writer):
@@ -292,7 +289,7 @@ def check_known(log: "Log", writer: "Writer", *, fail: bool) -> None:
         " before (another path, format or writerId)"
     )
     if fail:
-        # Not deleted: somebody may have appended since we looked, and been told that it is there.
+        # Not deleted: another writer may have appended since, and have reported success.
         empty = " to the log that is there, which is empty: a query makes one as it begins"
         raise LogReplacedError(
             f"{message}; nothing was appended{'' if log.version else empty}; start the query with a"
@@ -303,7 +300,7 @@ def check_known(log: "Log", writer: "Writer", *, fail: bool) -> None:
 
 
 def is_known(log: "Log", writer: "Writer") -> bool:
-    """Tells whether a query has an entry in the log; one request where the tip does not tell."""
+    """Returns whether a query has an entry in the log; one request if the tip does not show it."""
     key = writer.kind, writer.writer_id
     if log.handle.find_writer(*key) is not None:
         return True
@@ -312,7 +309,7 @@ def is_known(log: "Log", writer: "Writer") -> bool:
 
 
 def check_stream_write(options: WriteOptions) -> None:
-    """Raises if an option is one that a streaming write refuses."""
+    """Raises if a streaming write refuses one of the options."""
     if options.txn_version is not None:
         raise OptionError(
             'option "txnVersion" is for batch writes: a stream numbers its own batches;'
@@ -345,11 +342,11 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
 
     @shallow
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Appends the objects of all tasks at once, unless this batch is in the log already."""
+        """Appends the objects of all tasks at once, unless this batch is already in the log."""
         answers = Answers.of(messages)
         objects = answers.objects
         if not objects and batchId:
-            return  # An empty batch leaves no trace: run again, it is as harmless.
+            return  # An empty batch leaves no trace, so running it again is harmless.
         log = answers.log(self._plan.location)
         writer = self._writer(answers, batchId)
         if not objects:
@@ -367,7 +364,7 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
         messages: Sequence[WriterCommitMessage | None],
         batchId: int,  # noqa: ARG002 - Spark's
     ) -> None:
-        """Deletes what was written for a log that is not made; never raises (see `write_task`)."""
+        """Deletes objects for a log that was not created; never raises (see `write_task`)."""
         delete_of_new(self._plan.location, messages)
 
     def _writer(self, answers: Answers, batch_id: int) -> "Writer":

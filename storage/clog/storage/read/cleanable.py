@@ -1,7 +1,7 @@
 """How far a partition is clean, how far it may be cleaned, and how dirty it is (S11, S12, S13).
 Pure.
 
-Here and not in the cleaner because the table view and `describe` ask the same.
+It is here and not in the cleaner because the table view and `describe` need it, too.
 """
 
 from clog.storage.config.log_config import LogConfig
@@ -13,9 +13,9 @@ from clog.storage.format.manifest import Manifest
 @dataclass(frozen=True, slots=True)
 class CleanableBounds:
     """Clean ``[log start, first_dirty)``, cleanable ``[first_dirty, first_uncleanable)``; byte sums
-    of whole segments, in the cleanable part with what was aborted.
+    of whole segments, including aborted records in the cleanable part.
 
-    ``reset`` tells that the recorded first dirty offset was out of range (S12).
+    ``reset``: the recorded first dirty offset was out of range (S12).
     """
 
     partition: int
@@ -27,7 +27,7 @@ class CleanableBounds:
 
     @property
     def dirty_ratio(self) -> float:
-        """Cleanable ÷ (clean + cleanable) bytes; 0 where there are neither (S13)."""
+        """Cleanable ÷ (clean + cleanable) bytes; 0 if both are 0 (S13)."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
@@ -59,10 +59,10 @@ def cleanable_bounds(
 def first_uncleanable(
     manifest: Manifest, partition: int, config: LogConfig, first_dirty: int, *, now_ms: int
 ) -> int:
-    """Returns where cleaning must stop (S10, S11): the active segment's base, or before it that of
-    the first sealed one, from the first dirty on, that is younger than ``min.compaction.lag.ms`` by
-    its newest record, or reaches beyond the last stable offset. Always a segment's base, never
-    below ``first_dirty``.
+    """Returns where cleaning must stop (S10, S11): at the active segment's base, or at that of the
+    first earlier segment, from the first dirty one on, whose newest record is younger than
+    ``min.compaction.lag.ms`` or that reaches beyond the last stable offset. Always a segment's
+    base, never below ``first_dirty``.
     """
     active, stable = manifest.segments[partition][-1], manifest.head.stable_offset(partition)
     for segment in manifest.segments[partition][:-1]:
@@ -74,7 +74,7 @@ def first_uncleanable(
 
 
 def _bytes_to_clean(segment: Segment) -> int:
-    """Returns the bytes of a dirty segment; what was aborted counts, as passes drop it (S53)."""
+    """Returns the bytes of a dirty segment; aborted records count, as passes drop them (S53)."""
     return segment.size_bytes + sum(c.size_bytes for c in segment.chunks if c.aborted)
 
 

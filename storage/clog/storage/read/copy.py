@@ -1,27 +1,26 @@
-"""What pieces of an object hold, for another that takes their place: row groups that can be copied
-as they are, and the records of the rest.
+"""The contents of pieces of an object, for another one that replaces it: row groups that can be
+copied as they are, and the records of the rest.
 
 A row group is copied with what the new footer needs (`objects.composing`): metadata, sizes and
-nulls as stated; timestamps, offsets, horizons and keys that are structs are decoded. The key
-index's block comes along; where there is none its keys are read. It is not copied where anything
-about it is not as it would be written now: the schema, to the last field; the codec; a field of the
-metadata that nobody here knows; sizes that are not stated (Arrow states them since 19). Nor is a
-small one, which would stay small for ever, nor a large one, which would make a look-up of a key
-expensive.
+nulls as stated; timestamps, offsets, horizons and struct keys are decoded. The key index's block is
+copied, too; without one the keys are read. A row group is not copied if it differs in anything from
+what would be written now: the schema, to the last field; the codec; an unknown field of the
+metadata; sizes that are not stated (Arrow states them since version 19). Nor is a small one, which
+would stay small for ever, nor a large one, which would make looking up a key expensive.
 
-A row group can be copied where all of its rows stay, with the timestamps and horizons that they
-have in it:
+A row group can be copied if all of its rows stay, with the timestamps and horizons that they have
+in it:
 
-- it is of one partition, and the piece covers all of it;
-- no row of it is to be looked at or left out by who asks;
-- no row of it is dead: dead bytes are gone with the next rewrite (FORMAT.md §5.4);
-- the object is of the log's present schema (FORMAT.md §12);
-- the chunk overrides no timestamps (LogAppendTime), nor gives a horizon to a tombstone that is in
-  it: both become real in a rewrite;
-- what its footer states of sizes and tombstones does not contradict the chunk's own.
+- it belongs to one partition, and the piece covers all of it;
+- the caller need not look at any of its rows, or leave one out;
+- none of its rows is dead: dead bytes disappear with the next rewrite (FORMAT.md §5.4);
+- the object has the log's present schema (FORMAT.md §12);
+- the chunk overrides no timestamps (LogAppendTime), nor gives a horizon to one of its tombstones: a
+  rewrite stores both;
+- the sizes and tombstones that its footer states do not contradict the chunk's.
 
-The object is fetched whole, in one request, where half of its rows are wanted, or it is small;
-else all is decoded.
+The object is fetched whole, in one request, if half of its rows are wanted, or it is small;
+otherwise everything is decoded.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -66,23 +65,23 @@ from clog.storage.store.contract import HeldObject, Store
 from clog.storage.types.columns import DELETE_HORIZON, OFFSET, column_types, leaf_sizes
 
 CODECS: Final = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
-"""Parquet's numbers of the codecs that logs may be configured for."""
+"""Parquet's numbers of the codecs that a log may be configured with."""
 _FILE_FIELDS: Final = frozenset({1, 2, 3, 4, 6, 7})
 _GROUP_FIELDS: Final = frozenset({1, 2, 3, 5, 6, 7})
 _CHUNK_FIELDS: Final = frozenset({2, 3, 4, 5, 6, 7})
 _COLUMN_FIELDS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 16})
-"""Those that are understood: of the file, a row group, a column chunk, its metadata."""
+"""The fields that are understood: of the file, a row group, a column chunk, its metadata."""
 _FIELD_ID: Final = 9
-"""Of a column in the schema; objects from before they were given have none."""
+"""Of a column in the schema; older objects have none."""
 _ENCODINGS: Final = frozenset({0, 2, 3, 4, 5, 6, 7, 8, 9})
 
 Portion = tuple[int, Callable[[], Iterator[pa.RecordBatch | CopiedGroup]]]
-"""How many live rows it has, of whole chunks, and what reads it."""
+"""The number of its live rows, of whole chunks, and what reads it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
-    """A piece of a chunk; ``decoded`` are the chunk's rows that have to be decoded, None: none."""
+    """A piece of a chunk; ``decoded``: the chunk's rows that must be decoded, None for no rows."""
 
     piece: ReadPiece
     chunk: Chunk
@@ -94,18 +93,18 @@ class Wanted:
         return is_large and self.piece.append_time_ms == NONE
 
     def must_decode(self, first: int, rows: int) -> bool:
-        """Tells whether rows of the object, all in the piece, have to be decoded."""
+        """Returns whether rows of the object, all in the piece, must be decoded."""
         at = first - self.chunk.first_row
         return self.decoded is not None and bool(self.decoded[at : at + rows].any())
 
 
 class RowGroupSource:
-    """The row groups of an object of which all bytes are given.
+    """The row groups of an object, all of whose bytes are given.
 
     Args:
-        compression: what the copies are to have.
-        key_seed: the log's; then they come with a block of the key index.
-        schema: the log's; what is of an earlier one is not copied.
+        compression: the copies' codec.
+        key_seed: the log's; if given, copies come with a block of the key index.
+        schema: the log's; row groups with an earlier one are not copied.
     """
 
     def __init__(
@@ -137,13 +136,13 @@ class RowGroupSource:
 
     @property
     def rows(self) -> list[int]:
-        """How many each row group has."""
+        """The number of rows of each row group."""
         return [group.rows for group in self._groups]
 
     def copied(self, number: int, partition: int, base: int) -> CopiedGroup | None:
-        """Returns a row group; None where it has to be decoded.
+        """Returns a row group; None if it must be decoded.
 
-        ``base``: the offset of its first row, where the object has no offsets.
+        ``base``: the offset of its first row, if the object has no offsets.
         """
         columns = self._columns(number)
         if columns is None:
@@ -159,7 +158,7 @@ class RowGroupSource:
             facts = self._facts(number, rows, base)
             block = self._block(number)
         except (pa.ArrowException, OSError, ValueError):
-            return None  # Who decodes says what is wrong with it.
+            return None  # Decoding it reports what is wrong.
         if facts is None:
             return None
         times, offsets, horizons = facts
@@ -170,7 +169,7 @@ class RowGroupSource:
         return CopiedGroup(columns, stats, frozenset(absent), block)
 
     def _columns(self, number: int) -> dict[str, list[RawColumn]] | None:
-        """Returns the column chunks by name; None where one is not understood."""
+        """Returns the column chunks by name; None if one is not understood."""
         struct, group = self._structs[number], self._groups[number]
         if not self._names or not struct.keys() <= _GROUP_FIELDS:
             return None
@@ -188,7 +187,7 @@ class RowGroupSource:
         return columns
 
     def _sizes(self, name: str) -> list[tuple[int | None, int]]:
-        """Returns what the leaves of a column count, as `leaf_sizes`."""
+        """Returns the counts of a column's leaves, as `leaf_sizes` does."""
         if name in ("key", "value"):
             return [*leaf_sizes(self._schema.field(name))]
         return [(None, 0)] * 2 if name == "headers" else []
@@ -196,7 +195,7 @@ class RowGroupSource:
     def _record_bytes(
         self, number: int, columns: Mapping[str, Sequence[RawColumn]], rows: int
     ) -> int | None:
-        """Returns the sum of the rows' record sizes; None where a column does not state its own."""
+        """Returns the sum of the rows' record sizes; None if a column does not state its size."""
         total = rows * RECORD_OVERHEAD
         for name, leaves in columns.items():
             if name == "key" and pa.types.is_struct(self._schema.field(name).type):
@@ -216,7 +215,7 @@ class RowGroupSource:
     def _facts(
         self, number: int, rows: int, base: int
     ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]] | None:
-        """Returns bounds of timestamps, offsets and horizons; None where they are not sound."""
+        """Returns bounds of timestamps, offsets and horizons; None if they are inconsistent."""
         names = [name for name in ("timestamp", OFFSET, DELETE_HORIZON) if name in self._names]
         table = self._file.read_row_group(number, columns=names, use_threads=False)
         if table.num_rows != rows:
@@ -256,8 +255,8 @@ def read_or_copy(
     compression: Compression,
     key_seed: int,
 ) -> Iterator[pa.RecordBatch | CopiedGroup]:
-    """Fetches pieces of one object; returns what yields what they hold, in the order of their rows:
-    groups that are copied, and batches as `read_pieces` makes them.
+    """Fetches pieces of one object; returns an iterator of their contents, in the order of their
+    rows: groups that are copied, and batches as `read_pieces` makes them.
     """
     portions = open_portions(
         store, wanted, columns=columns, compression=compression, key_seed=key_seed
@@ -274,9 +273,9 @@ def open_portions(
     key_seed: int,
     rows_min: int | None = None,
 ) -> list[Portion]:
-    """Fetches pieces of one object; returns what yields what they hold, as `read_or_copy`, in
-    portions that may be read at once. They are of whole row groups, which have at least
-    ``rows_min`` rows together; None: as large as may be.
+    """Fetches pieces of one object; returns their contents as `read_or_copy` does, but in portions
+    that may be read in parallel. Each has whole row groups, with at least ``rows_min`` rows
+    together; None: as large as possible.
     """
     wanted = [w for w in wanted if w.piece.rows]
     pieces = [w.piece for w in wanted]
@@ -292,11 +291,11 @@ def open_portions(
     try:
         source = RowGroupSource(data, ref, compression, key_seed, pieces[0].schema)
     except (pa.ArrowException, OSError, ValueError):
-        # Who decodes says what is wrong with it.
+        # Decoding it reports what is wrong.
         return [(live_rows, partial(read_pieces, held, pieces, columns=columns))]
     dead = dead_rows_of(held, pieces)
     found = [_copies(source, w, mask) for w, mask in zip(wanted, dead, strict=True)]
-    # Who keeps a small part of an object shall not keep all of it in memory.
+    # A small part of an object must not keep all of it in memory.
     is_part = 2 * sum(g.stored_bytes for copies in found for _, g in copies) < len(data)
     portions: list[Portion] = []
     for w, mask, copies in zip(wanted, dead, found, strict=True):
@@ -340,7 +339,7 @@ def _is_fetched_whole(pieces: Sequence[ReadPiece]) -> bool:
 def _copies(
     source: RowGroupSource, wanted: Wanted, dead: Rows | None
 ) -> list[tuple[int, CopiedGroup]]:
-    """Returns the groups that are copied, with their first rows in the object."""
+    """Returns the groups to copy, with their first rows in the object."""
     found: list[tuple[int, CopiedGroup]] = []
     piece, chunk = wanted.piece, wanted.chunk
     if not wanted.may_hold_copies:
@@ -366,7 +365,7 @@ def _copies(
 
 
 def _stays(group: CopiedGroup, piece: ReadPiece) -> bool:
-    """Tells whether the piece delivers all of the group, as it is."""
+    """Returns whether the piece delivers all of the group unchanged."""
     stats = group.stats
     if stats.first_offset < piece.start or stats.last_offset >= piece.end:
         return False
@@ -375,7 +374,7 @@ def _stays(group: CopiedGroup, piece: ReadPiece) -> bool:
 
 
 def _rows_of(piece: ReadPiece, first: int, end: int) -> list[ReadPiece]:
-    """Returns the part of a piece that is rows ``[first, end)`` of its object; nothing for none."""
+    """Returns the part of a piece with rows ``[first, end)`` of its object, if there is any."""
     if first == end:
         return []
     if not piece.object.dense:
@@ -386,7 +385,7 @@ def _rows_of(piece: ReadPiece, first: int, end: int) -> list[ReadPiece]:
 
 
 def _columns_of(tree: Struct, names: Collection[str], schema: pa.Schema) -> list[str]:
-    """Returns the names of the columns; none where the file is not wholly one of ours."""
+    """Returns the names of the columns; none if anything in the file is not like ours."""
     elements: list[Struct] = tree[2][1][1]
     present = [name for name in schema.names if name in names]
     ours = file_without_rows(pa.schema([schema.field(n) for n in present]), Compression("none"))
@@ -397,14 +396,14 @@ def _columns_of(tree: Struct, names: Collection[str], schema: pa.Schema) -> list
 
 
 def _content(column: RawColumn) -> int | None:
-    """Returns the bytes of all values of a column of bytes; None where they are not stated."""
+    """Returns the size of all values of a column of bytes; None if it is not stated."""
     _, stated = column.metadata.get(16, (0, {}))
     kind, content = stated.get(1, (I64, -1))
     return content if kind == I64 and content >= 0 else None
 
 
 def _present(column: RawColumn, level: int) -> int | None:
-    """Returns how many values of a leaf of this definition level are there; None: not stated."""
+    """Returns how many values of a leaf have this definition level; None if it is not stated."""
     levels = _levels(column)
     if len(levels) != level + 1 or min(levels) < 0 or sum(levels) != column.metadata[5][1]:
         return None
@@ -412,7 +411,7 @@ def _present(column: RawColumn, level: int) -> int | None:
 
 
 def _nulls(leaf: RawColumn, level: int, rows: int) -> int | None:
-    """Returns in how many rows the column of a leaf is null; None where it is not stated."""
+    """Returns in how many rows the column of a leaf is null; None if it is not stated."""
     entries = _levels(leaf, of=2)[:1] or [leaf.metadata[5][1]]
     if _present(leaf, level) is None or entries != [rows]:
         return None
@@ -425,7 +424,7 @@ def _holds_no_headers(columns: Mapping[str, Sequence[RawColumn]]) -> bool:
 
 
 def _levels(column: RawColumn, *, of: int = 3) -> list[int]:
-    """Returns how many values there are of each definition (or 2: repetition) level, if stated."""
+    """Returns how many values each definition (or 2: repetition) level has, if stated."""
     _, stated = column.metadata.get(16, (0, {}))
     _, (_, levels) = stated.get(of, (0, (0, [])))
     counts: list[int] = levels

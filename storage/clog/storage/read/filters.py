@@ -1,28 +1,28 @@
 """Filters of reads: which rows are wanted, and what need not be read to find them.
 
-A filter is an expression of pyarrow's over the columns that a read shows, or a list of tuples as
-``pyarrow.parquet`` takes. It is asked of rows that are there: of a table after it is known which
-record of a key is the latest, so that an older one that fits does not come back. What is read for
-it can be left out earlier, as far as it cannot be wanted whatever else holds:
+A filter is a pyarrow expression over the columns that a read shows, or a list of tuples as
+``pyarrow.parquet`` takes. It is applied to the rows shown: in a table after the latest record of
+each key is known, so that an older one that matches does not come back. Data that cannot be wanted
+in any case is left out before it is read:
 
-- Row groups whose statistics contradict the filter, of what is delivered. What is compared by keys
-  alone (the map of a table's dirty part) leaves out only those that the keys' own statistics
+- Row groups whose statistics contradict the filter, where rows are delivered. Where only keys are
+  compared (for the map of a table's dirty part), only those that the keys' own statistics
   contradict: no row of such a key is wanted, whichever is the latest.
-- Pieces whose partition, offsets or time of append do.
+- Pieces whose partition, offsets or time of append contradict it.
 
-What holds for a row group or a piece is a *guarantee*, an expression, and Arrow says whether a
-filter can be true under it. Statistics of floats tell nothing of NaN: they count for a column only
-where the filter cannot be true of a row that has NaN there.
+What is known of a row group or a piece is a *guarantee*, an expression, and Arrow says whether a
+filter can be true under it. Statistics of floats say nothing about NaN: they are used for a column
+only if the filter cannot be true for a row with NaN there.
 
-pyarrow.dataset is imported where it is needed: it takes long, and few reads have a filter.
+pyarrow.dataset is imported where it is needed: that takes long, and few reads have a filter.
 
-A table can also be a lazy frame of Polars (`lazy_frame`), which asks for columns, rows and a number
-of them. What Polars' optimizer hands down is a *predicate*, an expression of its own. As much of it
-as means the same in Arrow becomes a filter: comparisons of a column with a value, ``is_null``,
-``is_in`` and ``is_between``, joined by and and or. The rest is left out of the filter, and all of
-the predicate is asked of what was read. Not of floats: to Polars NaN is a number, the largest. The
-form in which Polars gives away an expression is not promised to stay: what is not known here is
-left out, and only costs reading.
+A table can also be a lazy frame of Polars (`lazy_frame`), which asks for columns, for rows and for
+a number of rows. Polars' optimizer passes a *predicate*, an expression of Polars. The part of it
+that means the same in Arrow becomes a filter: comparisons of a column with a value, ``is_null``,
+``is_in`` and ``is_between``, joined by and and or. The rest is left out of the filter, and the
+whole predicate is applied to what was read. Floats are left out: to Polars NaN is a number, the
+largest. Polars does not promise to keep the form in which it exports an expression; what is not
+known here is left out, and only costs reading.
 """
 
 import io
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     import polars as pl
 
 _OF_PIECES: Final = frozenset(("partition", "offset", "timestamp"))
-"""Columns that pieces tell something of."""
+"""Columns about which pieces say something."""
 _NESTED: Final = re.compile(r"FieldRef\.Nested\((?:FieldRef\.Name\([^()]*\) ?)+\)")
 _types = pa.types
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column, or a field of one, that a filter names: the name, the stored place, the type."""
+    """A column, or a field of one, that a filter names: the name, the stored path, the type."""
 
     name: str
     path: str
@@ -75,7 +75,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """An expression over ``shown``; ``read`` are the columns of records that are read for it."""
+    """An expression over ``shown``; ``read``: the columns of records that are read for it."""
 
     expression: Any
     shown: Shown
@@ -91,7 +91,7 @@ class RowFilter:
         those of records.
 
         Raises:
-            InvalidInputError: it is no filter, or names what is no column.
+            InvalidInputError: it is not a filter, or names something that is not a column.
         """
         records = read_schema(schema)
         plain = rows and rows.shown(arrow_schema(schema), None)
@@ -119,7 +119,7 @@ class RowFilter:
         return cls(expression, shown, read_schema(schema, shown.paths), by_key, wanted)
 
     def with_paths(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Returns what is read for the filter and for these columns of records."""
+        """Returns the paths that are read for the filter and for these columns of records."""
         both = dict.fromkeys((*paths, *self.shown.paths))
         return tuple(p for p in both if not any(p.startswith(f"{other}.") for other in both))
 
@@ -131,7 +131,7 @@ class RowFilter:
         schema: LogSchema | None,
         rows: TableColumns | None,
     ) -> "RowFilter | None":
-        """Returns the filter that wants what both want; None: all."""
+        """Returns the filter that matches what both match; None: everything."""
         if given is None or former is None:
             return former if given is None else cls.of(given, schema, rows)
         return cls.of(former.expression & given, schema, rows)
@@ -139,14 +139,14 @@ class RowFilter:
     def of_batches(
         self, batches: Iterable[pa.RecordBatch], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        """Yields what is wanted of batches, as batches of these columns."""
+        """Yields the wanted rows of batches, as batches of these columns."""
         for batch in batches:
             rows = self.kept(batch)
             if rows.num_rows:
                 yield shaped(rows, schema)
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the rows that are wanted of records that have the columns ``read``."""
+        """Returns the wanted rows of records that have the columns ``read``."""
         rows = self.shown.of(shaped(batch, self.read))
         try:
             return batch.filter(_evaluated(self.expression, rows))
@@ -156,21 +156,21 @@ class RowFilter:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a filter leaves out of a read before it is read, by what is known of ``leaves``."""
+    """What a filter leaves out before it is read, by what is known of ``leaves``."""
 
     expression: Any
     schema: pa.Schema
     leaves: tuple[Leaf, ...]
 
     def pieces(self, pieces: Sequence[ReadPiece]) -> Sequence[ReadPiece]:
-        """Returns those that may hold what is wanted."""
+        """Returns the pieces that may have wanted rows."""
         if not pieces or _OF_PIECES.isdisjoint(leaf.path for leaf in self.leaves):
             return pieces
         there = _possible(self.expression, self.schema, map(self._of_piece, pieces))
         return [pieces[i] for i in there]
 
     def chosen_of(self, run: Sequence[ReadPiece]) -> Choose | None:
-        """Returns what chooses row groups of neighbouring pieces' object; None: all."""
+        """Returns the function that chooses row groups of neighbouring pieces; None: all."""
         has_times = all(piece.append_time_ms == NONE for piece in run)
         places = _OF_PIECES if not has_times else _OF_PIECES - {"timestamp"}
         leaves = [leaf for leaf in self.leaves if leaf.path not in places]
@@ -210,7 +210,7 @@ class Pruned:
 
 
 def _expression(given: object, schemas: Sequence[pa.Schema]) -> Any:
-    """Returns what is given as an expression."""
+    """Returns a user's filter as an expression."""
     if isinstance(given, pc.Expression):
         if "FieldPath(" in str(given):
             raise InvalidInputError("the filter counts columns; name them")
@@ -236,9 +236,9 @@ def _expression(given: object, schemas: Sequence[pa.Schema]) -> Any:
 
 
 def _names_in(expression: Any, schema: pa.Schema) -> tuple[str, ...] | None:
-    """Returns which columns, of structs fields, an expression names; None where it does not fit."""
+    """Returns the columns, or fields of structs, in an expression; None if it does not fit."""
     text = str(expression)
-    whole = _NESTED.sub("", text)  # What is left may name a struct itself.
+    whole = _NESTED.sub("", text)  # What is left may name a whole struct.
     named: list[str] = []
     for field in schema:
         is_whole = not _types.is_struct(field.type) or field.name in whole
@@ -257,7 +257,7 @@ def _names_in(expression: Any, schema: pa.Schema) -> tuple[str, ...] | None:
 
 
 def _problem(expression: Any, schema: pa.Schema) -> str | None:
-    """Returns why rows of the schema cannot be asked; None where they can."""
+    """Returns why rows of the schema cannot be filtered; None if they can."""
     empty = pa.RecordBatch.from_pylist([], schema)
     try:
         kind = _evaluated(expression, empty).type
@@ -267,7 +267,7 @@ def _problem(expression: Any, schema: pa.Schema) -> str | None:
 
 
 def _tells_all(expression: Any, schema: pa.Schema, leaf: Leaf) -> bool:
-    """Tells whether statistics say all that matters of a column's values."""
+    """Returns whether statistics say everything that matters about a column's values."""
     if not _types.is_floating(leaf.type):
         return True
     with_nan = leaf.field == pa.scalar(float("nan"), leaf.type)
@@ -275,7 +275,7 @@ def _tells_all(expression: Any, schema: pa.Schema, leaf: Leaf) -> bool:
 
 
 def _evaluated(expression: Any, batch: pa.RecordBatch) -> pa.Array:
-    """Returns the expression's value of each row."""
+    """Returns the expression's value for each row."""
     from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
     source = TableSourceNodeOptions(pa.Table.from_batches([batch]))
@@ -288,7 +288,7 @@ def _evaluated(expression: Any, batch: pa.RecordBatch) -> pa.Array:
 
 
 def _possible(expression: Any, schema: pa.Schema, guarantees: Iterable[Any]) -> list[int]:
-    """Returns the numbers of those guarantees under which the expression may be true."""
+    """Returns the numbers of the guarantees under which the expression may be true."""
     import pyarrow.dataset as ds
     from pyarrow.fs import LocalFileSystem
 
@@ -301,11 +301,11 @@ def _possible(expression: Any, schema: pa.Schema, guarantees: Iterable[Any]) -> 
         possible = ds.FileSystemDataset(named, schema, kind).get_fragments(filter=expression)
         return [int(fragment.path) for fragment in possible]
     except pa.ArrowException:
-        return [*range(len(named))]  # What it fails at may be in no row that is asked.
+        return [*range(len(named))]  # Perhaps no row that is shown makes it fail.
 
 
 def _within(leaf: Leaf, statistics: Any, stored: pa.DataType, rows: int) -> Any:
-    """Returns what statistics say of a column of a row group, None for nothing."""
+    """Returns what statistics say about a row group's column; None if they say nothing."""
     if statistics is None:
         return None
     nulls = statistics.null_count if statistics.has_null_count else None
@@ -322,7 +322,7 @@ def _within(leaf: Leaf, statistics: Any, stored: pa.DataType, rows: int) -> Any:
 
 
 def _scalar(statistics: Any, end: str, stored: pa.DataType, kind: pa.DataType) -> Any:
-    """Returns a bound as a value of the column; None where it cannot be had."""
+    """Returns a bound as a value of the column; None if that is impossible."""
     if not statistics.has_min_max:
         return None
     raw = getattr(statistics, f"{end}_raw")
@@ -342,7 +342,7 @@ def _scalar(statistics: Any, end: str, stored: pa.DataType, kind: pa.DataType) -
 
 
 def _is_plain(stored: pa.DataType) -> bool:
-    """Tells whether Parquet's own value is the column's."""
+    """Returns whether Parquet's own value is the column's."""
     plain = (_types.is_boolean, _types.is_binary, _types.is_fixed_size_binary)
     return any(of(stored) for of in plain) or stored in (pa.float32(), pa.float64())
 
@@ -356,7 +356,7 @@ def _type_at(schema: pa.Schema, path: str) -> pa.DataType:
 
 
 def _leaves(name: str, path: str, shown: pa.Schema) -> Iterator[Leaf]:
-    """Yields the leaves of a column that a filter names, which is stored at the path."""
+    """Yields the leaves of a column, stored at the path, that a filter names."""
     for inner in lone_leaves(pa.field("", _type_at(shown, name))):
         yield Leaf(name + inner, path + inner, _type_at(shown, name + inner))
 
@@ -369,11 +369,11 @@ def _all_of(expressions: Iterable[Any]) -> Any:
 Read = Callable[[Any, Sequence[str] | None], Iterator[pa.RecordBatch]]
 _COMPARED: Final = {"Eq": eq, "NotEq": ne, "Lt": lt, "LtEq": le, "Gt": gt, "GtEq": ge}
 _TURNED: Final = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
-"""The comparison when its sides change places."""
+"""The comparison with its sides exchanged."""
 
 
 def lazy_frame(schema: pa.Schema, read: Read) -> "pl.LazyFrame":
-    """Returns a lazy frame; ``read`` yields wanted rows, or all, of wanted columns, or all."""
+    """Returns a lazy frame; ``read`` yields wanted or all rows, with wanted or all columns."""
     import polars as pl
     from polars.io.plugins import register_io_source
 
@@ -405,24 +405,24 @@ def lazy_frame(schema: pa.Schema, read: Read) -> "pl.LazyFrame":
 
 
 def _as_filter(predicate: "pl.Expr", schema: pa.Schema) -> Any:
-    """Returns what a predicate asks at least, as an expression of Arrow's; None for nothing."""
+    """Returns the least that a predicate requires, as an Arrow expression; None for nothing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Polars says that the form may change.
         try:
             node = json.loads(predicate.meta.serialize(format="json"))
-        except (ValueError, RuntimeError):  # It calls Python, for one.
+        except (ValueError, RuntimeError):  # For example, it calls Python.
             return None
         return _known(node, schema)
 
 
 def _known(node: Any, schema: pa.Schema) -> Any:
-    """Returns the part of an expression that is known; None where none is."""
+    """Returns the part of an expression that is known; None if nothing is."""
     import polars as pl
 
     other = (LookupError, TypeError, AttributeError, ValueError)
     try:
         return _translated(node, schema)
-    except (*other, pa.ArrowException, pl.exceptions.PolarsError):  # Another form, or kind.
+    except (*other, pa.ArrowException, pl.exceptions.PolarsError):  # An unknown form or kind.
         return None
 
 
@@ -464,7 +464,7 @@ def _function(part: Any, schema: pa.Schema) -> Any:
 
 
 def _field(node: Any, schema: pa.Schema) -> Any:
-    """Returns a column, or a field of one; None for all else, and for floats."""
+    """Returns a column, or a field of one; None for anything else, and for floats."""
     path: list[str] = []
     while "Function" in node:
         path.insert(0, node["Function"]["function"]["StructExpr"]["FieldByName"])

@@ -1,12 +1,12 @@
-"""Reading on and on: the batches of records of logs as they come.
+"""Continuous reading: batches of the records of logs as they are appended.
 
-A *source* is one log, and the next offset to read of each of its partitions. It is planned to the
-end of now, and when that was read anew: at a version that stands then, and behind whatever gap the
-last records left. What is asked for next says that the batch before is done, and only then is the
-position noted: a batch that was being worked on when the process died, or when the loop was left,
-comes again. A store that fails is asked again, more and more rarely; a version that expired while
-it was read is planned anew, from the last batch on: what the cleaner removed since has a later
-record.
+A *source* is one log, and the next offset to read in each of its partitions. It is planned up to
+the current end and, once that was read, planned anew: at the version of that time, and after any
+gap that the last records left. A request for the next batch means that the previous one is done,
+and only then is the position noted: a batch that was in work when the process died, or when the
+loop was left, comes again. If the store fails, reads are retried at growing intervals; a version
+that expired while it was read is planned anew from the last batch on: the records that the cleaner
+removed since then have later ones.
 """
 
 import logging
@@ -28,7 +28,7 @@ from clog.storage.read.scan import check_start, columns_asked, read_records
 
 POLL_MS: Final = 1000
 REST_MS_MAX: Final = 30_000
-"""How long a store that fails is left alone at most."""
+"""The longest pause before a store that failed is asked again."""
 _PART_MS: Final = 100
 _LOGGER = logging.getLogger("clog.storage.read")
 Batches: TypeAlias = Iterator[pa.RecordBatch]
@@ -37,23 +37,23 @@ _Read: TypeAlias = Callable[[Handle, Manifest, Mapping[int, tuple[int, int]]], B
 
 
 class Progress(Protocol):
-    """Who is told how far a source was read: a named reader."""
+    """A named reader, which records how far a source was read."""
 
     def commit(self, position: Mapping[int, int]) -> bool:
         """Notes the next offsets to read."""
         ...
 
     def commit_at(self, position: Mapping[int, int], version: int, commit_id: str) -> bool:
-        """Notes them, of what was read at a version."""
+        """Notes the next offsets after a read at a version."""
         ...
 
     def end(self) -> None:
-        """Reports what is noted."""
+        """Reports the noted position."""
         ...
 
 
 def reading_of(schema: LogSchema | None, columns: Sequence[str] | None) -> _Read:
-    """Returns what reads these columns of records, and partition and offset; None: all."""
+    """Returns a function that reads these columns, partition and offset; None: all columns."""
     asked = None if columns is None else list(dict.fromkeys(("partition", "offset", *columns)))
     wanted = columns_asked(schema, asked)
 
@@ -64,7 +64,7 @@ def reading_of(schema: LogSchema | None, columns: Sequence[str] | None) -> _Read
 
 
 class Followed:
-    """One log that is followed from offsets on, by one thread; ``reader`` notes what is done."""
+    """One log, followed by one thread from given offsets; ``reader`` notes what is done."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Followed:
         self._rest_ms, self._next_ms = 0, NONE
 
     def next(self) -> pa.RecordBatch | None:
-        """Returns the next batch, taking the one before for done; None: not yet, or a failure."""
+        """Returns the next batch, and notes the previous one as done; None: not yet, or failed."""
         self.done()
         if self.clock.monotonic_ms() < self._next_ms:
             return None
@@ -93,7 +93,7 @@ class Followed:
             if batch is None and self._plan():
                 batch = self._found()
         except VersionExpiredError:
-            self._reading, self._ends = iter(()), {}  # Superseded since: planned anew.
+            self._reading, self._ends = iter(()), {}  # Superseded since then: planned anew.
             return None
         except StoreUnavailableError as e:
             self._rest_ms = min(max(2 * self._rest_ms, POLL_MS), REST_MS_MAX)
@@ -105,7 +105,7 @@ class Followed:
         return batch
 
     def done(self) -> None:
-        """Takes what was given for done."""
+        """Notes the last returned batch as done."""
         if self._given:
             self._at |= self._given
             self._told |= self._given
@@ -114,7 +114,7 @@ class Followed:
             self._given = {}
 
     def tell(self) -> None:
-        """Notes the position at the version looked at: who waits for records is not forgotten."""
+        """Notes the position at the current version, so that a waiting reader is not forgotten."""
         self._told = dict(self._at)
         if self._reader is not None:
             tip = self._handle.tip
@@ -128,14 +128,14 @@ class Followed:
     def _found(self) -> pa.RecordBatch | None:
         batch = next((batch for batch in self._reading if batch.num_rows), None)
         if batch is None:
-            self._at |= self._ends  # Behind the last record there may be a gap.
+            self._at |= self._ends  # There may be a gap after the last record.
             self._ends = {}
         else:
             self._given = offsets_after(batch)
         return batch
 
     def _plan(self) -> bool:
-        """Tells whether there is more."""
+        """Plans the next read; returns whether there is more."""
         head = self._handle.refresh().head
         for p, offset in self._at.items():
             check_start(head, p, offset, url=self._handle.store.url)
@@ -149,8 +149,8 @@ class Followed:
 
 
 class Following(Generic[_T]):
-    """Batches of records as they come, of one log or of several in turn: go through it with ``for``
-    or ``async for``. `NamedReader.follow` and `follow` make one.
+    """Batches of records as they are appended, of one log or of several in turn: iterate over it
+    with ``for`` or ``async for``. `NamedReader.follow` and `follow` make one.
 
     >>> from clog.storage import Log
     >>> log = Log.create("memory://help-of-following", 1)
@@ -170,7 +170,7 @@ class Following(Generic[_T]):
         poll_ms: int | None,
         stop_on: Iterable[signal.Signals] = (),
     ) -> None:
-        """Follows these, and yields what ``given`` makes of the number of a source and a batch."""
+        """Follows these, and yields what ``given`` returns for a source's number and a batch."""
         if poll_ms is not None and (type(poll_ms) is not int or poll_ms < 1):
             raise InvalidInputError(f"poll_ms={poll_ms!r} is not a number of ms from 1 on, or None")
         self._sources = sources
@@ -180,7 +180,7 @@ class Following(Generic[_T]):
         self._stopped = False
 
     def stop(self) -> None:
-        """Ends it after the batch at hand; any thread and any signal's handler may call it."""
+        """Ends it after the current batch; any thread or signal handler may call it."""
         self._stopped = True
 
     def _is_stopped(self) -> bool:
@@ -225,7 +225,7 @@ class Following(Generic[_T]):
                 source.end()
 
     def _wait(self, ms: int) -> None:
-        """Waits, in parts: a signal's handler does not end a sleep."""
+        """Waits, in short steps, because a signal handler does not end a sleep."""
         part_ms = min(ms, _PART_MS) if self._stop_on else ms
         while ms > 0 and not self._stopped:
             self._sources[0].clock.sleep_ms(min(ms, part_ms))

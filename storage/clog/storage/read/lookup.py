@@ -1,13 +1,13 @@
-"""Finding the rows of few keys, by the key indexes of `scan`.
+"""Finds the rows of a few keys, by the key indexes of `scan`.
 
-A record's key does not tell its partition (a writer may have named another), and keys lie in no
-order: so every object is asked. One with a key index says which of its rows may hold a key; of a
-large one without, keys are read first, and the rest only where a wanted key is.
+A record's key does not determine its partition (a writer may have named another one), and keys are
+in no order, so every object is searched. A key index says which rows of its object may have a key;
+in a large object without one, keys are read first, and the rest only where a wanted key is.
 
 - `pieces_of_keys`: what to read of pieces that are read once, in a task.
-- `latest_of_keys`: the latest records by indexes that stay in memory, for those who ask again. Of
-  each partition the newest pieces come first; a key that is found is not looked for in older ones.
-- `of_keys`: all records of few keys that are still there, in offset order.
+- `latest_of_keys`: the latest records, by indexes that stay in memory, for repeated look-ups. The
+  newest pieces of each partition come first; a key that was found is not searched in older ones.
+- `records_of_keys`: all records of a few keys that still exist, in offset order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,9 +45,9 @@ from clog.storage.types.conform import UnfitError, made_of_python
 def pieces_of_keys(
     store: Store, pieces: Sequence[ReadPiece], keys: Sequence[bytes], seed: int
 ) -> Iterator[ReadPiece]:
-    """Yields the pieces without those that hold none of the keys (their canonical bytes), cut to
-    where one may be. What is left holds other keys too. ``seed``: the log's. Where keys are read
-    first, the requests go ahead (`store.contract`).
+    """Yields the pieces that may have any of the keys (their canonical bytes), cut to where one may
+    be, which includes other keys. ``seed`` is the log's. If keys are read first, requests are made
+    ahead (`store.contract`).
     """
     wanted = of_bytes(keys)
     hashes = index_hashes(wanted, seed=seed)
@@ -99,19 +99,19 @@ def latest_of_keys(
 
 
 def _last_of_each(keys: pa.Array) -> pa.Array:
-    """Returns the row in which each of the keys comes last."""
+    """Returns the row in which each of the keys occurs last."""
     codes = np.flip(to_numpy(keys.dictionary_encode().indices))
     _, from_the_end = np.unique(codes, return_index=True)
     return to_arrow(np.sort(len(codes) - 1 - from_the_end))
 
 
 def is_searched(piece: ReadPiece) -> bool:
-    """Tells whether keys are read first; a small object is fetched whole in any case."""
+    """Returns whether keys are read first; a small object is fetched whole in any case."""
     return piece.object.size_bytes > WHOLE_BYTES
 
 
 def of_keys(batch: pa.RecordBatch, wanted: pa.Array) -> pa.RecordBatch:
-    """Returns the rows whose key is wanted, by canonical bytes."""
+    """Returns the rows with wanted keys, which are given as canonical bytes."""
     return batch.filter(pc.is_in(key_bytes(batch.column("key")), value_set=wanted))
 
 
@@ -144,7 +144,7 @@ def asked_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[bytes]:
 
 
 def python_keys(keys: Iterable[Any], schema: LogSchema | None) -> list[Any]:
-    """Returns keys that are asked for as those of records that are appended."""
+    """Returns keys that are asked for in the form of appended records' keys."""
     if schema is None:
         return list(keys)
     kind = column_types(schema).key
@@ -163,8 +163,8 @@ def _bytes_of(given: list[Any], kind: pa.DataType) -> list[bytes]:
 
 
 def asked_prefix(prefix: Any, schema: LogSchema | None) -> bytes:
-    """Returns what the canonical bytes of all keys with a prefix begin with: of text and bytes the
-    prefix itself, of structs that of the first fields, which are given as a tuple.
+    """Returns the bytes with which the canonical bytes of all keys with a prefix begin: for text
+    and bytes the prefix itself, for structs those of the first fields, which are given as a tuple.
     """
     kind = None if schema is None else column_types(schema).key
     is_octets = kind is None or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind)
@@ -185,7 +185,7 @@ def asked_prefix(prefix: Any, schema: LogSchema | None) -> bytes:
 
 
 def bytes_of(key: Any) -> bytes:
-    """Returns a key that is asked for, of a log of bytes."""
+    """Returns the bytes of a key that is asked for, in a log of bytes."""
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
     if not isinstance(key, str):
@@ -202,7 +202,7 @@ def bytes_of(key: Any) -> bytes:
 
 
 def answered(column: pa.Array) -> list[Any]:
-    """Returns keys or values as Python's."""
+    """Returns keys or values as Python objects."""
     try:
         found: list[Any] = column.to_pylist()
     except OverflowError:
@@ -214,12 +214,12 @@ def answered(column: pa.Array) -> list[Any]:
 
 
 def answered_key(key: Any) -> Any:
-    """Returns a key as Arrow lists it, as one that can stand in a dict."""
+    """Returns a key that Arrow returned in a form that a dict accepts."""
     return tuple(map(answered_key, key.values())) if isinstance(key, Mapping) else key
 
 
 def _with_names(key: Any, kind: pa.DataType) -> Any:
-    """Returns a key with names for the fields of tuples."""
+    """Returns a key with its tuples as dicts that name the fields."""
     if not (pa.types.is_struct(kind) and isinstance(key, tuple)):
         return key
     if len(key) != kind.num_fields:

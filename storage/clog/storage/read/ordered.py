@@ -1,17 +1,16 @@
 """Tables of logs in which the record with the highest order wins, not the last one (`orders`).
 
-The dirty part is mapped as well, and each
-key of the clean part, which it has once, is compared while it is delivered. Where that does not do,
-for a slice or too many dirty keys:
+The dirty part is mapped as usual, and each key of the clean part, which occurs once in it, is
+compared while it is delivered. If that is not enough, for a slice or with too many dirty keys:
 
 O1. Map the plan's own rows, key -> highest order and its offset, until the map is full.
-O2. Ask all other rows of the partition that may hold these keys.
-O3. Deliver the rows that are left, and go on after the last one mapped.
+O2. Compare all other rows of the partition that may have these keys.
+O3. Deliver the rows that are left, and continue after the last one mapped.
 
-The map (`BestKeys`) keeps of each key the row with the highest order, and of equals the last one.
-It sorts, when it is asked or its room is full. It is asked of rows elsewhere, too: one that beats
-an entry takes it out, and one that is no suspect lets the rows of its key count. A row takes
-`ROW_BYTES`, and half of it again for a moment.
+The map (`BestKeys`) keeps the row with the highest order of each key, and of equals the last one.
+It sorts its rows when it is queried or full. It is also compared with rows elsewhere: one that
+beats an entry removes it, and one that is no suspect lets the rows of its key count. A row takes
+`ROW_BYTES`, and temporarily half of that again.
 """
 
 import sys
@@ -48,18 +47,18 @@ if TYPE_CHECKING:
 
 ROW_BYTES: Final = 48
 _ASKED_MAX: Final = 4096
-"""Of so many keys the rest of a partition is asked by its key indexes."""
+"""For at most this many keys the rest of a partition is searched by its key indexes."""
 _COUNTS, _BEATEN = 1, 2
 _HIGHEST_BYTE: Final = 7 if sys.byteorder == "little" else 0
 Rows = tuple[Fingerprints, Offsets, Offsets, Mask]
-"""Of each row its key's fingerprint, its order and offset, and whether it is no suspect."""
+"""For each row its key's fingerprint, its order and offset, and whether it is no suspect."""
 Deliver = Callable[
     [Store, "TablePlan", Sequence[ReadPiece], Offsets, Sequence[str]], Iterator[pa.RecordBatch]
 ]
 
 
 class BestKeys:
-    """Fingerprints of keys -> the offset of the highest order, of a bounded number of rows."""
+    """Fingerprints of keys -> the offset of the highest order, for a bounded number of rows."""
 
     __slots__ = ("_flags", "_is_settled", "_offsets", "_orders", "_rows", "_words")
 
@@ -72,7 +71,7 @@ class BestKeys:
 
     @classmethod
     def within(cls, memory_bytes: int, *, rows: int) -> Self:
-        """Makes a map for so many rows, or for as many as the memory has room for."""
+        """Makes a map for that many rows, or for as many as fit into the memory."""
         return cls(max(1, min(memory_bytes // ROW_BYTES, rows)))
 
     def clear(self) -> None:
@@ -80,7 +79,7 @@ class BestKeys:
         self._rows, self._is_settled = 0, True
 
     def put(self, rows: Rows) -> int:
-        """Takes rows in their order until there is no room, and returns how many it took."""
+        """Adds rows in their order until there is no room, and returns how many it added."""
         words, orders, offsets, counts = rows
         room, taken = len(self._offsets), 0
         while taken < len(offsets):
@@ -96,7 +95,7 @@ class BestKeys:
         return taken
 
     def ask(self, rows: Rows) -> None:
-        """Tells it of rows elsewhere, which may beat what it has."""
+        """Compares its rows with others, which may beat them."""
         words, orders, offsets, counts = rows
         at, known = self._find(words)
         at, orders, offsets = at[known], orders[known], offsets[known]
@@ -104,13 +103,13 @@ class BestKeys:
         self._flags[at[self._loses(at, orders, offsets)]] |= _BEATEN
 
     def beats(self, words: Fingerprints, orders: Offsets, offsets: Offsets) -> Mask:
-        """Tells which of such rows lose to what it has."""
+        """Returns which of such rows lose to its own."""
         at, known = self._find(words)
         found: Mask = known & ~self._loses(at, orders, offsets)
         return found
 
     def best_offsets(self) -> Offsets:
-        """Returns the offsets of rows that win, ascending."""
+        """Returns the offsets of the winning rows, ascending."""
         self._settle()
         found: Offsets = self._offsets[: self._rows][self._flags[: self._rows] == _COUNTS]
         found.sort()
@@ -124,7 +123,7 @@ class BestKeys:
         return loses
 
     def _settle(self) -> None:
-        """Keeps the best row of each key, a part of the words at a time, which bounds memory."""
+        """Keeps the best row of each key, for one part of the words at a time to bound memory."""
         if self._is_settled:
             return
         into = BestKeys(len(self._offsets))
@@ -150,7 +149,7 @@ class BestKeys:
         self._rows, self._is_settled = kept, True
 
     def _find(self, words: Fingerprints) -> tuple[NDArray[np.intp], Mask]:
-        """Returns where each key is, and whether it is there."""
+        """Returns where each key is, and whether it exists."""
         self._settle()
         if not self._rows:
             return np.zeros(len(words), np.intp), np.zeros(len(words), np.bool_)
@@ -172,7 +171,7 @@ class BestKeys:
 def ordered_batches(
     store: Store, plan: "TablePlan", at: Deliver, columns: Sequence[str], *, map_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records that a plan with an order shows; ``at`` reads those at given offsets."""
+    """Yields the records shown by a plan with an order; ``at`` reads those at given offsets."""
     order, seed = plan.order, plan.seed
     assert order is not None, "else the last record wins"
     best = BestKeys.within(map_bytes, rows=sum(piece.rows for piece in plan.dirty))
@@ -196,14 +195,14 @@ def ordered_batches(
 def _ordered_rows(
     store: Store, pieces: Sequence[ReadPiece], order: Ordering, seed: int
 ) -> Iterator[tuple[pa.Array, Rows]]:
-    """Yields the keys there are in the pieces, and what is compared of their rows."""
+    """Yields the keys in the pieces, and the data by which their rows are compared."""
     for batch in read_pieces(store, pieces, columns=in_order(["offset", "key", order.column])):
         rows = batch.filter(batch.column("key").is_valid())
         yield rows.column("key"), _compared(rows, order, seed)
 
 
 def _compared(rows: pa.RecordBatch, order: Ordering, seed: int) -> Rows:
-    """Returns what is compared of rows that have keys."""
+    """Returns the data by which rows with keys are compared."""
     orders, offsets = order.values(rows), to_numpy(rows.column("offset"))
     words = fingerprints_of(rows.column("key"), seed=seed)
     return words, orders, offsets, ~order.suspects(orders, offsets)
@@ -212,7 +211,7 @@ def _compared(rows: pa.RecordBatch, order: Ordering, seed: int) -> Rows:
 def _put_pieces(
     store: Store, pieces: Sequence[ReadPiece], best: BestKeys, order: Ordering, seed: int
 ) -> tuple[int | None, list[pa.Array]]:
-    """Does O1: returns the first offset without room, None for none, and the keys, while few."""
+    """Does O1; returns the first offset without room (None: all fit), and the keys, if few."""
     keys: list[pa.Array] = []
     few = sum(piece.rows for piece in pieces) <= _ASKED_MAX
     for some, rows in _ordered_rows(store, pieces, order, seed):
@@ -233,7 +232,7 @@ def _winners(
     seed: int,
     map_bytes: int,
 ) -> Iterator[tuple[list[ReadPiece], Offsets]]:
-    """Yields own pieces, and the offsets in them that win over all, ``beside`` too (O1 to O3)."""
+    """Yields own pieces with their offsets that win over all, also over ``beside`` (O1 to O3)."""
     best = BestKeys.within(map_bytes, rows=sum(piece.rows for piece in own))
     rest = [piece for piece in own if piece.rows]
     while rest:
@@ -256,8 +255,8 @@ def best_of_keys(
     indexes: KeyIndexCache, runs: Sequence[Run], keys: Sequence[bytes], plan: "TablePlan"
 ) -> Iterator[pa.RecordBatch]:
     """Yields the winning record of each of the keys (their canonical bytes) in the pieces of a plan
-    and those beside it, tombstones included, as batches of `read_schema`; none that is beside it,
-    which comes before its own.
+    and those beside it, including tombstones, as batches of `read_schema`; leaves out winners
+    beside the plan, which come before its own pieces.
     """
     assert plan.order is not None, "else the last record wins"
     own = [*plan.clean, *plan.dirty]
@@ -285,8 +284,8 @@ def best_of(rows: pa.RecordBatch, order: Ordering, seed: int) -> pa.RecordBatch:
 
 
 def late_keys(store: Store, manifest: "Manifest") -> dict[int, pa.Array]:
-    """Returns the keys (their canonical bytes), by partition, of which no record counts: all of
-    them are late, and late ones are dropped. Memory holds the keys of suspects.
+    """Returns the keys (their canonical bytes), by partition, of which no record counts, because
+    all are late, and late ones are dropped. Memory holds the keys of suspects.
     """
     found, seed = {}, manifest.head.log.key_seed
     for p in {p for p, _, _ in manifest.orders_removed}:
@@ -306,7 +305,7 @@ def late_keys(store: Store, manifest: "Manifest") -> dict[int, pa.Array]:
 
 
 def without_keys(rows: pa.RecordBatch, keys: pa.Array | None) -> pa.RecordBatch:
-    """Returns the rows that have none of the keys (their canonical bytes)."""
+    """Returns the rows without those that have one of the keys (their canonical bytes)."""
     if keys is None:
         return rows
     known = rows.column("key").is_valid()

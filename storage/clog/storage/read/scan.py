@@ -1,26 +1,26 @@
-"""Plans and reads of a log: which rows of which objects hold a range of offsets, and the records in
-them.
+"""Plans and reads of a log: which rows of which objects contain a range of offsets, and their
+records.
 
 A *plan* is a list of pieces (`ReadPiece`), plain data at one version: a task reads it without the
 manifest. Records come in offset order, each once; compaction's gaps cost nothing. ``start`` and
-``end`` of a piece cut what lies below the low watermark or beyond the planned end, also in rows
-that are still there (S36). Rows are left out by a chunk's bitmap of dead rows, and by its mask
-where `Hidden` says so (FORMAT.md §5.4, §13).
+``end`` of a piece exclude offsets below the low watermark or beyond the planned end, even if their
+rows still exist (S36). A chunk's bitmap of dead rows excludes rows, and so does its mask if
+`Hidden` says so (FORMAT.md §5.4, §13).
 
-Who reads again keeps the key indexes of objects (`KeyIndexCache`). One is fetched with the Parquet
-footer behind it, in one request, so that reading rows needs no footer any more. An object that has
-none has its keys read, once, and gets one in memory.
+A reader that reads repeatedly keeps the key indexes of objects (`KeyIndexCache`). An index is
+fetched in one request with the Parquet footer behind it, so that reading rows no longer needs the
+footer. For an object without an index the keys are read, once, to make one in memory.
 
-*Warm* are the indexes of all objects of a version: then finding out where a key may be costs no
-request, and reading its row one, wherever it lies. (An index says "maybe" for a key that is not
-there less than once in four million times.)
+When the indexes of all objects of a version are *warm*, finding out where a key may be costs no
+request, and reading its row costs one, wherever it is. (An index says "maybe" for an absent key
+less than once in four million times.)
 
-*Run*: pieces of small objects, of which a log has thousands where nobody coalesces. Their indexes
-are joined, and asked in one step: asking each by itself takes a tenth of a millisecond. Runs begin
-at the oldest piece, so a log that grew has the same ones but for the last.
+A *run* is a list of pieces of small objects, of which a log has thousands if nobody coalesces.
+Their indexes are joined and searched in one step: searching each separately takes a tenth of a
+millisecond. Runs begin at the oldest piece, so when a log grows only the last one changes.
 
-What callers may ask for, and what it resolves to (S1, S38, S39), stands below the reading;
-`footprints` tells what a read would take.
+What callers may ask for, and what it resolves to (S1, S38, S39), follows the reading; `footprints`
+returns what a read would take.
 """
 
 from bisect import bisect_left, bisect_right
@@ -83,7 +83,7 @@ from clog.storage.types.columns import RECORD_SCHEMA, arrow_schema, cheapest_lea
 
 @dataclass(frozen=True, slots=True)
 class MarkedChunk:
-    """Rows left out of the chunk ``[first_row, first_row + rows)``: those of any bitmap."""
+    """Rows left out of the chunk ``[first_row, first_row + rows)``: those in any bitmap."""
 
     bitmaps: tuple[DeadRows | Bitmap, ...]
     first_row: int
@@ -94,14 +94,14 @@ class Hidden(Enum):
     """Which rows are left out of a chunk."""
 
     DEAD = auto()
-    """Those that nobody sees."""
+    """The dead rows, which nobody sees."""
     SUPERSEDED = auto()
-    """As well those that its mask says were superseded."""
+    """Also those that its mask marks as superseded."""
     ALL = auto()
-    """As well those that its mask says are tombstones."""
+    """Also those that its mask marks as tombstones."""
 
     def of(self, chunk: Chunk) -> tuple[DeadRows | Bitmap, ...]:
-        """Returns the bitmaps of a chunk that say which."""
+        """Returns the bitmaps of a chunk that mark these rows."""
         mask = chunk.mask if self is not Hidden.DEAD else None
         superseded = mask.superseded if mask else None
         tombstones = mask.tombstones if mask and self is Hidden.ALL else None
@@ -109,7 +109,7 @@ class Hidden(Enum):
 
 
 def left_out(store: Store, marked: MarkedChunk) -> Rows:
-    """Returns which rows of a chunk are left out; a request for each bitmap that is not inline."""
+    """Returns the rows of a chunk that are left out; one request per bitmap that is not inline."""
     rows = np.zeros(marked.rows, np.bool_)
     for bitmap in marked.bitmaps:
         rows |= read_bitmap(store, bitmap, marked.rows)
@@ -129,8 +129,8 @@ READ_SCHEMA = pa.schema(
 """The columns of a log of bytes; `read_schema` returns those of any log."""
 COLUMNS = tuple(READ_SCHEMA.names)
 DELETE_HORIZON = "delete_horizon"
-"""A column that only the cleaner asks for: ms from which the tombstone may go, null where none is
-set (S23). Asked for without the value, it may be there for rows that are none.
+"""A column that only the cleaner asks for: the time in ms from which the tombstone may be removed,
+null if none is set (S23). If asked for without the value, other rows than tombstones may have one.
 """
 _Range = TypeVar("_Range", Segment, Chunk)
 _base, _next = attrgetter("base"), attrgetter("next")
@@ -138,8 +138,8 @@ _base, _next = attrgetter("base"), attrgetter("next")
 
 @lru_cache(maxsize=64)
 def read_schema(schema: LogSchema | None, columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """Returns the columns, as a tuple, that are read of a log with the schema: by name, of structs
-    also fields by their paths (``value.price``), and `DELETE_HORIZON`.
+    """Returns the schema of columns that are read from a log: given by name, fields of structs also
+    by path (``value.price``), and `DELETE_HORIZON`.
     """
     own = arrow_schema(schema)
     fields = [own.field(f.name) if f.name in own.names else f for f in READ_SCHEMA]
@@ -148,7 +148,7 @@ def read_schema(schema: LogSchema | None, columns: Sequence[str] = COLUMNS) -> p
 
 
 def in_order(columns: Iterable[str]) -> list[str]:
-    """Returns columns, of structs also fields by path, in the order of `COLUMNS`."""
+    """Returns columns, or fields of structs by path, in the order of `COLUMNS`."""
     return sorted(columns, key=lambda path: (COLUMNS.index(path.partition(".")[0]), path))
 
 
@@ -164,20 +164,19 @@ def columns_asked(schema: LogSchema | None, columns: Sequence[str] | None) -> tu
 
 
 def presence_column(name: str, schema: LogSchema | None, columns: Sequence[str]) -> str:
-    """Returns what tells where a column is null: one that is read, or the cheapest."""
+    """Returns a column that shows where another is null: one that is read, or the cheapest."""
     read = (path for path in columns if path.partition(".")[0] == name)
     return next(read, None) or cheapest_leaf(read_schema(schema).field(name))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPiece:
-    """Rows of one object that hold records of one partition; only offsets in ``[start, end)`` are
+    """Rows of one object with records of one partition; only offsets in ``[start, end)`` are
     delivered.
 
-    ``base`` is the offset of ``first_row`` where the object is dense; ``schema`` the log's, by
-    which it is read; ``marked`` the rows of the chunk it is a part of that are left out, by its
-    mask as well where it ``is_masked``. No value is null
-    unless it ``holds_tombstones``.
+    ``base`` is the offset of ``first_row`` if the object is dense; ``schema`` is the log's, with
+    which it is read; ``marked`` has the rows of its chunk that are left out, also by the mask if it
+    ``is_masked``. No value is null unless it ``holds_tombstones``.
     """
 
     partition: int
@@ -197,7 +196,7 @@ class ReadPiece:
 
 
 class Pruning(Protocol):
-    """What is left out before it is read: pieces, and row groups of their object (`filters`)."""
+    """Leaves out pieces, and row groups of their object, before they are read (`filters`)."""
 
     def pieces(self, pieces: Sequence[ReadPiece]) -> Sequence[ReadPiece]: ...
 
@@ -205,8 +204,8 @@ class Pruning(Protocol):
 
 
 class Isolation(StrEnum):
-    """What a reader sees of transactions that have not ended (S40, S55): nothing beyond the first
-    record of one, or all that was not aborted.
+    """What a reader sees of open transactions (S40, S55): nothing from the first record of one on,
+    or everything that was not aborted.
     """
 
     COMMITTED = "read_committed"
@@ -214,7 +213,7 @@ class Isolation(StrEnum):
 
 
 def end_offset(head: Head, partition: int, isolation: Isolation = Isolation.COMMITTED) -> int:
-    """Returns where readers of the partition end (S51)."""
+    """Returns the offset at which readers of the partition end (S51)."""
     if isolation is Isolation.UNCOMMITTED:
         return head.partitions.end[partition]
     return head.stable_offset(partition)
@@ -230,10 +229,10 @@ def plan_range(
     whole: Callable[[Segment], Sequence[ReadPiece]] | None = None,
     hidden: Hidden = Hidden.DEAD,
 ) -> list[ReadPiece]:
-    """Returns the pieces of offsets ``[start, end)`` of a partition, in offset order; the range is
-    cut to what the isolation shows, and empty where it ends before it begins. ``whole`` may know
-    those of a segment that lies in the range. ``hidden``: which rows are left out. Aborted records
-    are in none.
+    """Returns the pieces of offsets ``[start, end)`` of a partition, in offset order. The range is
+    cut to what the isolation shows, and empty if it ends before it begins. ``whole`` may know the
+    pieces of a segment inside the range; ``hidden`` says which rows are left out. No piece has
+    aborted records.
     """
     start = max(start, manifest.head.partitions.start[partition])
     end = max(start, min(end, end_offset(manifest.head, partition, isolation)))
@@ -251,7 +250,7 @@ def plan_range(
 
 
 def _within(ranges: tuple[_Range, ...], start: int, end: int) -> tuple[_Range, ...]:
-    """Returns those of the ranges, which are in order, that have offsets in ``[start, end)``."""
+    """Returns those of the ordered ranges that have offsets in ``[start, end)``."""
     low = bisect_right(ranges, start, key=_next)
     return ranges[low : bisect_left(ranges, end, lo=low, key=_base)]
 
@@ -265,12 +264,12 @@ def piece_of(
     *,
     hidden: Hidden = Hidden.DEAD,
 ) -> ReadPiece:
-    """Returns the part of a chunk that holds ``[start, end)``, for rows of the schema."""
+    """Returns the part of a chunk that contains ``[start, end)``, for rows of the schema."""
     first_row, rows, base = chunk.first_row, chunk.rows, chunk.base
     bitmaps = hidden.of(chunk)
     end = min(end, chunk.next)
     if chunk.object.dense:
-        end = min(end, base + rows)  # Behind its rows the chunk may cover a gap.
+        end = min(end, base + rows)  # After its rows the chunk may cover a gap.
         skip = max(0, start - base)
         rows = max(0, min(rows, end - base) - skip)
         first_row, base = first_row + skip, base + skip
@@ -293,12 +292,12 @@ def piece_of(
 
 
 def pieces_from(pieces: Sequence[ReadPiece], offset: int) -> list[ReadPiece]:
-    """Returns what the pieces deliver from the offset on."""
+    """Returns the parts of the pieces from the offset on."""
     return [cut(p, max(p.start, offset), p.end) for p in pieces if p.end > offset]
 
 
 def cut(piece: ReadPiece, start: int, end: int) -> ReadPiece:
-    """Returns the part of a piece that delivers ``[start, end)``, which lies in its range."""
+    """Returns the part of a piece that delivers ``[start, end)``, which is within its range."""
     if not piece.object.dense:
         return replace(piece, start=start, end=end)
     return replace(
@@ -312,7 +311,7 @@ def cut(piece: ReadPiece, start: int, end: int) -> ReadPiece:
 
 
 def ordering_of(manifest: Manifest, partition: int) -> Ordering | None:
-    """Returns by what records of a key are compared at this version; None: the last wins."""
+    """Returns how records of a key are compared at this version; None: the last one wins."""
     if STRATEGY not in manifest.head.config:
         return None
     order = Ordering.of(LogConfig.from_overrides(manifest.head.config))
@@ -337,14 +336,14 @@ def read_pieces(
     columns: Sequence[str] = COLUMNS,
     pruning: Pruning | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the pieces, in their order, as batches of `read_schema`: of all its
-    columns, or of these; not all of those that ``pruning`` says cannot be wanted.
+    """Yields the records of the pieces, in their order, as batches of `read_schema`, with all its
+    columns or these; leaves out some of those that ``pruning`` rules out.
 
-    Neighbouring pieces of one object are read together, with at most 2 requests, and one for each
+    Neighbouring pieces of one object are read together, with at most 2 requests, plus one for each
     bitmap of dead rows that is not inline.
 
     Raises:
-        FileNotFoundError: an object is gone; what was yielded so far is right.
+        FileNotFoundError: an object is gone; what was yielded so far is correct.
         CorruptionError: bytes contradict the manifest.
     """
     if pruning is not None:
@@ -384,7 +383,7 @@ def open_run(
 def _counted(
     run: Sequence[ReadPiece], batch_rows: int
 ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-    """Yields batches of as many rows as the pieces have, of no column of theirs."""
+    """Yields batches with as many rows as the pieces have, and none of their columns."""
     for i, piece in enumerate(run):
         for at in range(0, piece.rows, batch_rows):
             rows = pa.nulls(min(batch_rows, piece.rows - at))
@@ -392,13 +391,13 @@ def _counted(
 
 
 def _fetched_bytes(run: Sequence[ReadPiece]) -> int:
-    """Returns how many bytes are fetched for the pieces, at most, but for a part of a row group."""
+    """Returns how many bytes are fetched for the pieces at most, up to a part of a row group."""
     ref = run[0].object
     return ref.size_bytes * sum(piece.rows for piece in run) // max(1, ref.rows)
 
 
 def dead_rows_of(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
-    """Returns which rows of each piece are left out; a request for each bitmap not inline."""
+    """Returns the rows of each piece that are left out; one request per bitmap not inline."""
     masks = {m: left_out(store, m) for m in {p.marked for p in run} if m}
     return [
         masks[p.marked][p.first_row - p.marked.first_row :][: p.rows] if p.marked else None
@@ -407,7 +406,7 @@ def dead_rows_of(store: Store, run: Sequence[ReadPiece]) -> list[Rows | None]:
 
 
 def stored_columns(run: Sequence[ReadPiece], columns: Sequence[str]) -> list[str]:
-    """Returns what is read of neighbouring pieces' object for these columns of theirs."""
+    """Returns the columns of neighbouring pieces' object that are read for these columns."""
     ours = (*RECORD_SCHEMA.names, DELETE_HORIZON)
     stored = [path for path in columns if path.partition(".")[0] in ours]
     return stored if run[0].object.dense else [*stored, "offset"]
@@ -449,7 +448,7 @@ def _records(
         live = ~dead[at : at + rows]
         out, offsets = out.filter(to_arrow(live)), offsets[live]
     if piece.object.dense or out.num_rows == 0:
-        return out  # The piece is cut to its rows already.
+        return out  # The piece is already cut to its rows.
     low, high = np.searchsorted(offsets, [piece.start, piece.end])
     return out.slice(int(low), int(high - low))
 
@@ -464,7 +463,7 @@ def read_records(
     pruning: Pruning | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of half-open offset ranges, partition by partition."""
-    # Never planned anew: a value that was cleaned since would be missing, and the newer one lies
+    # Never planned anew: a value that was cleaned since then would be missing, and the newer one is
     # beyond the end.
     with reading(store, manifest.version, why=" while it was read", remedy="read again"):
         pieces = [
@@ -499,18 +498,18 @@ def _horizons(piece: ReadPiece, batch: pa.RecordBatch, offsets: np.ndarray[Any, 
 CACHE_BYTES = 128 << 20
 """Memory for indexes: those of about 25 million keys."""
 SMALL_ROWS = 4096
-"""An object of more rows is asked by itself: copying its index would cost more than it spares."""
+"""A larger object is searched by itself: copying its index would cost more than it saves."""
 RUN_PIECES = 256
-"""Pieces of small objects that are asked in one step."""
+"""Pieces of small objects that are searched in one step."""
 RUNS_MAX = 1024
 
 _Joined = tuple[KeyIndex, NDArray[np.intp]]
-"""The index of some objects, and where the blocks of each begin."""
+"""The index of several objects, and where the blocks of each begin."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Pieces that are asked in one step; one alone asks its own index."""
+    """Pieces that are searched in one step; a single piece uses its own index."""
 
     pieces: tuple[ReadPiece, ...]
     joined: _Joined | None
@@ -518,8 +517,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hit:
-    """A piece that may hold keys: pair by pair the number of the key and a block of the index, in
-    which the rows of the object begin at ``first_row``.
+    """A piece that may have keys: pairs of the number of the key and a block of the index, in which
+    the rows of the object begin at ``first_row``.
     """
 
     piece: ReadPiece
@@ -529,7 +528,7 @@ class Hit:
     first_row: int
 
     def parts(self, asked: Mask) -> list[ReadPiece]:
-        """Returns the parts of the piece for those pairs, in order; they hold other keys, too."""
+        """Returns the parts of the piece for those pairs, in order; they have other keys, too."""
         ranges = self.index.rows_in(np.unique(self.blocks[asked]))
         first = self.first_row
         return list(_parts(self.piece, [(low - first, high - first) for low, high in ranges]))
@@ -547,13 +546,13 @@ _UNKNOWN: tuple[KeyIndex | None, _Tail] = (None, _Tail())
 
 
 class KeyIndexCache(WrappingStore, Shared):
-    """The key indexes of a log's objects, those used least recently dropped beyond ``cache_bytes``.
+    """The key indexes of a log's objects; beyond ``cache_bytes`` drops the least recently used.
 
-    It is the store itself, but answers from memory for the ends of objects, and for bitmaps.
+    It is a store that answers from memory for the ends of objects, and for bitmaps.
     Threads may share it.
 
     Attributes:
-        cached_bytes: memory taken.
+        cached_bytes: the memory in use.
     """
 
     def __init__(self, inner: Store, *, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
@@ -575,16 +574,16 @@ class KeyIndexCache(WrappingStore, Shared):
         return self.inner.get(path, start, end)
 
     def of(self, obj: ObjectRef, cuts: Sequence[int] = (), *, schema: LogSchema | None) -> KeyIndex:
-        """Returns the object's index; one GET, or what its keys take, where it is not in memory.
+        """Returns the object's index; unless it is in memory, one GET, or a read of its keys.
 
         Args:
-            obj: which.
-            cuts: rows at which chunks begin: an index that is made here tells them apart.
+            obj: the object.
+            cuts: rows at which chunks begin: an index that is made here separates them.
             schema: the log's.
 
         Raises:
             FileNotFoundError: the object is gone.
-            CorruptionError: its bytes are not those that the manifest describes.
+            CorruptionError: its bytes differ from the manifest's description.
         """
         with self._lock:
             index, tail = self._known.get(obj.path, (None, None))
@@ -602,9 +601,8 @@ class KeyIndexCache(WrappingStore, Shared):
         return index
 
     def load(self, pieces: Sequence[ReadPiece]) -> None:
-        """Makes the indexes of their objects warm; requests go ahead (`store.contract`). Those that
-        are made here tell the pieces apart, so that a key of one partition costs no reading for
-        another.
+        """Makes the indexes of their objects warm, with requests ahead (`store.contract`). Indexes
+        made here separate the pieces, so that a key of one partition causes no reads for another.
         """
         unknown = {
             piece.object.path: piece
@@ -626,11 +624,11 @@ class KeyIndexCache(WrappingStore, Shared):
             pass
 
     def parts(self, piece: ReadPiece, hashes: IndexHashes) -> Iterator[ReadPiece]:
-        """Yields the parts of a piece that may hold a key with one of the hashes."""
+        """Yields the parts of a piece that may have a key with one of the hashes."""
         yield from _parts(piece, self.of(piece.object, schema=piece.schema).rows_of(hashes))
 
     def runs(self, pieces: Sequence[ReadPiece]) -> list[Run]:
-        """Returns the pieces in runs that are asked together, known objects as they were."""
+        """Returns the pieces in runs that are searched together, reusing known joined indexes."""
         made: list[Run] = []
         small: list[ReadPiece] = []
         for piece in pieces:
@@ -645,7 +643,7 @@ class KeyIndexCache(WrappingStore, Shared):
         return [*made, self._run(small)] if small else made
 
     def hits(self, run: Run, hashes: IndexHashes) -> Iterator[Hit]:
-        """Yields the pieces of a run that may hold one of the hashes, the newest first."""
+        """Yields the pieces of a run that may have one of the hashes, newest first."""
         if run.joined is None:
             index = self.of(run.pieces[0].object, schema=run.pieces[0].schema)
             starts = np.zeros(1, np.intp)
@@ -706,11 +704,11 @@ class KeyIndexCache(WrappingStore, Shared):
             while self.cached_bytes > self._cache_bytes and len(self._known) > 1:
                 self.cached_bytes -= _size_bytes(self._known.popitem(last=False)[1])
             if len(self._known) == 1:
-                self.cached_bytes = _size_bytes((index, tail))  # Whatever an interrupt has left.
+                self.cached_bytes = _size_bytes((index, tail))  # Whatever an interrupt left.
 
 
 def stored_index(store: Store, obj: ObjectRef) -> KeyIndex | None:
-    """Returns an object's key index; one request. None: of a version that is not known."""
+    """Returns an object's key index, in one request; None if its version is unknown."""
     start = max(0, obj.tail[0])
     return _decoded(store, obj, store.get(obj.path, start, start + obj.index_bytes))
 
@@ -726,7 +724,7 @@ def _decoded(store: Store, obj: ObjectRef, data: bytes | memoryview) -> KeyIndex
 
 
 def _parts(piece: ReadPiece, ranges: Sequence[tuple[int, int]]) -> Iterator[ReadPiece]:
-    """Yields the parts of a piece that lie in the ranges of rows."""
+    """Yields the parts of a piece that are in the ranges of rows."""
     end = piece.first_row + piece.rows
     for low, high in ranges:
         first, last = max(low, piece.first_row), min(high, end)
@@ -740,7 +738,7 @@ def _parts(piece: ReadPiece, ranges: Sequence[tuple[int, int]]) -> Iterator[Read
 
 
 def asked_bytes(obj: ObjectRef) -> int:
-    """Returns how many bytes are fetched for an object's index, at most."""
+    """Returns how many bytes are fetched for an object's index at most."""
     start, end = obj.tail
     return end - max(0, start) if obj.index_bytes else obj.size_bytes
 
@@ -786,7 +784,7 @@ def partitions_named(head: Head, partition: int | None, *, url: str) -> tuple[in
 def by_partition(
     head: Head, value: int | Mapping[int, int], what: str, *, url: str
 ) -> dict[int, int]:
-    """Returns a number for each partition, of one for all or one by partition."""
+    """Returns a number for each partition, from a number for all or numbers by partition."""
     if isinstance(value, Mapping):
         for p, number in value.items():
             partitions_named(head, p, url=url)
@@ -805,7 +803,7 @@ def ranges(
     url: str,
     isolation: Isolation = Isolation.COMMITTED,
 ) -> dict[int, tuple[int, int]]:
-    """Returns the half-open ranges by partition, checked (S38); the isolation ends them."""
+    """Returns the half-open ranges by partition, checked (S38), up to the isolation's end."""
     parts = partitions_named(head, partition, url=url)
     starts = {} if start is None else by_partition(head, start, "start", url=url)
     ends = {} if end is None else by_partition(head, end, "end", url=url)
@@ -819,7 +817,7 @@ def ranges(
 
 
 def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
-    """Raises if reading may not begin at the offset: one in [log start, end] may be a gap."""
+    """Raises unless the offset, which may be a gap, is in [log start, end]."""
     low, high = head.partitions.start[partition], head.partitions.end[partition]
     if not low <= offset <= high:
         side = (
@@ -838,7 +836,7 @@ def check_start(head: Head, partition: int, offset: int, *, url: str) -> None:
 def for_times(
     store: Store, manifest: Manifest, times_ms: Mapping[int, int]
 ) -> dict[int, int | None]:
-    """Returns the first offset from the log start on that is not earlier than the time (S39)."""
+    """Returns the first offset, from the log start on, at or after the time (S39)."""
     with reading(store, manifest.version, why=" while it was read", remedy="read again"):
         return {p: _first_at(store, manifest, p, time_ms) for p, time_ms in times_ms.items()}
 
@@ -849,8 +847,8 @@ def _first_at(store: Store, manifest: Manifest, partition: int, time_ms: int) ->
         for chunk in segment.chunks:
             if chunk.next <= start or chunk.aborted or chunk.max_timestamp_ms < time_ms:
                 continue
-            # Here, where some record is as late: a later time may be no Arrow timestamp. No record
-            # is before 1970.
+            # Only here, where a record is that late: a later time may not fit Arrow's timestamp. No
+            # record is before 1970.
             bound = scalar(max(0, time_ms) * 1000, pa.timestamp("us", "UTC"))
             pieces = plan_range(manifest, partition, max(start, chunk.base), min(end, chunk.next))
             for batch in read_pieces(store, pieces, columns=("offset", "timestamp")):
@@ -868,7 +866,7 @@ def _whole(number: object, what: str) -> None:
 def footprints(
     store: Store, pieces: Sequence[ReadPiece], *, columns: Sequence[str]
 ) -> Iterator[Footprint]:
-    """Yields what `read_pieces` would take for the same; one request for each run of pieces."""
+    """Yields what `read_pieces` would take for the pieces; one request for each run of pieces."""
     for run in runs_of(pieces):
         ref, wanted = run[0].object, stored_columns(run, columns)
         ranges = [(piece.first_row, piece.rows) for piece in run]

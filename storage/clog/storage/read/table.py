@@ -1,49 +1,49 @@
 """Tables: the latest value of each key at one version, whatever the cleaner has or has not done;
 and what changed since an offset.
 
-A *plan* (`TablePlan`) holds the pieces of one partition. *Clean* are those in which a table shows
-each key once: below the first dirty offset, and at the beginning as far as chunks have masks
-(FORMAT.md §13), whichever reach further. What a mask says is left out. The rest is *dirty*; masks
-there count for nothing. A plan may be *a slice* for one task of several: a run of pieces, and
-``later``, the dirty pieces that follow, which are mapped and not delivered.
+A *plan* (`TablePlan`) holds the pieces of one partition. Those in which a table shows each key once
+are *clean*: below the first dirty offset, or from the beginning up to the first chunk without a
+mask (FORMAT.md §13), whichever reaches further. Rows that a mask marks are left out. The rest is
+*dirty*; masks there are ignored. A plan may be *a slice* for one task of several: a run of pieces,
+and ``later``, the dirty pieces that follow, which are mapped but not delivered.
 
 Reading a plan:
 
 T1. Map the dirty part: key -> last offset, reading only its keys (`hashing`: 128 bits of each).
-T2. Clean part: a record stays when the map does not know its key. Where there are masks, or chunks
-    count no tombstones, no value is asked for whether it is one, and with masks and without a dirty
-    part no key.
+T2. Clean part: a record stays if the map does not know its key. With masks, or if chunks count no
+    tombstones, no values are read to find tombstones; with masks and without a dirty part, no keys
+    are read.
 T3. Dirty part: exactly the records at the map's offsets stay. Objects without any are not read
-    again. Keys are kept from T1, and small objects, which are fetched whole, as they came, if the
-    budget has room for them beside the map: what is over drops all of it, and it is read again.
-T4. Tombstones go, and so do records without a key.
+    again. Keys are kept from T1, and so are small objects, which are fetched whole, if the budget
+    has room for them beside the map; if not, all of them are dropped, and read again.
+T4. Tombstones are left out, and so are records without a key.
 
-Where what is to be mapped has more keys than the map's budget, the plan is done *map-full by
-map-full*: exact, in bounded memory, and records are delivered once, in offset order.
+If there are more keys to map than the map's budget allows, the plan is done *map-full by map-full*:
+exactly, in bounded memory, and with each record delivered once, in offset order.
 
 U1. Map the plan's own records from an offset on, until the map is full (`LatestKeys`: of different
     keys).
-U2. Read the keys of all that is dirty after them: the records that it finds are superseded.
-U3. Deliver the others, and go on after the last one mapped.
+U2. Read the keys of all dirty records after them: the mapped records with these are superseded.
+U3. Deliver the others, and continue after the last one mapped.
 
-So with R records of its own and room for C, the keys of the dirty part are read R/C + 2 times at
-most, and memory is the map's and half of it again.
+So a plan with R records of its own and a map with room for C reads the keys of the dirty part at
+most R/C + 2 times; the memory is one and a half times the map's.
 
-Where the record with the highest order wins, not the last one: `ordered`.
+If the record with the highest order wins, instead of the last one, see `ordered`.
 
-*Changes* are the same view of a range of offsets, in which nothing is clean but what has masks, and
-tombstones stay: applied to the state at its start it gives the state now, if no tombstone was
+*Changes* are the same view of a range of offsets, in which only what has masks is clean, and
+tombstones stay: applied to the state at its start they give the state now, if no tombstone was
 removed in between (`missed_deletes`, S41).
 
-*Small views*, of several partitions at once, in memory: a fresh object holds rows of all of them,
-and is read once for all.
+*Small views* are read for several partitions at the same time, in memory: a fresh object has rows
+of all of them, and is read once for all.
 
 N1. Read all rows of all plans, object by object.
 N2. Put them in the order of partitions and offsets.
 N3. In each partition keep the last row of each key.
 
-What a plan holds as clean needs no care of its own: its keys are different, and what the dirty part
-supersedes comes before it in N2.
+The clean part needs no special treatment: its keys are all different, and the records that the
+dirty part supersedes come before those in N2.
 """
 
 from collections import defaultdict, deque
@@ -98,13 +98,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What one partition's view, or a slice of it, is made of: plain data, read without the
+    """The parts of one partition's view, or of a slice of it: plain data, read without the
     manifest.
 
-    ``seed`` is the log's own, so that keys which collide cannot be prepared (S19). ``tombstones``:
-    they stay. ``later``: dirty pieces after the slice. ``order``: what wins, where it is not the
-    last record (`ordered`); then ``later`` are all other pieces of the partition. ``where``: the
-    rows that are wanted of the view; the dirty part is mapped without what its keys rule out.
+    ``seed`` is the log's, so that colliding keys cannot be prepared (S19). ``tombstones``: keep
+    them. ``later``: dirty pieces after the slice. ``order``: what decides which record wins, unless
+    the last one does (`ordered`); then ``later`` has all other pieces of the partition. ``where``:
+    the rows that are wanted; row groups that their keys rule out are not mapped.
     """
 
     partition: int
@@ -120,12 +120,12 @@ class TablePlan:
 
     @property
     def by_key(self) -> Pruned | None:
-        """What needs not be mapped."""
+        """What need not be mapped."""
         return None if self.where is None else self.where.by_key
 
     @property
     def wanted(self) -> Pruned | None:
-        """What needs not be delivered."""
+        """What need not be delivered."""
         return None if self.where is None else self.where.wanted
 
 
@@ -133,8 +133,8 @@ _Known = tuple[LogSchema | None, tuple[Chunk, ...], list[ReadPiece]]
 
 
 class KnownPieces:
-    """The pieces of a partition's segments as they were last planned: the next version has most of
-    them still, and a segment that grew has them for its beginning.
+    """The pieces of a partition's segments as they were last planned: the next version still has
+    most of them, and a segment that grew begins with them.
     """
 
     def __init__(self) -> None:
@@ -142,11 +142,11 @@ class KnownPieces:
         self._now: dict[int, _Known] = {}
 
     def next_version(self) -> None:
-        """Begins a plan: segments that are in none of the last two are forgotten."""
+        """Begins a plan; forgets segments that were in neither of the last two."""
         self._before, self._now = self._now, {}
 
     def of(self, partition: int, schema: LogSchema | None, segment: Segment) -> list[ReadPiece]:
-        """Returns the pieces of all chunks of a segment, without what their masks hide."""
+        """Returns the pieces of all chunks of a segment, without rows that their masks hide."""
         known, chunks, pieces = self._before.get(segment.base, (schema, (), []))
         is_other = len(chunks) > len(segment.chunks) or known != schema
         if is_other or not all(map(is_, chunks, segment.chunks)):
@@ -165,9 +165,9 @@ class KnownPieces:
 def plan_table(
     manifest: Manifest, partition: int, log_start: int = 0, known: KnownPieces | None = None
 ) -> TablePlan:
-    """Returns the plan of one partition's view at the manifest's version, without what lies below
-    ``log_start``, where that is later than the version's own (S36). ``known``: from the plans of
-    the partition's other versions.
+    """Returns the plan of one partition's view at the manifest's version, without offsets below
+    ``log_start``, if that is after the version's own (S36). ``known``: pieces from plans of the
+    partition's other versions.
     """
     whole, schema = None, manifest.head.log.schema
     if known is not None:
@@ -189,7 +189,7 @@ def plan_table(
 
 
 def masked_below(manifest: Manifest, partition: int) -> tuple[int, bool]:
-    """Returns the offset below which all chunks have masks (0: none), and if none is beyond."""
+    """Returns the offset below which all chunks have masks, and whether no later chunk has one."""
     if not (manifest.covered and manifest.covered[partition]):
         return 0, True
     chunks = (c for segment in manifest.segments[partition] for c in segment.chunks)
@@ -202,12 +202,12 @@ def masked_below(manifest: Manifest, partition: int) -> tuple[int, bool]:
 
 
 class Kept(WrappingStore, Shared):
-    """What a plan's first read leaves to its second, as long as there is room: small objects as
-    they came, and keys, batch by batch in the order of offsets. Of what is over, nothing at all is
-    kept. It is the store itself, which does not ask again for what it has.
+    """What a plan's first read keeps for its second: small objects as they were fetched, and keys,
+    batch by batch in the order of offsets. If they do not all fit, nothing is kept. It is a store
+    that does not request again what it has.
 
     Attributes:
-        are_all: whether nothing was too much.
+        are_all: whether everything fits so far.
     """
 
     def __init__(self, inner: Store, budget_bytes: int) -> None:
@@ -236,12 +236,12 @@ class Kept(WrappingStore, Shared):
             if not self._has_room(keys.nbytes):
                 return
             if keys.get_total_buffer_size() > 2 * keys.nbytes:
-                # Copied: a slice, of an object's rows those of one partition, holds all its batch.
+                # Copied: a slice (one partition's rows of an object) keeps its whole batch alive.
                 keys = pa.concat_arrays([keys])
             self._keys.append((batch.column("offset")[0].as_py(), keys))
 
     def keys_at(self, first: int) -> pa.Array:
-        """Returns the keys of the batch that begins at an offset; they and those before go."""
+        """Removes and returns the keys of the batch at an offset, and removes those before it."""
         while True:
             at, keys = self._keys.popleft()
             if at == first:
@@ -287,7 +287,7 @@ def table_batches(
 def _map_all(
     store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str], kept: Kept
 ) -> bool:
-    """Maps the keys of all that is dirty, and keeps what T3 reads; False where it has no room."""
+    """Maps all dirty keys, and keeps what T3 reads; returns False if the map has no room."""
     keep = kept.keep_keys if "key" in columns else None
     return (
         _map(kept, plan, plan.dirty, latest, keep) is None
@@ -302,7 +302,7 @@ def _map(
     latest: LatestKeys,
     keep: Callable[[pa.RecordBatch], None] | None = None,
 ) -> int | None:
-    """Maps keys until the map is full: the first offset without room, None: all have."""
+    """Maps keys until the map is full; returns the first offset without room, None if all fit."""
     for fingerprints, offsets in _fingerprinted(store, plan, pieces, keep):
         taken = latest.put(fingerprints, offsets)
         if taken < len(offsets):
@@ -316,7 +316,7 @@ def _fingerprinted(
     pieces: Sequence[ReadPiece],
     keep: Callable[[pa.RecordBatch], None] | None = None,
 ) -> Iterator[tuple[Fingerprints, Offsets]]:
-    """Yields the words of the keys there are in the pieces, and their offsets."""
+    """Yields the fingerprints of the keys in the pieces, and their offsets."""
     for batch in read_pieces(store, pieces, columns=("offset", "key"), pruning=plan.by_key):
         if keep is not None:
             keep(batch)
@@ -354,7 +354,7 @@ def _of_many_maps(
 def _unknown(
     store: Store, plan: TablePlan, latest: LatestKeys, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the clean records whose key the map does not know (T2); masks alone need no key."""
+    """Yields the clean records whose key the map does not know (T2); masks alone need no keys."""
     is_dirty = bool(plan.dirty or plan.later)
     for is_masked, pieces in groupby(plan.clean, attrgetter("is_masked")):
         read = list(pieces)
@@ -403,7 +403,7 @@ def _batches_at(
     has_keys = kept is not None and "key" in needed
     asked = needed - {"key"} if has_keys else needed
     if has_keys and asked <= {"partition", "offset"}:
-        asked = {*asked, "timestamp"}  # Of what nothing is read batches end elsewhere.
+        asked = {*asked, "timestamp"}  # If nothing is read, batches end elsewhere.
     for batch in read_pieces(kept or store, pieces, columns=in_order(asked), pruning=plan.wanted):
         if kept is None or not has_keys:
             yield batch
@@ -416,19 +416,19 @@ def _batches_at(
 def _presence(
     plan: TablePlan, pieces: Sequence[ReadPiece], columns: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns what tells tombstones in the pieces; nothing where there are none."""
+    """Returns the column that shows tombstones in the pieces; nothing if there are none."""
     if any(piece.holds_tombstones for piece in pieces):
         return (presence_column("value", plan.schema, columns),)
     return ()
 
 
 def _without_tombstones(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rows that have a value: all where none was read for `_presence`."""
+    """Returns the rows that have a value: all if no column was read for `_presence`."""
     return present(rows, "value") if "value" in rows.schema.names else rows
 
 
 def _places_of(offsets: Offsets, wanted: Offsets) -> Offsets:
-    """Returns where in the ascending offsets those are that are wanted, which are there."""
+    """Returns the places of the wanted offsets, all of which exist, in the ascending offsets."""
     without_gap = offsets[-1] - offsets[0] + 1 == len(offsets)
     return wanted - offsets[0] if without_gap else np.searchsorted(offsets, wanted)
 
@@ -437,7 +437,7 @@ _RUN_ROWS: Final = 1024
 
 
 def _rows_of(batch: pa.RecordBatch, places: Offsets) -> Iterator[pa.RecordBatch]:
-    """Yields the rows at these ascending places; where few are missing as runs, without a copy."""
+    """Yields the rows at these ascending places; as runs, without a copy, if few are missing."""
     missing = batch.num_rows - len(places)
     if not missing:
         yield batch
@@ -459,7 +459,7 @@ def _rows_of(batch: pa.RecordBatch, places: Offsets) -> Iterator[pa.RecordBatch]
 
 
 def present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    """Returns the rows that are not null in the column; all for no name."""
+    """Returns the rows that are not null in the column; all rows if it has no name."""
     if not batch.column(name).null_count:
         return batch
     return batch.filter(batch.column(name).is_valid())
@@ -467,7 +467,7 @@ def present(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
 
 class Table(Frame):
     """The latest value of each key at one version. From `Log.changes`: the latest record of each
-    key that changed, with a null value where it was deleted.
+    key that changed, with a null value if it was deleted.
 
     Nothing is read until you ask for it, and each call reads again.
 
@@ -503,9 +503,9 @@ class Table(Frame):
         origin: "Callable[..., Table] | None" = None,
         columns: Sequence[str] | None = None,
     ) -> None:
-        """Shows what the plans say, read by way of the log's ``indexes``; ``ends`` are its
-        offsets, ``schema`` the log's at the version, ``rows`` its plain columns, if it is to show
-        them; ``origin`` makes it of the log, ``at`` its version; ``columns``: those it has.
+        """Shows the plans' rows, read through the log's ``indexes``; ``ends`` are its offsets,
+        ``schema`` is the log's at the version, ``rows`` are the plain columns, if it shows them;
+        ``origin`` makes it from the log, ``at`` its version; ``columns``: those it has.
         """
         self._indexes = indexes
         self._plans = plans
@@ -520,7 +520,7 @@ class Table(Frame):
     def narrowed(
         self, where: pc.Expression | list[Any] | None, columns: Sequence[str] | None
     ) -> "Table":
-        """Returns the rows of it that ``where`` wants, with these ``columns`` (`Log.table`)."""
+        """Returns its rows that match ``where``, with these ``columns`` (`Log.table`)."""
         of = RowFilter.joined(self._plans[0].where, where, self._typed, self._rows)
         plans = [replace(plan, where=of) for plan in self._plans]
         origin = self._origin and partial(self._origin, filter=where, columns=columns)
@@ -533,7 +533,7 @@ class Table(Frame):
         return f"Table({self._indexes.url!r}, version={self.version})"
 
     def __dir__(self) -> list[str]:
-        """Lists what is for users."""
+        """Lists the names for users."""
         return [name for name in super().__dir__() if name not in ("narrowed", "of_key_bytes")]
 
     @property
@@ -556,7 +556,7 @@ class Table(Frame):
         partitions, the value with the latest timestamp counts.
 
         Keys and values are bytes; a key given as text is encoded as UTF-8. In a typed log they are
-        Python values of their types: a struct is a dict, as a key a tuple or a dict.
+        Python values of their types: a struct is a dict, or in a key a tuple or a dict.
 
         Once the log's key indexes are in memory, this costs one request, or none if the key does
         not exist.
@@ -568,8 +568,8 @@ class Table(Frame):
         return next(iter(self.get_many([key]).values()), None)
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Returns the values of those keys that have one, as `get` does; keys that are structs as
-        tuples.
+        """Returns the values of those keys that have one, as `get` does; struct keys are returned
+        as tuples.
 
         Raises:
             VersionExpiredError: the version has expired.
@@ -580,11 +580,11 @@ class Table(Frame):
         return {answered_key(key): value for key, value in pairs if value is not None}
 
     def of_keys(self, keys: Iterable[Any]) -> pa.Table:
-        """Returns the rows of these keys alone, with all columns, in no order; raises as `get`."""
+        """Returns the rows of these keys, with all columns, in no order; raises as `get` does."""
         return self.of_key_bytes(asked_keys(keys, self._typed))
 
     def of_key_bytes(self, wanted: Sequence[bytes]) -> pa.Table:
-        """Does what `of_keys` does, where canonical bytes (FORMAT.md) of the keys are wanted."""
+        """Does what `of_keys` does, for keys given as canonical bytes (FORMAT.md)."""
         batches: list[pa.RecordBatch] = []
         with reading(self._indexes, self.version):
             if self._runs is None:
@@ -602,18 +602,18 @@ class Table(Frame):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, and their types: of a table whose key columns have names these and the
-        fields of the value, else those of records.
+        """The columns and their types: if the key columns have names, these and the fields of the
+        value, else the columns of records.
         """
         return self._schema_of(None)
 
     def to_batches(self, *, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields record batches with partition, offset, timestamp, key, value and headers, or with
-        these ``columns``. Of a typed log, ``value.price`` names a field of a struct, and no other
-        is read. A table whose key columns have names has these and the fields of the value instead,
+        these ``columns``. In a typed log, ``value.price`` names a field of a struct, and reads only
+        that. A table whose key columns have names has these and the fields of the value instead,
         unless columns of records are asked for.
 
-        Memory holds the map and what is decoded of one object at a time.
+        Memory holds the map and the decoded part of one object at a time.
 
         Raises:
             VersionExpiredError: the version expired while it was read.
@@ -623,8 +623,8 @@ class Table(Frame):
         return self._batches(self._indexes, columns)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Returns all rows, of all ``columns`` or of these, in memory. Where objects are large,
-        threads read and decode the next ones.
+        """Returns all rows, with all ``columns`` or these, in memory. If objects are large, threads
+        read and decode the next ones.
         """
         pieces = (p for plan in self._plans for p in (*plan.clean, *plan.dirty))
         is_large = any(piece.object.size_bytes > WHOLE_BYTES for piece in pieces)
@@ -650,8 +650,9 @@ class Table(Frame):
     def to_polars(
         self, *, columns: Sequence[str] | None = None, lazy: bool = False
     ) -> "pl.DataFrame | pl.LazyFrame":
-        """Returns a ``polars.DataFrame``, of all ``columns`` or of these; needs polars. A ``lazy``
-        one is read when it is collected: columns, and rows by their statistics, as its query asks.
+        """Returns a ``polars.DataFrame`` with all ``columns`` or these; needs polars. A ``lazy``
+        frame is read when it is collected: only the columns, and by statistics the rows, that its
+        query asks for.
         """
         if not lazy:
             return super().to_polars(columns=columns)
@@ -672,7 +673,7 @@ class Table(Frame):
         return Shown(read_schema(self._typed, paths), paths)
 
     def __len__(self) -> int:
-        """Returns the number of rows; as far as they are not cleaned, their keys are read."""
+        """Returns the number of rows; reads the keys of those that are not cleaned yet."""
         counted = (table_batches(self._indexes, p, columns=("partition",)) for p in self._plans)
         return sum(batch.num_rows for batches in counted for batch in batches)
 
@@ -703,7 +704,7 @@ def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) ->
     dirty = max(start, min(masked_below(manifest, partition)[0], end))
     clean = plan_range(manifest, partition, start, dirty, hidden=Hidden.SUPERSEDED)
     changed = plan_range(manifest, partition, dirty, end)
-    # What came before may win over what came since, which then changed nothing.
+    # An earlier record may win over a later one, which then changed nothing.
     beside = plan_range(manifest, partition, 0, start) if order and (clean or changed) else ()
     version, log = manifest.version, manifest.head.log
     own = (partition, version, log.key_seed, log.schema, tuple(clean), tuple(changed))
@@ -744,8 +745,8 @@ class Tables:
         rows: TableColumns | None,
         origin: Callable[..., Table],
     ) -> Table:
-        """Returns the table of these partitions at the manifest's version, without what lies below
-        ``starts``, the log start offsets of now, by partition, as these ``rows``.
+        """Returns the table of these partitions at the manifest's version as these ``rows``,
+        without offsets below ``starts``, the current log start offsets by partition.
         """
         head = manifest.head
         asked, known = (parts, starts, rows), self._last
@@ -760,7 +761,7 @@ class Tables:
         return table
 
     def changes(self, manifest: Manifest, ranges: Mapping[int, tuple[int, int]]) -> Table:
-        """Returns what changed in the range of offsets of each partition."""
+        """Returns the changes in the range of offsets of each partition."""
         url, schema = self._indexes.url, manifest.head.log.schema
         plans = [plan_changes(manifest, p, start, url=url) for p, (start, _) in ranges.items()]
         ends = {p: end for p, (_, end) in ranges.items()}
@@ -770,7 +771,7 @@ class Tables:
 def small_view_batches(
     store: Store, plans: Sequence[TablePlan], *, columns: Sequence[str] = COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the views of plans of different partitions; memory holds all their rows."""
+    """Yields the views of plans for different partitions; memory holds all their rows."""
     assert not any(plan.later for plan in plans), "a slice needs the keys of what follows it"
     typed = plans[0].schema
     orders = (plan.order.column for plan in plans[:1] if plan.order is not None)
@@ -781,7 +782,7 @@ def small_view_batches(
     pieces.sort(key=lambda piece: (piece.object.path, piece.first_row))
     batches = read_pieces(store, pieces, columns=needed)
     table = pa.Table.from_batches(batches, schema).combine_chunks()
-    for rows in table.to_batches():  # One, or none.
+    for rows in table.to_batches():  # One batch, or none.
         partitions, offsets = (to_numpy(rows.column(name)) for name in ("partition", "offset"))
         order = np.lexsort((offsets, partitions))
         ordered, partitions = rows.take(to_arrow(order)), partitions[order]
@@ -793,7 +794,7 @@ def small_view_batches(
 
 
 def _latest(rows: pa.RecordBatch, plan: TablePlan) -> pa.RecordBatch:
-    """Returns the last row of each key, of a partition's rows."""
+    """Returns the last row of each key among a partition's rows."""
     rows = rows.filter(rows.column("key").is_valid())
     if plan.order is not None:
         rows = best_of(rows, plan.order, plan.seed)

@@ -1,13 +1,13 @@
-"""Rewritten objects: records of one partition that have their offsets, and row groups copied as
-they lie in another object (FORMAT.md §5.1).
+"""Rewritten objects: records of one partition that have their offsets, and row groups copied
+unchanged from another object (FORMAT.md §5.1).
 
 Pages do not know where in a file they are, so bytes, checksums and encodings of a copied row group
-stay, and the new footer, put together from those of the parts, says where they lie now. That takes
-a twentieth of the CPU of decoding and encoding.
+stay, and the new footer, composed from those of the parts, says where they are now. That takes a
+twentieth of the CPU of decoding and encoding.
 
-All row groups have the same columns. What a copied one lacks is made: an ``offset`` column where
-the object is not dense any more, a run of a few bytes; headers or horizons that are null. What the
-object does not need is left behind.
+All row groups have the same columns. Those that a copied one lacks are made: an ``offset`` column
+if the object is no longer dense, a run of a few bytes; headers or horizons that are null. Columns
+that the object does not need are left out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ _GATHER_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RawColumn:
-    """A column chunk: its metadata, whose places begin at ``start``, and its pages."""
+    """A column chunk: its metadata, whose positions begin at ``start``, and its pages."""
 
     metadata: Struct
     start: int
@@ -67,9 +67,9 @@ class RawColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CopiedGroup:
-    """Rows of one partition as they lie in an object, and what the next one needs to know of them.
+    """Rows of one partition as stored in an object, and what the next object needs to know of them.
 
-    ``columns`` are its leaves by the column's name; ``block`` is that of the key index, None where
+    ``columns`` are its leaves by the column's name; ``block`` is that of the key index, None if
     none is wanted.
     """
 
@@ -84,16 +84,16 @@ class CopiedGroup:
 
     @property
     def record_bytes(self) -> int:
-        """What its records count."""
+        """The sum of its record sizes."""
         return self.stats.size_bytes
 
     @property
     def stored_bytes(self) -> int:
-        """Of its pages."""
+        """The size of its pages."""
         return sum(len(c.pages) for columns in self.columns.values() for c in columns)
 
     def detached(self) -> "CopiedGroup":
-        """Returns it with pages of its own: the object that it is from can go."""
+        """Returns it with copies of its pages, so that its object can be freed."""
         columns = {
             name: [replace(c, pages=memoryview(bytes(c.pages))) for c in columns]
             for name, columns in self.columns.items()
@@ -103,7 +103,7 @@ class CopiedGroup:
 
 Part = Rows | CopiedGroup
 Together = Callable[[Sequence[tuple[Callable[[], Any], int]]], Iterable[Any]]
-"""Makes calls, each with the bytes that it is about, maybe by several threads; returns their
+"""Makes calls, each given with the bytes it handles, perhaps in several threads; returns their
 results in order.
 """
 
@@ -114,7 +114,7 @@ def in_order(calls: Sequence[tuple[Callable[[], Any], int]]) -> Iterator[Any]:
 
 
 class RewritingWriter(ObjectWriter):
-    """Writes rewritten records and copied row groups; encodes in parts, ``together``."""
+    """Writes rewritten records and copied row groups; encodes in parts, with ``together``."""
 
     def __init__(self, store: Store, *, encoders: int, together: Together, **given: Any) -> None:
         super().__init__(store, rewritten=True, **given)
@@ -123,7 +123,7 @@ class RewritingWriter(ObjectWriter):
         self._parts: list[Part] = []
 
     def copy(self, group: CopiedGroup) -> None:
-        """Takes a row group; its offsets are higher than those before."""
+        """Adds a row group, whose offsets must be higher than those before."""
         size_bytes = group.stats.size_bytes
         if self._kept_bytes and self._kept_bytes + size_bytes > self._object_bytes:
             self._flush()
@@ -165,11 +165,11 @@ def write_rewritten(
     encoders: int = 1,
     together: Together = in_order,
 ) -> list[DataObject]:
-    """Writes records of one partition that have their offsets, in rising order, and row groups as
-    they are, as `ObjectWriter` does.
+    """Writes records of one partition that have their offsets, in rising order, and unchanged row
+    groups, as `ObjectWriter` does.
 
-    Batches are of `ColumnTypes.rewritten`; ``delete_horizon`` may be missing. No records make
-    no object. Records are encoded in ``encoders`` parts, ``together``.
+    Batches are of `ColumnTypes.rewritten`; ``delete_horizon`` may be missing. No object is written
+    for no records. Records are encoded in ``encoders`` parts, with ``together``.
     """
     writer = RewritingWriter(
         store,
@@ -192,7 +192,7 @@ def write_rewritten(
 
 
 def _gathered(parts: Iterable[pa.RecordBatch | CopiedGroup]) -> Iterator[pa.Table | CopiedGroup]:
-    """Yields the parts, small batches joined: each `ObjectWriter.add` costs half a millisecond."""
+    """Yields the parts, with small batches joined: an `ObjectWriter.add` costs 0.5 ms."""
     held: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for part in parts:
@@ -223,7 +223,7 @@ class Composition:
 
     Attributes:
         stats: of all rows.
-        dense: whether their offsets run without gap.
+        dense: whether their offsets have no gaps.
     """
 
     def __init__(self, parts: Sequence[Part], schema: pa.Schema) -> None:
@@ -236,8 +236,8 @@ class Composition:
     def encoded(
         self, compression: Compression, key_seed: int | None, together: Together
     ) -> tuple[bytes, int, int]:
-        """Returns the object's bytes; those of the footer and of the key index among them. Takes
-        the records out of the parts, which are encoded ``together``.
+        """Returns the object's bytes, and how many are the footer's and the key index's. Takes the
+        records out of the parts, which are encoded with ``together``.
         """
         schema = stored_schema(self._schema, self._absent())
         seed = key_seed if self.stats.size_bytes > WHOLE_BYTES else None
@@ -259,7 +259,7 @@ class Composition:
         index = key_index.of_blocks(blocks) if seed is not None and at > WHOLE_BYTES else b""
         tree = written({**file, 3: (I64, self.stats.rows), 4: (LIST, (STRUCT, groups))})
         footer = tree + len(tree).to_bytes(4, "little") + MAGIC
-        # One of ours, or a bug of ours.
+        # If this fails, it is our own bug.
         read_footer(footer, rows=self.stats.rows, pages_end=at, typed=is_typed(schema))
         data = b"".join((*pages, index, xxhash.xxh3_128_digest(footer), footer))
         return data, len(footer), len(index)
@@ -297,7 +297,7 @@ def _joined(first: ChunkStats, after: ChunkStats) -> ChunkStats:
 def _groups_of(
     part: Part, schema: pa.Schema, compression: Compression, seed: int | None
 ) -> tuple[list[tuple[int, list[RawColumn]]], list[bytes]]:
-    """Returns the row groups of a part, in the schema's order; their blocks of a key index."""
+    """Returns the row groups of a part, in the schema's order, and their key index blocks."""
     if isinstance(part, CopiedGroup):
         blocks = [] if part.block is None else [part.block]
         return [(part.num_rows, _completed(part, schema, compression))], blocks
@@ -306,7 +306,7 @@ def _groups_of(
 
 
 def _completed(part: CopiedGroup, schema: pa.Schema, compression: Compression) -> list[RawColumn]:
-    """Returns the columns of the schema: those that the group has, and those that are made."""
+    """Returns the columns of the schema: the group's own, and made ones for the rest."""
     missing = [field for field in schema if field.name not in part.columns]
     columns = dict(part.columns)
     if missing:

@@ -1,12 +1,12 @@
-"""Which of two records of a key wins, where it is not the later one (S56, FORMAT.md §15).
+"""Which of two records of a key wins, if it is not the later one (S56, FORMAT.md §15).
 
 A record's *order value*, or order, is its timestamp in µs, or a header of 8 bytes; the higher one
-wins, and of equals the higher offset. What has none has -1, and loses to all that have one.
+wins, and of equals the higher offset. A record without one has -1, and loses to all that have one.
 
-A record may be *suspect*: a tombstone of its order or a higher one was removed before it came, and
-may have been its key's. `Ordering.removed` are the pairs of order and end offset that tell: those
-of a partition, as few as say the same. A suspect counts only beside a record of its key that is
-none, so that no deleted key comes back where late records are dropped (S57). All here is pure.
+A record may be *suspect*: a tombstone with its order or a higher one was removed before it came,
+and may have been its key's. `Ordering.removed` has a partition's pairs of order and end offset that
+determine this, without redundant ones. A suspect counts only if another record of its key is none,
+so that no deleted key comes back if late records are dropped (S57). Everything here is pure.
 """
 
 from collections.abc import Sequence
@@ -22,22 +22,22 @@ from clog.storage.env import dataclass
 from clog.storage.numpy_arrays import Mask, Offsets, to_arrow, to_numpy
 
 ORDER_MAX: Final = (1 << 62) - 1
-"""The highest order of a header: a tombstone near 2^63 would win for ever."""
+"""The highest order in a header: a tombstone near 2^63 would win for ever."""
 WITHOUT: Final = -1
 """The order of a record without one."""
 _BYTES: Final = 8
 Pairs = tuple[tuple[int, int], ...]
-"""Orders of removed tombstones, and the end offsets of then; both ascend."""
+"""Orders of removed tombstones, with the end offsets at that time; both ascend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """By what records of a key are compared, other than by offset.
+    """How records of a key are compared, if not by offset.
 
     Attributes:
         header: the header whose value counts; None: the timestamp.
         drops_late: whether late records are dropped.
-        removed: the pairs of a partition, where late records are dropped.
+        removed: the pairs of a partition, if late records are dropped.
     """
 
     header: str | None = None
@@ -46,7 +46,7 @@ class Ordering:
 
     @classmethod
     def of(cls, config: LogConfig) -> "Ordering | None":
-        """Returns what holds with the config; None: the last record wins."""
+        """Returns the config's ordering; None: the last record wins."""
         if config.compaction_strategy == OFFSET:
             return None
         by_header = config.compaction_strategy == HEADER
@@ -59,7 +59,7 @@ class Ordering:
         return "timestamp" if self.header is None else "headers"
 
     def within(self, pairs: Pairs) -> "Ordering":
-        """Returns the same for a partition with these pairs."""
+        """Returns the same ordering for a partition with these pairs."""
         return replace(self, removed=pairs if self.drops_late else ())
 
     def values(self, rows: pa.RecordBatch) -> Offsets:
@@ -70,12 +70,12 @@ class Ordering:
         return to_numpy(column.cast(pa.int64()))
 
     def suspects(self, orders: Offsets, offsets: Offsets) -> Mask:
-        """Tells which rows count only beside a record of their key that is no suspect."""
+        """Returns which rows count only if another record of their key is no suspect."""
         return suspects(orders, offsets, self.removed)
 
 
 def header_orders(headers: pa.Array, name: str) -> Offsets:
-    """Returns each record's order by its last header of this name; -1: none, or no good one."""
+    """Returns each record's order from its last header of this name; -1: missing or invalid."""
     orders = np.full(len(headers), WITHOUT, np.int64)
     if headers.null_count == len(headers):
         return orders
@@ -93,7 +93,7 @@ def header_orders(headers: pa.Array, name: str) -> Offsets:
 
 
 def suspects(orders: Offsets, offsets: Offsets, pairs: Pairs) -> Mask:
-    """Tells whether some pair ends at or before the offset and has the order or a higher one."""
+    """Returns whether a pair with the order or a higher one ends at or before the offset."""
     if not pairs:
         return np.zeros(len(orders), np.bool_)
     highest, ends = (np.array(numbers, np.int64) for numbers in zip(*pairs, strict=True))
@@ -103,17 +103,17 @@ def suspects(orders: Offsets, offsets: Offsets, pairs: Pairs) -> Mask:
 
 
 def with_removed(pairs: Pairs, order: int, end: int) -> Pairs:
-    """Returns the pairs with that of tombstones which went now, the highest of this order."""
+    """Returns the pairs with one for tombstones removed now, whose highest order is given."""
     return _fewest([*pairs, (order, end)]) if order >= 0 else pairs
 
 
 def decided(pairs: Pairs, offset: int) -> Pairs:
-    """Returns the pairs, once it is settled which records below the offset are late."""
+    """Returns the pairs once all records below the offset are known to be late or not."""
     return _fewest([(order, max(end, offset)) for order, end in pairs])
 
 
 def _fewest(pairs: Sequence[tuple[int, int]]) -> Pairs:
-    """Returns pairs that say the same: the highest order of each end that none before it says."""
+    """Returns the fewest equivalent pairs: in the order of their ends, those with a new maximum."""
     kept: list[tuple[int, int]] = []
     for order, end in sorted(pairs, key=lambda pair: (pair[1], -pair[0])):
         if not kept or order > kept[-1][0]:

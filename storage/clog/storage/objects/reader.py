@@ -1,44 +1,44 @@
-"""Reading data objects: runs of rows, with at most two calls of the store; their footers, before a
-Parquet reader sees them (FORMAT.md §5).
+"""Reads data objects: runs of rows, with at most two calls of the store; and checks their footers
+before a Parquet reader sees them (FORMAT.md §5).
 
 1. An object of up to 1 MiB, or one of which all values are wanted, is fetched whole, in one
    request, and its checksum is verified.
-2. Of any other the footer is fetched, then the needed columns of the needed row groups, together:
-   one request, or several where each further one spares at least 1 MiB; more than four only where
-   fewer would read twice the bytes (`coalesce`). They go out together.
-3. Row groups are decoded one after the other: memory holds what was fetched and one row group.
-   Where the store's calls go ahead, threads decode the next two meanwhile.
+2. Of any other object the footer is fetched, then the needed columns of the needed row groups
+   together: in one request, or several if each further one saves at least 1 MiB; more than four
+   only if fewer would read twice the bytes (`coalesce`). They are sent at the same time.
+3. Row groups are decoded one after the other: memory holds the fetched bytes and one row group.
+   If the store makes calls ahead, threads decode the next two row groups in the meantime.
 
-Safety: what the manifest says of an object is trusted, its own bytes are not. Where it was not
-fetched whole, the footer's checksum is verified, and Parquet verifies that of each page. What
-contradicts the manifest or itself is a `CorruptionError`, and what was yielded before that is
-right.
+Safety: the manifest's description of an object is trusted, its own bytes are not. If it was not
+fetched whole, the footer's checksum is verified, and Parquet verifies that of each page. Anything
+that contradicts the manifest or itself is a `CorruptionError`; what was yielded before it is
+correct.
 
-*The footer.* Arrow trusts one that it can parse: one that lacks a column's metadata, or nests its
-schema deep enough, ends the process, and whoever can write to a log can write a footer with the
-right checksum. So Arrow is not asked where columns lie, and what it follows without asking is
-checked here (§5.1):
+*The footer.* Arrow trusts any footer that it can parse: one that lacks a column's metadata, or
+nests its schema deeply enough, ends the process, and anyone who can write to a log can write a
+footer with the right checksum. So Arrow is not asked where columns are, and whatever it trusts
+blindly is checked here (§5.1):
 
 F1. The tail says Parquet, unencrypted, and the length that the manifest has.
-F2. The footer is one struct of Thrift's compact protocol, and lists are of what they should be: who
-    generates a parser from Parquet's definitions does not look.
-F3. The schema is a tree of bounded depth and size. Names of columns do not repeat, those that the
-    format knows have its physical types; the others are of a newer clog.
+F2. The footer is one struct of Thrift's compact protocol, and lists have the right element types,
+    which parsers generated from Parquet's definitions do not check.
+F3. The schema is a tree of bounded depth and size. Names of columns do not repeat, and columns that
+    the format knows have its physical types; the others come from a newer clog.
 F4. Each row group has one chunk for each leaf of the tree, of its type and under its path, in this
-    file, with as many values as rows, unless they repeat. Its bytes lie before the key index.
+    file, with as many values as rows, unless they repeat. Its bytes are before the key index.
 F5. The row groups' rows add up to those of the object.
 
-Logical types, statistics and pages are not looked at: of the first Arrow makes an error, the
-second are Arrow's to decode where a filter asks for them. It takes a tenth of a millisecond for
-each row group of seven columns, a hundredth of what decoding them takes; what was read is
-remembered by its bytes, for look-ups that come back.
+Logical types, statistics and pages are not checked: Arrow raises an error for bad logical types,
+and decodes statistics if a filter needs them. The check takes a tenth of a millisecond for each row
+group of seven columns, a hundredth of the time of decoding them; its result is cached by the bytes,
+for repeated look-ups.
 
-*Thrift.* A value comes with its *kind*, the number that stands for its type in the bytes: so what
-was read can be written again (`written`), unknown fields too, as Parquet's own writers do. A struct
-is a dict from field id to (kind, value), a list or set is (kind of its elements, values); a map,
-which Parquet has nowhere, stays bytes. Integers are read whatever their width. Every step of the
-reader consumes a byte, and no size is believed before the bytes are there: so what it makes is in
-proportion to what it was given, and it ends. Nesting is bounded.
+*Thrift.* A value comes with its *kind*, the number of its type in the bytes, so that everything can
+be written again (`written`) as Parquet's own writers do, including unknown fields. A struct is a
+dict from field id to (kind, value), a list or set is (kind of its elements, values); a map, which
+Parquet does not use, stays bytes. Integers may have any width. Every step of the reader consumes a
+byte, and no size is trusted before its bytes were seen, so the output is in proportion to the
+input, and the reader terminates. Nesting is bounded.
 """
 
 from bisect import bisect_right
@@ -62,11 +62,11 @@ from clog.storage.types.columns import OFFSET, as_type, can_read, column_types, 
 BATCH_ROWS = 16384
 """Default of ``batch_rows``: the most rows of a batch."""
 WHOLE_BYTES = 1 << 20
-"""Up to here an object is fetched whole: a second request costs more than the bytes it spares."""
+"""Up to this size objects are fetched whole: a second request costs more than it saves."""
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = range(1, 14)
 """Kinds of Thrift's values."""
 DEPTH_MAX = 12
-"""Of structs and containers in one another; Parquet's own need 7."""
+"""The nesting of structs and containers; Parquet's own need 7."""
 VARINT_BYTES_MAX = 10
 Struct: TypeAlias = dict[int, tuple[int, Any]]
 """Kind and value by field id."""
@@ -74,13 +74,13 @@ FOOTER_BYTES_MAX = 16 << 20
 """Room for 25,000 row groups. Part of the format."""
 COLUMNS_MAX = 256
 TYPED_COLUMNS_MAX = 4096
-"""Of elements of the schema, groups and leaves, of a log of bytes and of a typed one. Part of the
+"""Elements of the schema, groups and leaves, for a log of bytes and for a typed one. Part of the
 format.
 """
 SCHEMA_DEPTH_MAX = 8
 TYPED_DEPTH_MAX = 32
 REMEMBERED_BYTES_MAX = 64 << 10
-"""Longer footers are checked each time."""
+"""Longer footers are not cached, and checked each time."""
 TAIL_BYTES: Final = 8
 MAGIC: Final = b"PAR1"
 BYTE_ARRAY: Final = 6
@@ -93,14 +93,14 @@ PHYSICAL_TYPES: Final = {
     ("offset",): INT64,
     ("delete_horizon",): INT64,
 }
-"""Parquet's numbers of the types of columns that are no groups."""
+"""Parquet's numbers of the types of columns that are not groups."""
 _HEADERS_LEAVES: Final = {"key": BYTE_ARRAY, "value": BYTE_ARRAY}
 _FILE_LISTS: Final = {5: STRUCT, 7: STRUCT}
 _GROUP_LISTS: Final = {1: STRUCT, 4: STRUCT}
 _COLUMN_LISTS: Final = {2: I32, 3: BINARY, 8: STRUCT, 13: STRUCT}
 _SIZE_LISTS: Final = {2: I64, 3: I64}
 _GEOMETRY_LISTS: Final = {2: I32}
-"""By field the kind of the elements, of all lists that Parquet defines."""
+"""By field: the kind of the elements, for all lists that Parquet defines."""
 Choose: TypeAlias = Callable[[Any, Sequence[int]], Collection[int]]
 """Returns which of some row groups are wanted, by Arrow's metadata of the object."""
 
@@ -130,13 +130,13 @@ def open_ranges(
     schema: LogSchema | None = None,
     choose: Choose | None = None,
 ) -> Callable[[int], Iterator[tuple[int, int, pa.RecordBatch]]]:
-    """Fetches several runs of rows, each ``(first row, rows)``; returns what yields them, as (index
-    of the run, row of it, batch of at most so many rows from there on) in row order, and makes no
-    request. ``choose``: which row groups are wanted.
+    """Fetches several runs of rows, each ``(first row, rows)``; returns a function from the largest
+    number of rows of a batch to an iterator of (index of the run, row in it, batch of rows from
+    there on) in row order, which makes no requests. ``choose``: which row groups are wanted.
 
     The runs must be in the order of their rows and must not overlap. Batches have the ``columns``
-    (of `ColumnTypes.rewritten` of the log's ``schema``; of structs, also fields by their paths), in
-    this order; what the object lacks is all null.
+    (of `ColumnTypes.rewritten` of the log's ``schema``, or fields of structs by path), in this
+    order; those that the object lacks are all null.
     """
     wanted = _wanted(store, obj, ranges)
     source = _Source(store, obj, columns, schema)
@@ -164,7 +164,7 @@ def _decoded(
 
 
 def fetch_whole(store: Store, obj: ObjectRef) -> bytes:
-    """Returns all bytes of an object, in one request, verified by their checksum."""
+    """Returns all bytes of an object, in one request, verified by its checksum."""
     if isinstance(store, HeldObject) and store.path == obj.path:
         return store.data
     data = store.get(obj.path, 0, obj.size_bytes)
@@ -175,7 +175,7 @@ def fetch_whole(store: Store, obj: ObjectRef) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a read of one object takes: row groups decoded, of how many, and bytes fetched."""
+    """What a read of one object takes: decoded row groups, how many exist, and fetched bytes."""
 
     path: str
     row_groups: int
@@ -191,7 +191,7 @@ def footprint(
     columns: Sequence[str],
     schema: LogSchema | None = None,
 ) -> Footprint:
-    """Returns what `open_ranges` would take for the same; one request, for the footer."""
+    """Returns what `open_ranges` would take for the ranges; one request, for the footer."""
     source, wanted = _Source(store, obj, columns, schema), _wanted(store, obj, ranges)
     data = source.fetch_footer()
     found, groups, _ = source.groups(data, wanted)
@@ -203,7 +203,7 @@ def footprint(
 def _wanted(
     store: Store, obj: ObjectRef, ranges: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int, int]]:
-    """Returns the runs that hold any row, as (index, first row, end)."""
+    """Returns the runs that have any rows, as (index, first row, end)."""
     wanted = [(i, first, first + rows) for i, (first, rows) in enumerate(ranges) if rows]
     assert all(a[2] <= b[1] for a, b in pairwise(wanted)), "runs must not overlap"
     if wanted and (wanted[0][1] < 0 or wanted[-1][2] > obj.rows):
@@ -216,7 +216,7 @@ def _wanted(
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows ``[start, end)`` of an object, its row group ``number``, and where its columns lie."""
+    """Rows ``[start, end)`` of an object, its row group ``number``, and where its columns are."""
 
     number: int
     start: int
@@ -225,7 +225,7 @@ class _Group:
 
 
 class FetchedParts:
-    """The parts of an object that were fetched, by their places, as a file; others fail."""
+    """The fetched parts of an object, by their places, as a file; reading other parts fails."""
 
     def __init__(
         self, places: Sequence[tuple[int, int]], parts: Sequence[bytes], size_bytes: int
@@ -262,7 +262,7 @@ class FetchedParts:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Number of rows; by path of each leaf the half-open range of bytes of its pages."""
+    """Its number of rows; and by the path of each leaf the half-open byte range of its pages."""
 
     rows: int
     pages: tuple[tuple[str, int, int], ...]
@@ -289,7 +289,7 @@ class _Source:
         self._file: Any = None
 
     def open(self, wanted: Sequence[tuple[int, int, int]]) -> list[_Group]:
-        """Fetches what the wanted runs need; returns the row groups they lie in."""
+        """Fetches what the wanted runs need; returns the row groups they are in."""
         whole = self.is_fetched_whole(wanted)
         data = fetch_whole(self._store, self._obj) if whole else self.fetch_footer()
         _, groups, metadata = self.groups(data, wanted)
@@ -300,14 +300,14 @@ class _Source:
                 handle,
                 metadata=metadata,
                 page_checksum_verification=not whole,
-                pre_buffer=False,  # All is in memory; reading ahead would start threads.
+                pre_buffer=False,  # Everything is in memory; reading ahead would start threads.
             )
         return groups
 
     def groups(
         self, data: bytes, wanted: Sequence[tuple[int, int, int]]
     ) -> tuple[Sequence[RowGroup], list[_Group], Any]:
-        """Returns the row groups in which the wanted runs lie, and Arrow's metadata."""
+        """Returns all row groups, those that the wanted runs need, and Arrow's metadata."""
         obj = self._obj
         with self._decoding("its footer"):
             footer, end = data[-obj.footer_bytes :], obj.tail[0]
@@ -334,7 +334,7 @@ class _Source:
 
     def is_fetched_whole(self, wanted: Sequence[tuple[int, int, int]]) -> bool:
         rows = sum(end - start for _, start, end in wanted)
-        # Without keys, too: they are seldom many bytes beside the values, and a request is spared.
+        # Also without keys: they are seldom large compared to values, and this saves a request.
         everything = rows == self._obj.rows and "value" in self._schema.names and not self.choose
         everything = everything and self._schema.field("value") == self._all.field("value")
         return everything or self._obj.size_bytes <= WHOLE_BYTES
@@ -342,7 +342,7 @@ class _Source:
     def decode_all(
         self, groups: Sequence[_Group], batch_rows: int
     ) -> Iterator[Iterable[pa.RecordBatch]]:
-        """Yields the rows of each group, of several decoded whole; two go ahead at most."""
+        """Yields the rows of each group; several are decoded whole, at most two of them ahead."""
         if len(groups) == 1:
             return iter([self.decode(groups[0], batch_rows)])
 
@@ -373,14 +373,14 @@ class _Source:
         asked = {"columns": self._stored, "use_threads": False}
         if group.end - group.start > batch_rows:
             return iter(self._file.iter_batches(batch_rows, row_groups=[group.number], **asked))
-        # A sixth less CPU than the same by batches.
+        # This takes a sixth less CPU than reading by batches.
         return iter(self._file.read_row_group(group.number, **asked).to_batches())
 
     def _complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the batch with the columns that were asked for, the absent ones null."""
+        """Returns the batch with the requested columns, of which absent ones are null."""
         check_rows(batch)
         arrays = [
-            as_type(batch.column(field.name), field.type)  # It can be: `_check_types`.
+            as_type(batch.column(field.name), field.type)  # Possible, by `_check_types`.
             if field.name in batch.schema.names
             else pa.nulls(batch.num_rows, field.type)
             for field in self._schema
@@ -409,7 +409,7 @@ class _Source:
         return FetchedParts(places, parts, size)
 
     def places(self, groups: Sequence[_Group]) -> list[tuple[int, int]]:
-        """Returns where the columns of the groups lie that are read, as half-open ranges."""
+        """Returns the half-open ranges of bytes of the groups' columns that are read."""
         paths = {path for group in groups[:1] for path, _, _ in group.pages}
         whole = tuple(f"{column}." for column in self._stored)
         read = {path for path in paths if path in self._stored or path.startswith(whole)}
@@ -433,14 +433,14 @@ class _Source:
             for leaf in leaves_of(stored.field(field.name), field.type)
         ]
         if not self._stored:
-            self._stored = ["timestamp"]  # Something must count the rows.
+            self._stored = ["timestamp"]  # Some column must count the rows.
 
     @contextmanager
     def _decoding(self, what: str) -> Iterator[None]:
-        """Makes damage of all that Arrow raises while it decodes: it is given nothing else."""
+        """Reports any error of Arrow's decoding as damage: bad bytes are its only cause here."""
         try:
             with enough_memory(f"{self._obj.path} of {self._store.url}"):
-                yield  # Arrow's own error of too little memory is an ArrowException, too.
+                yield  # Arrow's own out-of-memory error is an ArrowException, too.
         except StoreUnavailableError:
             raise
         except (pa.ArrowException, OSError, ValueError) as e:
@@ -457,7 +457,7 @@ def _damaged(store: Store, obj: ObjectRef, what: str) -> CorruptionError:
 
 
 def check_rows(rows: pa.RecordBatch) -> None:
-    """Raises if stored rows hold what the format forbids, in those columns that are there."""
+    """Raises if stored rows contain what the format forbids, in any present column."""
     names = rows.schema.names
     if "timestamp" in names and rows.num_rows:
         times = rows.column("timestamp")
@@ -472,7 +472,7 @@ def check_rows(rows: pa.RecordBatch) -> None:
 
 
 class ThriftError(ValueError):
-    """The bytes are no such value."""
+    """The bytes are not a valid value."""
 
 
 class Reader:
@@ -485,10 +485,10 @@ class Reader:
         self.at = at
 
     def struct(self, depth: int = DEPTH_MAX) -> Struct:
-        """Reads a struct. Raises `ThriftError` if it is none, or its fields do not ascend."""
+        """Reads a struct. Raises `ThriftError` if it is invalid, or its fields do not ascend."""
         found: Struct = {}
         data, at, field = self._data, self.at, 0
-        # Most bytes of a footer pass here: what is frequent is read in place.
+        # Most of a footer's bytes are read here, so frequent kinds are read in place.
         try:
             while head := data[at]:
                 kind, step = head & 15, head >> 4
@@ -508,8 +508,8 @@ class Reader:
         return found
 
     def field(self, before: int) -> tuple[int, int] | None:
-        """Reads the header of the field after that with id ``before``: its id and kind. None at the
-        end of the struct.
+        """Reads the header of the field after the one with id ``before``: its id and kind. Returns
+        None at the end of the struct.
         """
         head = self._byte()
         if head == 0:
@@ -517,7 +517,7 @@ class Reader:
         return before + (head >> 4) if head >> 4 else self._far_field(before), head & 15
 
     def value(self, kind: int, depth: int = DEPTH_MAX) -> Any:
-        """Reads what a field of this kind holds."""
+        """Reads the value of a field of this kind."""
         if I16 <= kind <= I64:
             number = self._varint()
             return (number >> 1) ^ -(number & 1)
@@ -545,26 +545,26 @@ class Reader:
         return self._count(head >> 4 if head >> 4 != 15 else self._varint()), head & 15
 
     def octets(self, count: int) -> bytes:
-        """Reads so many bytes."""
+        """Reads this many bytes."""
         start, self.at = self.at, self.at + self._count(count)
         return self._data[start : self.at]
 
     def _far_field(self, before: int) -> int:
-        """Reads the id of a field that is more than 15 after the one before."""
+        """Reads the id of a field that is more than 15 above the previous one's."""
         field: int = self.value(I64)
         if field <= before:
             raise ThriftError(f"field {field} comes after field {before}")
         return field
 
     def _elements(self, kind: int, count: int, depth: int) -> list[Any]:
-        if kind in (TRUE, FALSE):  # In a container a truth value takes a byte of its own.
+        if kind in (TRUE, FALSE):  # In a container each truth value takes a byte.
             return [octet == TRUE for octet in self.octets(count)]
         if kind == STRUCT and depth:
             return [self.struct(depth - 1) for _ in range(count)]
         return [self.value(kind, depth) for _ in range(count)]
 
     def _map(self, depth: int) -> bytes:
-        """Reads over a map: the number of pairs, both kinds, the pairs; returns their bytes."""
+        """Skips a map: the number of pairs, both kinds, the pairs; returns its bytes."""
         start = self.at
         count = self._count(self._varint())
         kinds = self._byte() if count else 0
@@ -574,7 +574,7 @@ class Reader:
         return self._data[start : self.at]
 
     def _count(self, count: int) -> int:
-        """Checks a number of bytes or of elements, of which each takes one."""
+        """Checks a number of bytes, or of elements, each of which takes at least one byte."""
         left = len(self._data) - self.at
         if count > left:
             raise ThriftError(f"{count} bytes or elements do not fit the {left} bytes there are")
@@ -612,7 +612,7 @@ def written(struct: Struct) -> bytes:
 
 
 def _write(out: bytearray, kind: int, value: Any) -> None:
-    """Appends what a field of this kind holds; truth values are in the field's header."""
+    """Appends the value of a field of this kind; truth values are in the field's header."""
     if I16 <= kind <= I64:
         out += _varint_of(value << 1 ^ value >> 63)
     elif kind == BINARY:
@@ -642,7 +642,7 @@ def _write_fields(out: bytearray, struct: Struct) -> None:
 
 
 def _write_element(out: bytearray, kind: int, value: Any) -> None:
-    """Appends an element of a container: there a truth value takes a byte of its own."""
+    """Appends an element of a container, where each truth value takes a byte."""
     if kind in (TRUE, FALSE):
         out.append(TRUE if value else FALSE)
     else:
@@ -660,12 +660,12 @@ def _varint_of(number: int) -> bytes:
 
 
 class FooterError(ValueError):
-    """The footer is not that of such an object."""
+    """The footer is not valid for such an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A column as Parquet has it: a leaf of the schema's tree."""
+    """A column in Parquet's sense: a leaf of the schema's tree."""
 
     path: tuple[str, ...]
     kind: int
@@ -675,9 +675,9 @@ class _Leaf:
 def read_footer(
     footer: bytes, *, rows: int, pages_end: int, typed: bool = False
 ) -> tuple[RowGroup, ...]:
-    """Returns the row groups by the footer, its tail included, of an object with so many rows whose
-    pages end before the byte ``pages_end``; ``typed``: key and value have the types of a schema.
-    Raises `FooterError` where it contradicts the format.
+    """Returns the row groups in the footer, given with its tail, of an object with this many rows
+    whose pages end before the byte ``pages_end``; ``typed``: key and value have the types of a
+    schema. Raises `FooterError` if it contradicts the format.
     """
     remembered = len(footer) <= REMEMBERED_BYTES_MAX
     return (_read_once if remembered else _read)(footer, rows, pages_end, typed=typed)
@@ -782,7 +782,7 @@ def _add_children(
 
 
 def _check_leaf(leaf: _Leaf, leaves: list[_Leaf], *, typed: bool) -> None:
-    """Checks a leaf against what the format says of its column."""
+    """Checks a leaf against the format's rules for its column."""
     column = leaf.path[0]
     of_schema = typed and column in ("key", "value")  # The reader compares them with it.
     expected = None if of_schema else PHYSICAL_TYPES.get((column,))
@@ -884,7 +884,7 @@ def _struct(struct: Struct, field: int) -> Struct:
 
 
 def _integer(struct: Struct, field: int, kind: int, what: str) -> int:
-    """Returns an integer that must be there, of 32 or of 64 bits."""
+    """Returns a required integer of 32 or 64 bits."""
     found, value = struct.get(field, (0, None))
     if found != kind or (kind == I32 and not -(1 << 31) <= value < 1 << 31):
         raise FooterError(f"its {what} is missing, or no such number")

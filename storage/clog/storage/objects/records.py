@@ -1,30 +1,29 @@
-"""What `Log.append` accepts, made one Arrow table of a log's records; and a hash of it.
+"""Converts what `Log.append` accepts to one Arrow table of a log's records, and hashes it.
 
 Accepted: a pyarrow Table or RecordBatch, a pandas or Polars DataFrame (lazy too), anything else
-with ``__arrow_c_stream__`` (DuckDB relations, record batch readers and what others will make), or
-dicts, one a record. All have the columns or fields ``key`` and ``value``, and may have ``headers``
-and ``timestamp``; of a log whose key columns have names they may be rows instead (`types.rows`).
+with ``__arrow_c_stream__`` (DuckDB relations, record batch readers and future ones), or dicts, one
+per record. All have the columns or fields ``key`` and ``value``, and may have ``headers`` and
+``timestamp``; for a log whose key columns have names they may be rows instead (`types.rows`).
 
-- Keys and values of a log of bytes are binary or string: of any Arrow layout, or dictionaries of
-  them (categoricals); in dicts bytes, str or None. Integers become their decimal digits, and in
-  values what JSON has (dicts, lists, booleans, finite floats) becomes JSON, without spaces, in the
-  order given. Those of a typed log: `types.conform`.
-- Headers are lists of struct<key, value>; in dicts (name, value) pairs or a dict will do, too.
-- Timestamps have any unit, and are UTC where they name no zone; or they are integers, milliseconds
-  since 1970. Finer ones than microseconds are rounded down. Missing ones, NaT among them, are the
+- Keys and values of a log of bytes are binary or string, of any Arrow layout, or dictionaries of
+  them (categoricals); in dicts bytes, str or None. Integers become their decimal digits, and JSON's
+  types in values (dicts, lists, booleans, finite floats) become JSON, without spaces, in the given
+  order. For those of a typed log see `types.conform`.
+- Headers are lists of struct<key, value>; in dicts, (name, value) pairs or a dict will do, too.
+- Timestamps have any unit, and are UTC unless they name a zone; or they are integers, milliseconds
+  since 1970. Finer ones than microseconds are rounded down. Missing ones, including NaT, are the
   time of the call.
 
-No library of frames is imported: a frame can only be there when its library is loaded already, so
-``sys.modules`` has it. pandas frames do not go by the PyCapsule interface: they would bring their
-index along, which a filter leaves behind as ``__index_level_0__``.
+No library of frames is imported: a frame can only exist if its library is already loaded, so
+``sys.modules`` has it. The PyCapsule interface is not used for pandas frames: they would bring
+their index along, which a filter leaves behind as ``__index_level_0__``.
 
-The hash of records as they were handed over tells a repeated append from another
-one under the same sequence. It does not depend on how the records were cut into batches nor on
-Arrow's buffers (slices, offsets): for each column one stream of lengths, one of bytes, one of
-nulls. Timestamps count only where the caller gave them: those filled in from the clock differ at
-each attempt. Nor does it depend on the schema's version: of key and value that have other types
-than bytes only what is not null counts, by its place, and numbers count as the widest ones they can
-become.
+The hash of the given records distinguishes a repeated append from a different one under the same
+sequence. It does not depend on how the records were cut into batches nor on Arrow's buffers
+(slices, offsets): each column has one stream of lengths, one of bytes, one of nulls. Timestamps
+count only if the caller gave them: those filled in from the clock differ at each attempt. The hash
+does not depend on the schema's version either: of typed keys and values only what is not null
+counts, by its path, and numbers count as the widest ones they can become.
 """
 
 import json
@@ -69,7 +68,7 @@ _OF_ITS_OWN = "; a log that was created with key= and like= has columns of its o
 def frame_to_table(data: Any) -> pa.Table | None:
     """Returns a frame, or a stream of Arrow data, as a table; None for anything else.
 
-    The index of a pandas frame is columns where it has names, and left out where it has none.
+    The index of a pandas frame becomes columns if it has names, and is left out if it has none.
     """
     if isinstance(data, _frame_class("pandas")):
         return _from_pandas(data)
@@ -89,7 +88,7 @@ def frame_to_table(data: Any) -> pa.Table | None:
 
 
 def schema_like(data: Any) -> pa.Schema:
-    """Returns the columns that tabular data have: a frame, anything of Arrow's, a list of dicts."""
+    """Returns the columns of tabular data: a frame, an Arrow object, a list of dicts."""
     if isinstance(data, pa.Schema):
         return data
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data) and data:
@@ -103,7 +102,7 @@ def schema_like(data: Any) -> pa.Schema:
     elif hasattr(data, "__arrow_c_schema__"):
         return pa.schema(data)
     elif isinstance(getattr(data, "schema", None), pa.Schema):
-        return data.schema  # Of what can be gone through once.
+        return data.schema  # The data may be iterable only once.
     table = frame_to_table(data)
     if table is None:
         raise InvalidInputError(
@@ -114,7 +113,7 @@ def schema_like(data: Any) -> pa.Schema:
 
 
 def rows_of_pandas(data: object) -> list[dict[str, Any]] | None:
-    """Returns the rows of a pandas frame, None for what is missing; None for anything else."""
+    """Returns the rows of a pandas frame, with None for missing values; None for anything else."""
     if not isinstance(data, _frame_class("pandas")):
         return None
     frame = _with_index(data)
@@ -123,12 +122,12 @@ def rows_of_pandas(data: object) -> list[dict[str, Any]] | None:
 
 
 def _frame_class(package: str, name: str = "DataFrame") -> Any:
-    """Returns the class of the package's frames, or one that nothing is of if it is not loaded."""
+    """Returns the class of the package's frames, or one without instances if it is not loaded."""
     return getattr(sys.modules.get(package), name, ())
 
 
 def _with_index(frame: Any) -> Any:
-    """Returns a pandas frame with its index as columns, where that has names, as Parquet has it."""
+    """Returns a pandas frame with its index as columns, if it has names, as in Parquet."""
     named = [name for name in frame.index.names if name is not None and name not in frame.columns]
     return frame.reset_index(named) if named else frame
 
@@ -137,7 +136,7 @@ def _from_pandas(frame: Any) -> pa.Table:
     try:
         return pa.Table.from_pandas(_with_index(frame), preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError) as e:
-        # Arrow's first words may show a value; its last name the column.
+        # The beginning of Arrow's message may show a value; its end names the column.
         last = str(e.args[-1]) if e.args else ""
         where = f" ({last})" if last.startswith(("Conversion failed", "Duplicate column")) else ""
     raise InvalidInputError(
@@ -147,7 +146,7 @@ def _from_pandas(frame: Any) -> pa.Table:
 
 
 def _check_polars(frame: Any) -> None:
-    """Raises if a column holds Python objects: Polars would hand over their addresses."""
+    """Raises if a column has Python objects: Polars would export their addresses."""
     wrong = [name for name, kind in frame.schema.items() if kind == sys.modules["polars"].Object]
     if wrong:
         raise InvalidInputError(
@@ -173,7 +172,7 @@ class ArrowStream(Protocol):
 
 
 Appendable: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream | Iterable[Mapping[str, Any]]
-"""What `Log.append` takes."""
+"""What `Log.append` accepts."""
 Header: TypeAlias = tuple[bytes, bytes | None]
 """Name, as UTF-8, and value."""
 
@@ -188,13 +187,13 @@ def to_records(
     """Returns the records as a table of `ColumnTypes.records` in one chunk, and whether the caller
     gave all timestamps.
 
-    ``now_us`` (µs since 1970) stands for timestamps that are missing; ``schema`` is the log's;
-    ``rows`` are its plain columns, where it has them.
+    ``now_us`` (µs since 1970) replaces missing timestamps; ``schema`` is the log's; ``rows`` are
+    its plain columns, if it has them.
 
     Raises:
-        InvalidInputError: a column that is missing or of a wrong type, an unknown column, a
-            negative timestamp, more than 2 GiB of keys or of values; a key or a value that does
-            not fit the log's schema (S62).
+        InvalidInputError: a column is missing, unknown or of a wrong type, a timestamp is negative,
+            there are more than 2 GiB of keys or of values, or a key or a value does not fit the
+            log's schema (S62).
     """
     table = _to_table(data, schema, rows)
     unknown = [name for name in table.schema.names if name not in COLUMNS]
@@ -218,13 +217,13 @@ def to_records(
 
 
 def loaded(data: Appendable) -> Appendable:
-    """Returns what can be gone through again, of generators and streams, too."""
+    """Returns the data in a form that can be iterated again, also for generators and streams."""
     if (records := _listed(data)) is not None:
         return records
     if isinstance(data, (pa.Table, pa.RecordBatch)):
         return data
     if isinstance(data, _frame_class("pandas")):
-        return data  # Record by record it can be said what does not fit.
+        return data  # Record by record the error can say what does not fit.
     table = frame_to_table(data)
     return data if table is None else table
 
@@ -240,7 +239,7 @@ def _to_table(data: Appendable, schema: LogSchema | None, rows: TableColumns | N
     else:
         try:
             table = frame_to_table(data)
-        except InvalidInputError:  # Record by record it can be said what does not fit (S62).
+        except InvalidInputError:  # Record by record the error can say what does not fit (S62).
             if schema is None or (of_frame := rows_of_pandas(data)) is None:
                 raise
             return _from_dicts(of_frame, schema, rows)
@@ -257,7 +256,7 @@ def _to_table(data: Appendable, schema: LogSchema | None, rows: TableColumns | N
 
 
 def _listed(data: object) -> Sequence[Mapping[str, Any]] | None:
-    """Returns dicts that something yields; None where it is tabular, or nothing to go through."""
+    """Returns the dicts of an iterable; None if the data is tabular, or not iterable."""
     if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
         return data
     if isinstance(data, Iterator) and not hasattr(data, "__arrow_c_stream__"):
@@ -266,7 +265,7 @@ def _listed(data: object) -> Sequence[Mapping[str, Any]] | None:
 
 
 def _are_rows(rows: TableColumns, schema: LogSchema | None, names: Sequence[str]) -> bool:
-    """Tells whether these names are the table's columns; else they are those of records."""
+    """Returns whether these names are the table's columns; otherwise they are those of records."""
     problem = problem_of_names(rows, arrow_schema(schema), names)
     if problem is not None and not ("value" in names and are_records(names)):
         raise InvalidInputError(
@@ -309,7 +308,7 @@ def _from_dicts(
 
 
 def _record_of(row: Mapping[str, Any], i: int, rows: TableColumns) -> dict[str, Any]:
-    """Returns the record that a row is."""
+    """Returns a row as a record."""
     given = {rows.own(name): value for name, value in row.items()}
     if missing := [name for name in rows.key if name not in given]:
         raise InvalidInputError(f"record {i} has no {missing[0]}, which is a column of the key")
@@ -324,7 +323,7 @@ def from_columns(
     headers: Sequence[list[Header] | None],
     timestamps_us: Sequence[int | None],
 ) -> pa.Table:
-    """Returns records, given by column; None: no key, a tombstone, no headers, now."""
+    """Returns records, given by column; None means no key, a tombstone, no headers, or now."""
     columns = [
         *(of_bytes(keys), of_bytes(values)),
         of_headers(headers),
@@ -334,7 +333,7 @@ def from_columns(
 
 
 def of_headers(headers: Sequence[list[Header] | None]) -> pa.Array:
-    """Returns a column of headers, each a name in UTF-8 and a value."""
+    """Returns a column of headers, each with a name in UTF-8 and a value."""
     pairs = [pair for some in headers for pair in some or ()]
     names, contents = zip(*pairs, strict=True) if pairs else ((), ())
     flat = pa.StructArray.from_arrays(
@@ -361,7 +360,7 @@ def _bytes(value: object, i: int, name: str) -> bytes | None:
 
 
 def _json(value: object, i: int) -> bytes:
-    """Returns the text of a value that JSON has."""
+    """Returns the JSON text of a value."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as e:
@@ -408,7 +407,7 @@ def _name(name: object, i: int) -> bytes:
 
 
 def _of_numpy(time: np.datetime64) -> object:
-    """Returns a time of NumPy's as Python's, None for no time; one that Python lacks as it is."""
+    """Returns a NumPy time as Python's, None for NaT; unchanged if Python has no such time."""
     try:
         found = time.astype("M8[us]").item()
     except OverflowError:  # From NumPy 2.5 on.
@@ -469,7 +468,7 @@ def _binary(table: pa.Table, name: str) -> pa.Array:
             " becomes its digits; for columns of other types create the log with key= and like="
         )
     try:
-        if coded:  # Arrow casts no dictionary of views, which is what Polars makes.
+        if coded:  # Arrow cannot cast a dictionary of views, which Polars makes.
             chunks = [c.dictionary.cast(pa.binary()).take(c.indices) for c in column.chunks]
             column = pa.chunked_array(chunks, pa.binary())
         return _one_chunk(column.cast(pa.binary()))
@@ -497,13 +496,13 @@ def _headers(table: pa.Table) -> pa.Array:
             " it must be list<struct<key: string, value: binary>>"
         ) from e
     _check_headers(headers)
-    # No headers is null, however it was said.
+    # No headers become null, in whichever form they were given.
     empty = pc.equal(pc.list_value_length(headers), scalar(0, pa.int32()))
     return pc.if_else(empty, null(_HEADERS), headers)
 
 
 def _check_headers(headers: pa.Array) -> None:
-    """Raises if a list has null where a header must be, or a header has no key."""
+    """Raises if a list has null instead of a header, or a header has no key."""
     pairs = headers.flatten()
     without = pairs.null_count or pairs.field("key").null_count
     if without:
@@ -549,7 +548,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 class ContentHash:
-    """Feed it batches, then ask for the digest (32 hex digits)."""
+    """A hash that is updated with batches, and then returns its digest (32 hex digits)."""
 
     def __init__(self) -> None:
         self._streams: dict[str, Any] = {}
@@ -618,7 +617,7 @@ class ContentHash:
 
 
 def _widest(column: pa.Array) -> np.ndarray[Any, Any]:
-    """Returns the bytes of values without nulls, of numbers those of the widest type."""
+    """Returns the bytes of values without nulls; numbers are widened to the widest type."""
     kind = column.type
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         signed = not pa.types.is_unsigned_integer(kind)

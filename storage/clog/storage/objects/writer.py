@@ -1,27 +1,27 @@
-"""Writing data objects: one writer a task, for all partitions, in bounded memory (FORMAT.md §5).
+"""Writes data objects: one writer per task, for all partitions, in bounded memory (FORMAT.md §5).
 
 A *data object* is one immutable Parquet file. Its rows are ordered by partition; the rows of one
-partition in it are a *chunk*. A fresh object is *dense*: it has no offsets, they are given at
-commit as base of the chunk + row number. A *rewritten* one (`composing`) holds records that have
-their offsets; it has an ``offset`` column unless they run without gap.
+partition in it are a *chunk*. A fresh object is *dense*: it has no offsets, which are assigned at
+the commit as base of the chunk + row number. A *rewritten* one (`composing`) contains records that
+have their offsets; it has an ``offset`` column unless they have no gaps.
 
-1. `ObjectWriter.add` keeps the Arrow batches it is given. Before their records would exceed
-   ``object_bytes``, what is kept becomes one object.
+1. `ObjectWriter.add` keeps the Arrow batches it gets. Before their records would exceed
+   ``object_bytes``, the kept batches become one object.
 2. An object's rows are ordered by partition, in each partition by the order of `add`.
-3. Row groups end after 4 MiB or 32768 rows, or, to let a partition be read alone, where a
-   partition ends, once they hold 1 MiB: tiny partitions share one, a large one shares none. A row
-   group is also what one key that is looked up costs. Four times as large they make an object
-   smaller by 0.3 %, and it is neither written nor read faster.
-4. Between the last page and the footer, where Parquet readers do not look: the key index, whose
+3. Row groups end after 4 MiB or 32768 rows or, so that a partition can be read alone, at the end of
+   a partition once they have 1 MiB: tiny partitions share one, a large one shares none. Looking up
+   a key costs one row group, too. Row groups four times as large make an object smaller by 0.3 %,
+   and it is neither written nor read faster.
+4. Between the last page and the footer, where Parquet readers do not look, are the key index, whose
    blocks are the row groups, and the footer's checksum. An object that is fetched whole in any case
    (`WHOLE_BYTES`) gets no index.
-5. The object is put under a name nobody has seen. Crash: an orphan, swept later.
+5. The object is put under a new name. A crash leaves an orphan, which is swept later.
 
-Encodings are measured, on keys with JSON, with random and with three distinct values: dictionaries
-make random and JSON data larger and up to a fifth slower, and gain a tenth only where values come
-from a short list, so there are none; deltas for timestamps and offsets cost nothing. Statistics are
-kept where they prune. The Arrow schema is left out: the Parquet types determine it, and it would be
-half of a small object's footer.
+Encodings were measured on keys with JSON, with random and with three distinct values. Dictionaries
+make random and JSON data larger and up to a fifth slower, and gain a tenth only if values come from
+a short list, so none are used; deltas for timestamps and offsets cost nothing. Statistics are kept
+where they help pruning. The Arrow schema is left out: the Parquet types determine it, and it would
+be half of a small object's footer.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -79,23 +79,23 @@ GROUP_BYTES_MIN = 1 << 20
 GROUP_ROWS = key_index.BLOCK_ROWS
 _CHECKSUM_BYTES = 16
 _ROOM_BYTES = 1 << 14
-"""For what a file has beside its records, which is all of a small one."""
+"""For what a file has besides its records, which is almost all of a small file."""
 OBJECT_BYTES = 64 << 20
 """Default of ``object_bytes``: record bytes of one object, before compression."""
 _OBJECT_BYTES_MAX = 1 << 30  # Arrow's binary arrays end at 2 GiB.
 RECORD_OVERHEAD = 12
-"""Bytes a record counts beside its content: offset 8, size 4 (Kafka's). Part of the format."""
+"""Bytes added to a record's content: offset 8, size 4 (Kafka's). Part of the format."""
 _Ints = np.ndarray[Any, Any]
 _Records = tuple[pa.RecordBatch, _Ints, _Ints]
-"""Records, the partition of each and its size."""
+"""Records, with the partition and the size of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkStats:
     """One partition's rows in one object; ``size_bytes`` is the sum of their record sizes.
 
-    Offsets (the first and the last row's) are those of records that come with theirs, the bounds of
-    delete horizons those of rewritten ones; -1: none.
+    Offsets (the first and the last row's) are set for records that come with theirs, the bounds of
+    delete horizons for rewritten ones; -1: none.
     """
 
     partition: Annotated[Natural, "p"]
@@ -112,7 +112,7 @@ class ChunkStats:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:
-    """What a commit checks against the config of then, not the one at writing (S5, S6, S9)."""
+    """What a commit checks against the config at commit, not that at writing (S5, S6, S9)."""
 
     null_keys: Natural
     largest_record_bytes: Natural
@@ -120,16 +120,16 @@ class ObjectFacts:
     max_timestamp_ms: Int
     order_header: Text = ""
     without_order: Natural = 0
-    """Records whose header of that name is not there, or no order (S56)."""
+    """Records whose header of that name is missing, or is not an order (S56)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataObject:
-    """An object that was written and is not committed yet: all that a commit needs of it.
+    """A written object that is not committed yet, with everything that a commit needs to know.
 
     ``ref`` is what a manifest keeps of it, and a reader needs; ``chunks`` are in the order of their
-    rows; ``facts`` are those of fresh records, None of rewritten ones; ``schema_id`` says which of
-    its log's schemas it was written under, -1 for bytes.
+    rows; ``facts`` are those of fresh records, None for rewritten ones; ``schema_id`` says under
+    which of its log's schemas it was written, -1 for bytes.
     """
 
     ref: Annotated[ObjectRef, OBJECT, BESIDE]
@@ -145,7 +145,7 @@ class DataObject:
 
 @contextmanager
 def given_back(store: Store, objects: Sequence[DataObject]) -> Iterator[None]:
-    """Deletes objects if the block ends because the disk is full: no sweep would for a day."""
+    """Deletes objects if the block fails because the disk is full: no sweep would for a day."""
     try:
         yield
     except StoreFullError:
@@ -155,15 +155,15 @@ def given_back(store: Store, objects: Sequence[DataObject]) -> Iterator[None]:
 
 def discard(store: Store, objects: Sequence[DataObject]) -> None:
     """Deletes objects that nobody has committed, or ever will, as far as possible."""
-    with suppress(StoreUnavailableError):  # The sweep takes what is left.
+    with suppress(StoreUnavailableError):  # The sweep deletes the rest.
         for obj in objects:
             store.delete(obj.ref.path)
 
 
 def rewritten_chunk(obj: DataObject, *, version: int) -> Chunk:
-    """Returns the chunk that is all of a rewritten object.
+    """Returns the only chunk of a rewritten object.
 
-    ``version``: the newest commit its rows came in by.
+    ``version``: the newest commit that its rows came with.
     """
     (stats,) = obj.chunks
     return Chunk(
@@ -183,25 +183,25 @@ def rewritten_chunk(obj: DataObject, *, version: int) -> Chunk:
 
 
 class ObjectWriter:
-    """Turns records into data objects of about ``object_bytes``; one task's, used once.
+    """Turns the records of one task into data objects of about ``object_bytes``; used once.
 
     It holds at most the records of one object, a row group of them in the order of partitions, and
     the encoded object.
 
     Args:
-        store: where to.
+        store: where objects are put.
         stamp: a version of the log that was read before (FORMAT.md §6).
-        new_id: draws a name that nobody has drawn.
+        new_id: draws a unique name.
         partitions: how many the log has.
         compression: of the object's pages.
-        object_bytes: record bytes of an object, at most 1 GiB; a larger record is alone in its own.
+        object_bytes: record bytes of an object, at most 1 GiB; a larger record gets its own object.
         schema: the log's; None: keys and values are bytes.
         rewritten: records have their offsets (`ColumnTypes.rewritten`, whose ``delete_horizon`` may
             be missing), in rising order in each partition.
         given: fresh records come with their offsets, likewise (FORMAT.md §16).
-        key_seed: the log's; then large objects get a key index. None: they get none.
+        key_seed: the log's; large objects then get a key index. None: they get none.
         order_header: the header by which the log compares records of a key; empty: none.
-        puts: objects go with these, and are there once they have settled; None: each at once.
+        puts: these put objects, which exist once they have settled; None: each is put immediately.
     """
 
     def __init__(
@@ -240,20 +240,20 @@ class ObjectWriter:
 
     @property
     def columns(self) -> pa.Schema:
-        """What records must be that it takes."""
+        """The schema that added records must have."""
         return self._given or self._schema
 
     def add(
         self, records: pa.Table | pa.RecordBatch, partition: _Ints, offsets: _Ints | None = None
     ) -> None:
-        """Takes records, ``partition[i]`` being that of row i, and ``offsets[i]`` its offset where
-        they are given; may put objects.
+        """Adds records; ``partition[i]`` is the partition of row i, and ``offsets[i]`` its offset
+        if offsets are given; may put objects.
 
         Raises:
-            InvalidInputError: other columns or types than the schema's, a timestamp that is null or
-                negative, a partition that does not exist. Nothing of ``records`` is taken.
-            StoreUnavailableError: an object could not be put; where the disk is full, those before
-                it are deleted.
+            InvalidInputError: columns or types differ from the schema's, a timestamp is null or
+                negative, a partition does not exist. None of ``records`` is added.
+            StoreUnavailableError: an object could not be put; if the disk is full, those before it
+                are deleted.
         """
         if len(partition) != records.num_rows:
             raise InvalidInputError(
@@ -277,7 +277,7 @@ class ObjectWriter:
             at += batch.num_rows
 
     def finish(self) -> list[DataObject]:
-        """Puts what is left; returns all objects, in the order of their records."""
+        """Puts the rest; returns all objects, in the order of their records."""
         self._flush()
         return self._objects
 
@@ -293,18 +293,18 @@ class ObjectWriter:
                 continue
             end = max(end, start + 1)
             piece = batch.slice(start, end - start)
-            # astype copies, for the caller may use its array again, and makes it signed.
+            # astype copies, as the caller may reuse its array, and makes it signed.
             self._kept.append((piece, partition[start:end].astype(np.int32), sizes[start:end]))
             self._kept_bytes += int(until[end - 1]) - before
             start, before = end, int(until[end - 1])
 
     def _flush(self) -> None:
-        """Puts what is kept."""
+        """Puts the kept records."""
         if self._kept:
             self._put_rows(self._taken())
 
     def _taken(self) -> "Rows":
-        """Returns what is kept, and lets it go: its records go as they are encoded."""
+        """Returns the kept records and releases them: they are freed as they are encoded."""
         batches, partitions, sizes = zip(*self._kept, strict=True)
         self._kept, self._kept_bytes = [], 0
         records = pa.Table.from_batches(batches)
@@ -378,7 +378,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         return pa.nulls(batch.num_rows, field.type)
     column = batch.column(field.name)
     if field.name == "headers":
-        # No headers is null, however it was said: the column must not say more than its absence.
+        # No headers become null: the column must not differ from an absent one.
         empty = pc.equal(pc.list_value_length(column), scalar(0, pa.int32()))
         if pc.any(empty).as_py():
             return pc.if_else(empty, null(field.type), column)
@@ -390,11 +390,11 @@ def _named(schema: pa.Schema) -> str:
 
 
 def record_sizes(records: pa.Table | pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns the bytes each record counts: 12 + key + value + for each header its key and value;
-    of a typed log the key's canonical bytes, and what `value_sizes` says.
+    """Returns each record's size: 12 + key + value + each header's key and value; in a typed log
+    those of the key's canonical bytes, and of `value_sizes`.
 
     This is the size in ``segment.bytes``, ``retention.bytes`` and ``max.message.bytes``: it depends
-    on the record alone, not on compression or neighbours. Needs the columns key, value, headers.
+    only on the record, not on compression or neighbours. Needs the columns key, value, headers.
     """
     if isinstance(records, pa.Table):
         parts = [record_sizes(batch) for batch in records.to_batches()]
@@ -409,14 +409,14 @@ def record_sizes(records: pa.Table | pa.RecordBatch) -> np.ndarray[Any, np.dtype
 
 
 def _lengths(values: pa.Array) -> np.ndarray[Any, Any]:
-    """Returns the bytes of each binary or string, 0 for null."""
+    """Returns the length in bytes of each binary or string, 0 for null."""
     lengths = pc.binary_length(values)
     return to_numpy(pc.fill_null(lengths, scalar(0, lengths.type)))
 
 
 def _header_sizes(headers: pa.Array) -> np.ndarray[Any, Any]:
     counts = to_numpy(pc.fill_null(pc.list_value_length(headers), scalar(0, pa.int32())))
-    # flatten() leaves out what lies under null lists and around a slice, as the counts do.
+    # flatten() leaves out entries under null lists and around a slice, as the counts do.
     entries = headers.flatten()
     sizes = np.zeros(len(entries) + 1, np.int64)
     np.cumsum(
@@ -429,11 +429,11 @@ def _header_sizes(headers: pa.Array) -> np.ndarray[Any, Any]:
 
 
 class Rows:
-    """Records of one object, and the order they go to it; None: as they are."""
+    """Records of one object, and their order in it; None: the given one."""
 
     def __init__(self, records: pa.Table, partition: _Ints, sizes: _Ints) -> None:
         self.order = partition_order(partition)
-        # One array for each column: gathering rows from many would copy them all each time.
+        # One array per column: gathering rows from several would copy them all each time.
         self.records = records if self.order is None else records.combine_chunks()
         self.partition = self.ordered(partition)
         self.sizes = self.ordered(sizes)
@@ -450,7 +450,7 @@ class Rows:
 
     @property
     def record_bytes(self) -> int:
-        """What its records count."""
+        """The sum of its record sizes."""
         return int(self.sizes.sum())
 
     def ordered(self, values: _Ints) -> _Ints:
@@ -497,7 +497,7 @@ class Rows:
         )
 
     def split(self, count: int) -> "list[Rows]":
-        """Returns the records, whose order stays, in at most so many parts of whole row groups."""
+        """Returns the records, in their order, in at most ``count`` parts of whole row groups."""
         assert self.order is None, "rewritten records are of one partition"
         ends = [end for _, end in self._groups()]
         edges = sorted({0, *(ends[len(ends) * (i + 1) // count - 1] for i in range(count))})
@@ -511,7 +511,7 @@ class Rows:
         ]
 
     def consume(self, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Yields the row groups with the columns of the schema, once, and lets them go."""
+        """Yields the row groups with the columns of the schema, once, and releases them."""
         left, self.records = self.records.select(schema.names), None
         if self.order is not None:
             left = pa.table([of_one_width(column) for column in left.columns], left.schema.names)
@@ -546,19 +546,19 @@ class Rows:
 def encoded(
     rows: Rows, compression: Compression, key_seed: int | None
 ) -> tuple[memoryview, int, int]:
-    """Returns the object's bytes; those of the footer and of the key index among them. Takes the
+    """Returns the object's bytes, and how many are the footer's and the key index's. Takes the
     records out of ``rows``.
 
-    ``key_seed``: that of the index's hashes, None: no index.
+    ``key_seed``: the seed of the index's hashes; None: no index.
     """
-    # Compressed, records of so few bytes need no index.
+    # So few bytes of records, compressed, need no index.
     seed = key_seed if rows.sizes.sum() > WHOLE_BYTES else None
     schema = stored_schema(rows.records.schema, absent_columns(rows))
     made, index = _Made(rows.records.nbytes), b""
     sink = pa.PythonFile(made, mode="w")
     with parquet_writer(sink, schema, compression) as writer:
         blocks = _write_groups(writer, rows, schema, seed)
-        # Written in its place at once: to put it there later would copy all pages.
+        # Written in its place right away: inserting it later would copy all pages.
         if blocks and sink.tell() > WHOLE_BYTES:
             index = key_index.of_blocks(blocks)
         sink.write(index + bytes(_CHECKSUM_BYTES))
@@ -575,7 +575,7 @@ def int64_of(column: pa.ChunkedArray) -> _Ints:
 
 
 def partition_order(partition: _Ints) -> _Ints | None:
-    """Returns the rows by partition, each's as they came; None: they are so already."""
+    """Returns the rows ordered by partition, stably; None: they already are."""
     if not (np.diff(partition) < 0).any():
         return None
     # NumPy sorts 16 bits by radix, several times faster.
@@ -586,8 +586,8 @@ def partition_order(partition: _Ints) -> _Ints | None:
 def parquet_of(
     rows: Rows, schema: pa.Schema, compression: Compression, key_seed: int | None
 ) -> tuple[memoryview, list[bytes]]:
-    """Returns the records' columns of this schema as a Parquet file; for each row group its block
-    of a key index, unless the seed is None. Takes the records out of ``rows``.
+    """Returns the records' columns of this schema as a Parquet file, and each row group's block of
+    a key index, unless the seed is None. Takes the records out of ``rows``.
     """
     made = _Made(rows.records.nbytes)
     with parquet_writer(pa.PythonFile(made, mode="w"), schema, compression) as writer:
@@ -598,9 +598,9 @@ def parquet_of(
 class _Made:
     """A file that is being written, in memory.
 
-    It asks at once for as much as the records have, which is seldom less than they take encoded,
-    and of which the system gives what is written. A stream of Arrow's begins small, and copies all
-    that it has whenever it grows: on a busy machine encoding 50 MB took 1.3 to 1.8 times the CPU.
+    It allocates the records' size right away, which is seldom less than they take encoded; the
+    system only provides the part that is written. An Arrow stream begins small, and copies all of
+    it whenever it grows: on a busy machine encoding 50 MB took 1.3 to 1.8 times the CPU.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -619,7 +619,7 @@ class _Made:
         return len(part)
 
     def value(self) -> memoryview:
-        """Returns what was written."""
+        """Returns the written bytes."""
         return self._data.data[: self._end]
 
     def tell(self) -> int:
@@ -644,7 +644,7 @@ def _write_groups(writer: Any, rows: Rows, schema: pa.Schema, key_seed: int | No
 
 
 def parquet_writer(sink: Any, schema: pa.Schema, compression: Compression) -> Any:
-    """Returns a writer of Parquet with the encodings, statistics and checksums of data objects."""
+    """Returns a Parquet writer with the encodings, statistics and checksums of data objects."""
     return parquet().ParquetWriter(
         sink,
         schema,
@@ -663,20 +663,20 @@ def parquet_writer(sink: Any, schema: pa.Schema, compression: Compression) -> An
 
 
 def is_typed(schema: pa.Schema) -> bool:
-    """Tells whether these are columns of a typed log."""
+    """Returns whether these are columns of a typed log."""
     return any(field.type != pa.binary() for field in schema if field.name in ("key", "value"))
 
 
 def _with_statistics(schema: pa.Schema) -> list[str]:
-    """Returns the columns, by path, that have statistics: where they prune."""
+    """Returns the columns, by path, that have statistics because these help pruning."""
     names = [name for name in ("timestamp", OFFSET) if name in schema.names]
     if not is_typed(schema):
-        return names  # Of a log of bytes they would say nothing, and be long.
+        return names  # In a log of bytes they would be long and useless.
     return names + [path for name in ("key", "value") for path in lone_leaves(schema.field(name))]
 
 
 def stored_schema(schema: pa.Schema, absent: Collection[str]) -> pa.Schema:
-    """Returns a schema as it is stored: with field ids, without columns that say nothing."""
+    """Returns a schema as it is stored: with field ids, and without absent columns."""
     return pa.schema(
         [
             with_ids(field).with_nullable(field.name not in ("timestamp", OFFSET))
@@ -687,7 +687,7 @@ def stored_schema(schema: pa.Schema, absent: Collection[str]) -> pa.Schema:
 
 
 def absent_columns(rows: Rows) -> set[str]:
-    """Returns the columns that say nothing: all null, or to be computed."""
+    """Returns the columns that are not stored because they are all null, or computed."""
     records = rows.records
     absent = {OFFSET} if rows.dense else set()
     for name in ("headers", DELETE_HORIZON):

@@ -1,11 +1,11 @@
-"""What there is to say about a log: its segments, how clean and dirty its partitions are, and what
-each commit that is still there did.
+"""Describes a log: its segments, how clean and dirty its partitions are, and what each commit that
+still exists did.
 
-A commit says what stands where something stood; how much stood there the manifest before it knows.
-So what commits took out and wrote (`CommitWalk`) is found by walking: the manifest before the first
-commit, then each edit in turn.
+A commit says what replaces something; only the previous manifest knows how much was replaced. So
+what commits removed and wrote (`CommitWalk`) is found by a walk: from the manifest before the first
+commit, through each edit in turn.
 
-What an erasure waits for, and who holds it up (S59), the newest version says alone.
+The newest version alone shows what an erasure waits for, and what delays it (S59).
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ from clog.storage.store.contract import Store
 from clog.storage.types.evolve import schema_words
 
 SWEEP_AFTER_MS: Final = 86_400_000
-"""What was written so long ago and is in no manifest will never be committed (COMMIT.md §5)."""
+"""Files written this long ago that are in no manifest will never be committed (COMMIT.md §5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class SegmentInfo:
     Attributes:
         base_offset: the first offset it covers.
         next_offset: one past the last offset it covers.
-        records: that readers see; fewer than offsets, once it was compacted.
+        records: those that readers see; fewer than offsets, once it was compacted.
         size_bytes: record bytes: 12 + key + value + headers of each record.
         largest_timestamp: of its records, in ms since 1970; None while it is empty.
-        active: appends go to it; all others are sealed.
-        clean: it lies below the first dirty offset.
-        delete_horizon_ms: when the first of its tombstones may go; None without one that a pass
-            has met.
-        dead_rows: not among the records, nor in the size: nobody sees them, but their bytes are
-            there until a rewrite.
+        active: whether appends are added to it; all others are sealed.
+        clean: whether it is below the first dirty offset.
+        delete_horizon_ms: when the first of its tombstones may be removed; None without one that a
+            pass has met.
+        dead_rows: rows that count neither as records nor in the size: nobody sees them, but their
+            bytes remain until a rewrite.
     """
 
     base_offset: int
@@ -77,30 +77,30 @@ class PartitionDescription(TypedDict):
         partition: its number.
         log_start_offset: the smallest offset that can be read.
         end_offset: the offset that the next record gets.
-        stable_offset: where readers end: the first record that is undecided, else the end offset.
+        stable_offset: where readers end: at the first undecided record, or at the end offset.
         first_dirty_offset: where the next pass of the cleaner begins; below it each key is unique.
-        covered_offset: below it masks say what no table shows; None in a log without masks.
+        covered_offset: below it masks mark what no table shows; None in a log without masks.
         first_uncleanable_offset: where such a pass ends now: at the active segment, or at records
             younger than ``min.compaction.lag.ms``.
         active_base_offset: the first offset of the active segment.
-        segments: their number, the active one included.
+        segments: their number, including the active one.
         records: rows that are not dead; in a segment that is kept, also those below the log start.
         dead_rows: rows that nobody sees, and whose bytes wait for a rewrite.
-        tombstones: records with a null value, dead ones included.
+        tombstones: records with a null value, including dead ones.
         size_bytes: bytes of these records.
         clean_bytes: bytes of the segments that end at or below the first dirty offset.
         cleanable_bytes: bytes of the segments from there to the first uncleanable offset.
         active_bytes: bytes of the active segment.
         dirty_ratio: cleanable ÷ (clean + cleanable) bytes, from 0 to 1; a pass is due above
             ``min.cleanable.dirty.ratio``.
-        delete_horizon_ms: when the first tombstone may go, in ms since 1970; None without one that
-            a pass has met.
-        delete_retention_offset: the base of the first segment with such a tombstone: below it none
-            waits for its delete horizon.
+        delete_horizon_ms: when the first tombstone may be removed, in ms since 1970; None without
+            one that a pass has met.
+        delete_retention_offset: the base of the first segment with such a tombstone: below it no
+            tombstone waits for its delete horizon.
         delete_retention_bytes: bytes of the segments below that offset.
-        markers: offsets without a record, at which transactions ended whose records had been
-            undecided; passes remove them.
-        uncleanable: why the last pass failed; None where it did not.
+        markers: offsets without a record, at which transactions with undecided records ended;
+            passes remove them.
+        uncleanable: why the last pass failed; None if it did not.
     """
 
     partition: int
@@ -132,11 +132,11 @@ class TransactionDescription(TypedDict):
 
     Attributes:
         id: the transaction id.
-        epoch: how often the id had been taken over before.
+        epoch: how often the id had already been taken over.
         number: which of the epoch's transactions it is.
         state: open, prepared, committed or aborted; the last two until all its logs know.
         started_ms: when it began.
-        timeout_ms: how long after that anybody may abort it.
+        timeout_ms: how long after that any writer may abort it.
         home: the URL of the log that decides; None: this one.
         first_offsets: by partition, as text, the first offset of an undecided record.
     """
@@ -152,17 +152,17 @@ class TransactionDescription(TypedDict):
 
 
 class ViewDescription(TypedDict):
-    """What a `LogDescription` says of a published view: what is kept for it. A view that is up to
-    date moves on within a little more than ``file.delete.delay.ms``.
+    """What a `LogDescription` says about a published view: what is kept for it. A view that is up
+    to date moves on within a little more than ``file.delete.delay.ms``.
 
     Attributes:
         format: delta or iceberg.
         version: the oldest version of the log that it needs.
         table_version: the newest version of the view that was begun.
-        since_ms: since when it has needed that version.
+        since_ms: since when it has needed that version of the log.
         objects: number of objects that are kept for it alone, past their time.
         size_bytes: their size in the store.
-        overdue_ms: for how long the first of them.
+        overdue_ms: how long the first of them has been kept past its time.
     """
 
     format: str
@@ -175,15 +175,15 @@ class ViewDescription(TypedDict):
 
 
 class KeptDescription(TypedDict):
-    """What a `LogDescription` says of a version that a named cut needs.
+    """What a `LogDescription` says about a version that a named cut needs.
 
     Attributes:
         cut: the name of the cut.
         home: the URL of its home log.
         version: the version.
         since_ms: when the cut was computed.
-        until_ms: when it may go; None: it stays until it is dropped.
-        objects: number of objects that would have been deleted but for it and for later versions
+        until_ms: when it may be deleted; None: when it is dropped.
+        objects: number of objects that would have been deleted if not for it and for later versions
             that are kept.
         size_bytes: their size in the store.
     """
@@ -204,35 +204,35 @@ class LogDescription(TypedDict):
         url: the root, without secrets.
         log_id: 32 hex digits that no other log has.
         created_ms: when the log was created.
-        version: the version that is described, the newest.
+        version: the described version, which is the newest.
         committed_ms: when it was committed.
         oldest_readable_version: the oldest one that ``Log.table(at=…)`` takes.
-        orphan_floor: what was begun before this version and never committed may be deleted.
+        orphan_floor: files begun before this version and never committed may be deleted.
         snapshot_version: the version of the newest snapshot; None before the first.
         partitions: their number.
         partitioner: the hash that places keys.
-        schema: the types of keys and values, as a file for ``clog create --schema`` has them.
-        config: every config in force, as text, by Kafka's name.
+        schema: the types of keys and values, as in a file for ``clog create --schema``.
+        config: every config in effect, as text, by Kafka's name.
         config_overrides: the configs that were set.
         objects: number of data objects that the version refers to.
         object_bytes: their size in the store.
         released_bytes: size of the files that the version no longer needs, and the cleaner deletes.
         committers: how many handles committed in the 10 s before the newest commit, or had others
-            commit what they proposed.
-        waits: how long appends wait that others may commit: the fields of `Waits`; None where that
-            was not asked, none may, or the folder may not be listed.
+            commit their proposals.
+        waits: how long proposed appends wait: the fields of `Waits`; None if not requested, if
+            nothing may be proposed, or if the folder may not be listed.
         writers: number of producers, streams and transactional writers that are remembered.
-        holds: by reader for which the cleaner waits, until when; empty in a log that allows none.
-        takes_offsets: whether records come with their offsets, as those of a mirror do: nothing
-            else is appended then.
-        sources: positions in what is no log, of the transaction ids used of late: by id, source
-            and partition, as text, the next offset to read.
-        transactions: those that have not ended, as the log says.
+        holds: by reader for which the cleaner waits: until when; empty in a log that allows none.
+        takes_offsets: whether records come with their offsets, as in a mirror: nothing else is
+            appended then.
+        sources: positions in sources that are not logs, for recently used transaction ids: by id,
+            source and partition, as text, the next offset to read.
+        transactions: those that have not ended, according to the log.
         views: what is kept for published views, one for each format; empty in a log without any.
-        kept: the versions that named cuts need, the oldest first.
+        kept: the versions that named cuts need, oldest first.
         members: the URLs of the logs that transactions of this log have written.
-        cuts: the names of the cuts of this log as their home.
-        erasures: those that are pending, by id, with what each waits for.
+        cuts: the names of the cuts that have this log as their home.
+        erasures: pending ones, by id, with what each waits for.
         partition_details: one for each partition, in order.
     """
 
@@ -295,9 +295,9 @@ def earliest_horizon_ms(segment: Segment) -> int | None:
 
 
 def describe(handle: Handle, *, waits: bool = False) -> LogDescription:
-    """Returns the log at its newest version, in values that JSON has; beside the requests for its
-    manifest those of `count_writers` and `read_holds`, and a GET for each document of positions in
-    what is no log. ``waits``: with those of `Handle.waits`.
+    """Describes the log at its newest version, in values that JSON has. Costs the requests for its
+    manifest, those of `count_writers` and `read_holds`, and a GET for each document of positions in
+    sources that are not logs; with ``waits`` also those of `Handle.waits`.
     """
     tip = handle.refresh()
     manifest, now_ms = handle.manifest(), handle.clock.now_ms()
@@ -409,7 +409,7 @@ def _partition(manifest: Manifest, b: CleanableBounds, markers: int) -> Partitio
     covered = manifest.covered[p] if manifest.covered else 0
     has_masks = SUPERSEDED_ROWS in manifest.head.log.features
     horizons = {i: ms for i, s in enumerate(segments) if (ms := earliest_horizon_ms(s)) is not None}
-    # Delete retention point: below it no tombstone waits for its horizon any more.
+    # The delete retention point: below it no tombstone still waits for its horizon.
     point = min(horizons, default=None)
     retained = None if point is None else sum(s.size_bytes for s in segments[:point])
     return {
@@ -449,10 +449,10 @@ class CommitInfo:
         records: how many it appended.
         tombstones: how many of these have a null value.
         size_bytes: record bytes of these.
-        object_bytes: size of the data objects that hold them.
-        writers: the producers, streams and transactional writers among those that appended.
-        first_dirty: by partition, where the next pass begins, if the commit moved that: the last
-            commit of a pass does.
+        object_bytes: size of the data objects that contain them.
+        writers: the producers, streams and transactional writers that appended in it.
+        first_dirty: by partition, where the next pass begins, if the commit changed that, as the
+            last commit of a pass does.
     """
 
     version: int
@@ -501,14 +501,14 @@ def info_of(record: EditRecord, edit: Edit) -> CommitInfo:
 
 @dataclass(frozen=True, slots=True)
 class CommitEffect:
-    """What one commit did beside appending.
+    """What one commit did besides appending.
 
     Attributes:
         version: the version that it made.
-        removed_records: that readers saw before it and do not see after it; those below the log
-            start count until their segment goes.
+        removed_records: records that readers saw before it, and do not see after it; those below
+            the log start count until their segment is removed.
         removed_bytes: record bytes of these.
-        rewritten_bytes: size of the data objects that it brought in place of others.
+        rewritten_bytes: size of the data objects with which it replaced others.
         size_bytes: record bytes of the log after it.
         dirty_bytes: those of them in segments that end above their first dirty offset.
     """
@@ -522,8 +522,8 @@ class CommitEffect:
 
 
 class CommitWalk:
-    """The commits of a log from a version on, with their effects, each once, as they come; who
-    walks refreshes the handle.
+    """The commits of a log from a version on, with their effects, each once, as they are made; the
+    caller refreshes the handle.
     """
 
     def __init__(self, handle: Handle, start: int) -> None:
@@ -533,10 +533,10 @@ class CommitWalk:
         self._sizes: dict[int, tuple[int, int]] = {}
 
     def new(self) -> Iterator[tuple[CommitInfo, CommitEffect | None]]:
-        """Yields the commits up to the handle's tip that were not told yet, oldest first; one GET
-        each, and the first time those of a manifest. Those whose predecessor is not readable any
-        more have no effect; those deleted with their block are left out. Raises VersionExpiredError
-        if versions expired meanwhile.
+        """Yields the commits up to the handle's tip that were not yielded yet, oldest first, with
+        one GET each, and the first time those of a manifest. Commits with an unreadable predecessor
+        have no effect; those deleted with their block are left out. Raises VersionExpiredError if
+        versions expired in the meantime.
         """
         store, tip = self._handle.store, self._handle.tip
         for version in range(max(self._next, first_open_version(store)), tip.version + 1):
@@ -556,7 +556,7 @@ class CommitWalk:
             yield info_of(record, edit), effect
 
     def _sized(self, before: Manifest, after: Manifest) -> tuple[int, int]:
-        """Returns the bytes of the log and those that are dirty, summed anew where it changed."""
+        """Returns the bytes of the log, and the dirty ones; sums anew only what changed."""
         for p, segments in enumerate(after.segments):
             dirty = after.first_dirty[p]
             is_same = segments is before.segments[p] and dirty == before.first_dirty[p]
@@ -625,7 +625,7 @@ def pending_reason(
 
 
 def undecided_below(manifest: Manifest, bounds: Mapping[int, int]) -> str:
-    """Returns the id of a transaction that has undecided records below the bounds; "" for none."""
+    """Returns the id of a transaction with undecided records below the bounds; "" if none."""
     for p, chunk in manifest.chunks():
         if chunk.undecided is not None and chunk.base < bounds.get(p, 0):
             return chunk.undecided.id
@@ -633,21 +633,21 @@ def undecided_below(manifest: Manifest, bounds: Mapping[int, int]) -> str:
 
 
 def tombstones_due_ms(one: ErasureEntry, config: LogConfig, holds: Holds) -> int:
-    """Returns when the tombstones of an erasure may go, as far as is known."""
+    """Returns when the tombstones of an erasure may be removed, as far as is known."""
     horizon_ms = one.killed_ms + config.delete_retention_ms
     held = (holds.tombstone_ms(p, end, horizon_ms) for p, end in one.told.items())
     return max(held, default=horizon_ms)
 
 
 def _tombstone_holder(one: ErasureEntry, config: LogConfig, holds: Holds) -> str:
-    """Returns the reader that keeps them for longer than followers have anyway; "" for none."""
+    """Returns the reader that keeps them longer than the config does; "" if none does."""
     horizon_ms = one.killed_ms + config.delete_retention_ms
     held = (hold for p, end in one.told.items() for hold in holds.of_tombstones(p, end))
     return next((hold.name for hold in held if hold.until_ms > horizon_ms), "")
 
 
 def _holder(head: Head, needed: int, holds: Holds, *, due_ms: int, now_ms: int) -> str:
-    """Says who keeps a version below this one, cuts first; "" for nobody."""
+    """Returns what keeps a version below this one, cuts first; "" if nothing does."""
     for keep in head.kept.values():
         if keep.version < needed:
             until = "" if keep.until_ms == NONE else f" until {_at(keep.until_ms)}"

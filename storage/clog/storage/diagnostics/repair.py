@@ -1,35 +1,35 @@
-"""Repairs a history that two writers wrote: into a copy, which keeps the longest sound part of it.
+"""Repairs a history written by two writers, into a copy with the longest sound part of it.
 
-A store that checks first and writes then lets two creates of one version succeed, and the last one
-stays (COMMIT.md §1, A2). Its author goes on from it, the other one from what it wrote and nobody
-can read any more: from there on commits do not follow one another.
+A store that checks first and then writes lets two creates of one version succeed, and the last one
+stays (COMMIT.md §1, A2). Its author continues from it, the other writer from its own commit, which
+nobody can read any more: from there on commits do not follow one another.
 
-H1. Read all commits but those of closed blocks; those that cannot be read count as missing. Where
-    files of blocks were lost, commits tell what they said.
-H2. From the newest one walk back by ``parent``. Where another commit stands in a version's place,
-    the right one is rebuilt: a later commit carries its edit (FORMAT.md §3.1), and the edit makes
-    its head of the head before. What it makes must lead to the head of the commit after it. A
-    commit that carries less than it should, as what it carried had a gap, gets what it lacks.
-H3. Where that fails, too, the history cannot reach the newest version: walk again, from the version
-    at which it failed. Verify what was found, but for the rows; where that finds something, such as
-    a snapshot of the other history, go on from before that snapshot.
-H4. Copy everything but what is not of this history, and last the file that makes a log: a copy that
-    was interrupted is none.
-H5. Verify the copy, rows and all.
+H1. Read all commits except those of closed blocks; those that cannot be read count as missing. If
+    files of blocks were lost, the commits show what was in them.
+H2. From the newest commit walk back by ``parent``. If another commit is in a version's place, the
+    right one is rebuilt: a later commit carries its edit (FORMAT.md §3.1), which turns the previous
+    head into its head. The result must lead to the head of the following commit. A commit that
+    carries less than it should, because the carried edits had a gap, gets what it lacks.
+H3. If that fails, too, the history cannot reach the newest version: walk again, from the version
+    at which it failed. Verify the result, except the rows; if that finds something, such as a
+    snapshot of the other history, continue from before that snapshot.
+H4. Copy everything that belongs to this history, and at the end the file that makes a log: an
+    interrupted copy is not a log.
+H5. Verify the copy, including its rows.
 
-*Blocks whose files were lost* (H1; one that cannot be read counts as lost). Without its file nobody
-who reads can say which of a block's commits were made: it may have been closed, and then they were
-being deleted, and committers that slept may have left some of their own (COMMIT.md §4). With all
-that is there at hand one can:
+*Blocks whose files were lost* (H1; one that cannot be read counts as lost). Without its file a
+reader cannot know which of a block's commits were made: it may have been closed, and then they were
+being deleted, and committers that slept may have left some of their own (COMMIT.md §4). But all the
+remaining files together show it:
 
-- blocks are closed from the oldest on, so those before one that is closed were;
-- the one that holds the newest version never was: its commits are genuine;
-- of the others one that has all its commits needs no file to be told: they follow one another to
-  the newest version, or are left out. One that lacks any was closed, where no open one comes before
-  it: what is left of it goes.
+- blocks are closed from the oldest on, so those before a closed one were closed;
+- the block of the newest version was never closed: its commits are genuine;
+- any other block that has all its commits needs no file: they follow one another to the newest
+  version, or are left out. A block that lacks any was closed, unless an open one comes before it;
+  the rest of it is left out.
 
-The broken log is only read: whatever was left out stays there. The store of the copy should be one
-on which creates are exclusive.
+The broken log is only read: what was left out is still there. The store of the copy should be one
+with exclusive creates.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -75,12 +75,12 @@ _FOLLOWS = (
     *("log", "config", "config_epoch", "orphan_floor", "oldest_readable", "partitions"),
     *("writers", "older_writers"),
 )
-"""What the edit makes of the head before; which snapshot there is, is each committer's to say."""
+"""What an edit derives from the previous head; the snapshot is each committer's choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A commit that is not in the copy, and what it did; None where it cannot be read."""
+    """A commit that is not in the copy, and what it did; None if it cannot be read."""
 
     version: int
     operation: str | None
@@ -88,14 +88,14 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What a repair made: the copy's newest version, and what it has otherwise than the log.
+    """The result of a repair: the copy's newest version, and how it differs from the log.
 
     Attributes:
-        rebuilt: versions in whose place the log has another's commit, or one that carries less
+        rebuilt: versions for which the log has another writer's commit, or one that carries less
             than it should.
-        left_out: the commits that nothing sound follows from.
+        left_out: the commits that lead to nothing sound.
         blocks: the first versions of blocks whose files were lost, and are made anew.
-        verified: the copy, as `verify_log` finds it.
+        verified: the result of `verify_log` for the copy.
     """
 
     url: str
@@ -109,13 +109,13 @@ class RepairReport:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The first version after closed blocks, and of each block without a file that can be read."""
+    """The first version after closed blocks, and of each block without a readable file."""
 
     first_open: int
     lost: tuple[int, ...]
 
     def files(self) -> Mapping[str, bytes]:
-        """Returns by path the files that a copy needs in place of those that were lost."""
+        """Returns, by path, the files that replace the lost ones in a copy."""
         return {
             documents.block_path(first): documents.encode(
                 "block", block_body(first, {} if first < self.first_open else None)
@@ -162,7 +162,7 @@ def repair_log(root: Store, copy: Store) -> RepairReport:
 
 
 def _blocks_of(store: Store, versions: Collection[int]) -> _Blocks:
-    """Returns what block files and commits tell of blocks; a LIST, and a GET for each block."""
+    """Returns what block files and commits say about blocks; a LIST, and a GET for each block."""
     there: dict[int, Block] = {}
     for stored in store.list(documents.BLOCKS):
         first = documents.version_of(stored.path)
@@ -180,7 +180,7 @@ def _blocks_of(store: Store, versions: Collection[int]) -> _Blocks:
 
 
 def _commits(store: Store, versions: Sequence[int]) -> dict[int, Commit | None]:
-    """Returns the commits by version, with all columns; None where one cannot be read."""
+    """Returns the commits by version, with all columns; None for those that cannot be read."""
     found: dict[int, Commit | None] = {}
     for version in versions:
         before = found.get(version - 1)
@@ -195,7 +195,7 @@ def _commits(store: Store, versions: Sequence[int]) -> dict[int, Commit | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Broken:
-    """A log as it is stored: its commits that can be read, and its blocks."""
+    """A log as it is stored: its readable commits, and its blocks."""
 
     store: Store
     files: Mapping[int, Commit]
@@ -226,7 +226,7 @@ class _Broken:
             return False
 
     def _ids_back_from(self, newest: int) -> dict[int, str]:
-        """Returns the commit ids from ``newest`` back to the oldest version that is there."""
+        """Returns the commit ids from ``newest`` back to the oldest version that exists."""
         before = {
             (after.version, after.commit_id): r.commit_id
             for c in self.files.values()
@@ -240,7 +240,7 @@ class _Broken:
             else:
                 parent = before.get((version + 1, ids[version + 1]))
             if parent is None and version in self.files:
-                parent = self.files[version].record.commit_id  # The heads tell whether it is.
+                parent = self.files[version].record.commit_id  # The heads show if it is not.
             ids[version] = str(parent)
         return ids
 
@@ -271,7 +271,7 @@ class _Broken:
     def _rebuilt(
         self, before: Commit, record: EditRecord, history: dict[int, Commit]
     ) -> Commit | None:
-        """Returns the commit of a carried edit, None where it does not fit what was before."""
+        """Returns the commit of a carried edit; None if it does not fit the previous commit."""
         version, after = record.version, self.files.get(record.version + 1)
         head = self._advanced(before, record)
         if head is None or goes_back_in_time(self.store, before.record, record):
@@ -299,7 +299,7 @@ class _Broken:
 
 
 def _carrying_all(commit: Commit, history: dict[int, Commit]) -> Commit:
-    """Returns the commit with the edits that it should carry, where the history has them."""
+    """Returns the commit with the edits that it should carry, if the history has them."""
     snapshot = -1 if commit.head.snapshot is None else commit.head.snapshot.version
     carried = range(carried_from(commit.version, snapshot_version=snapshot), commit.version)
     if any(version not in history for version in carried):
@@ -308,7 +308,7 @@ def _carrying_all(commit: Commit, history: dict[int, Commit]) -> Commit:
 
 
 class _Chosen(WrappingStore):
-    """A log as it is with another history: nothing of it is written."""
+    """A log as it would be with another history; writes nothing."""
 
     def __init__(self, broken: _Broken, history: dict[int, Commit]) -> None:
         super().__init__(broken.store)
@@ -322,7 +322,7 @@ class _Chosen(WrappingStore):
         self._rebuilt |= broken.blocks.files()
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Reads an object as it should be; of the hint, which may lead astray, there is none."""
+        """Reads an object as it should be; hides the hint, which may be misleading."""
         if path in self._rebuilt:
             return self._rebuilt[path][start:end]
         if not self._has(path):
@@ -353,11 +353,11 @@ class _Chosen(WrappingStore):
 
 
 def _copy(chosen: Store, copy: Store, history: dict[int, Commit], blocks: _Blocks) -> None:
-    """Copies what belongs to the history (H4)."""
+    """Copies everything that belongs to the history (H4)."""
     for path, data in blocks.files().items():
         copy.put(path, data)
     for found in chosen.list(""):
-        # A proposal is never needed, and whose it is writes to the log that is left as it is.
+        # A proposal is never needed, and its author writes to the log that stays as it is.
         if not found.path.startswith((documents.COMMITS, documents.PROPOSALS)):
             copy.put(found.path, chosen.get(found.path))
     for version in sorted(history, reverse=True):

@@ -1,22 +1,22 @@
-"""Verifies a log: what its documents say against one another, and against the objects.
+"""Verifies a log: compares its documents with one another, and with the objects.
 
-1. *History*: every commit that is still there can be read, follows its parent, and carries
-   earlier edits that are those committed. All edits, replayed from the oldest state there is,
-   lead to the state that the newest commit leads to. Snapshots, pages, columns of heads and block
-   files of all readable versions can be read: they may be damaged long before anybody does.
-2. *Segments*: those of each partition tile it up to its end offset; chunks lie inside them, in
-   order, apart.
-3. *Objects*: each that a chunk refers to is there, with its size; unless the check is ``quick``,
-   its checksum, its key index, its rows, and for each chunk its sizes, timestamps, tombstones,
-   horizons and offsets as the rows have them (`object_messages`). Bitmaps of dead rows. Of replaced
-   objects that readers of older versions need (S27) the checksum.
-4. *Keys*: each stands at most once below the first dirty offset: a pass leaves of each key that its
-   map covers the last record, and ends where the map does (S20, S21). What masks hide is what keys
-   say (FORMAT.md §13): the table is made twice, by its masks and without.
-5. *Views*: what published versions name is there (S63), and their pins move (S69).
+1. *History*: every commit that still exists can be read, follows its parent, and carries the
+   earlier edits that were committed. All edits, replayed from the oldest existing state, lead to
+   the newest commit's state. Snapshots, pages, columns of heads and block files of all readable
+   versions can be read: they may have been damaged long before anyone reads them.
+2. *Segments*: those of each partition tile it up to its end offset; their chunks are inside them,
+   in order, without overlap.
+3. *Objects*: each object that a chunk refers to exists with its size; unless the check is
+   ``quick``, so do its checksum, its key index, its rows, and each chunk's sizes, timestamps,
+   tombstones, horizons and offsets as in the rows (`object_messages`); and bitmaps of dead rows.
+   For replaced objects that readers of older versions need (S27), the checksum.
+4. *Keys*: each occurs at most once below the first dirty offset: of each key in its map a pass
+   leaves the last record, and it ends where the map does (S20, S21). Masks hide what the keys imply
+   (FORMAT.md §13): the table is made twice, with its masks and without.
+5. *Views*: the files that published versions name exist (S63), and their pins move (S69).
 
-Problems are returned as values, `Finding`, and the checks go on, to show their extent. Nothing is
-changed. Orphans are none: a healthy log has them.
+Problems are returned as values, `Finding`, and the checks continue, to show their extent. Nothing
+is changed. Orphans are no problem: a healthy log has them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -97,20 +97,20 @@ from clog.storage.types.columns import (
 from clog.storage.view_formats import FORMATS
 
 ROWS_MAX = 1 << 24
-"""Of more rows the keys are taken in several rounds, each a share of the hashes: bounds memory."""
+"""Keys of more rows are taken in several rounds, each for a share of the hashes: bounds memory."""
 _LOOKED_AT = 1000
-"""Keys of so many hashes that stand twice are compared: two keys may have one hash."""
+"""Keys of this many repeated hashes are compared, as two keys may have the same hash."""
 _REPLAYED = (
     *("segments", "first_dirty", "released", "tombstones_removed", "uncleanable", "markers"),
     *("orders_removed", "erasures"),
 )
 _File = ObjectRef | BitmapFile
 OnProgress = Callable[[int, int], None]
-"""Called with (bytes of objects verified, bytes of objects there are)."""
+"""Called with (bytes of verified objects, bytes of all objects)."""
 
 
 class Check(StrEnum):
-    """What a finding is about; API, as kinds of errors are."""
+    """What a finding is about; part of the API, like kinds of errors."""
 
     COMMIT = "commit"
     SNAPSHOT = "snapshot"
@@ -125,12 +125,12 @@ class Check(StrEnum):
 
 
 _OF_FILES = (Check.OBJECT_MISSING, Check.DEAD_ROWS, Check.MASKS)
-"""What may be found of a version that expired meanwhile, though nothing is wrong."""
+"""What may be found if the version expires during the check, although nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong; ``where`` is a path under the root, or a partition."""
+    """One problem; ``where`` is a path under the root, or a partition."""
 
     check: Check
     where: str
@@ -139,7 +139,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was looked at, and found; ``version`` is None where the newest cannot be read."""
+    """What was checked, and the findings; ``version`` is None if the newest cannot be read."""
 
     url: str
     version: int | None
@@ -156,10 +156,10 @@ def verify_log(
     """Verifies the newest version of the log at a root.
 
     Costs a LIST of the commits and one of the data, a GET for each commit and for each object (and
-    for each bitmap file), replaced ones that are still needed too, and reads the keys of the clean
-    parts once more; ``quick``: a LIST of the data and an opening. Raises VersionExpiredError if
-    what was verified was cleaned and swept meanwhile, longer than ``file.delete.delay.ms`` after it
-    was replaced.
+    for each bitmap file), including replaced ones that are still needed, and reads the keys of the
+    clean parts once more; ``quick``: a LIST of the data and an opening. Raises VersionExpiredError
+    if files were replaced and swept during the check, longer than ``file.delete.delay.ms`` after
+    they were replaced.
     """
     try:
         standing = standing_log(root)
@@ -193,7 +193,7 @@ def verify_log(
         for p, chunk in manifest.chunks():
             findings += _bitmap_findings(store, Check.DEAD_ROWS, p, chunk)
         for p in range(manifest.head.log.partitions):
-            with suppress(CorruptionError, FileNotFoundError):  # Found among the objects.
+            with suppress(CorruptionError, FileNotFoundError):  # Reported with the objects.
                 findings += _key_findings(store, manifest, p)
         findings += _mask_findings(store, manifest)
         findings += _view_findings(standing, manifest)
@@ -209,7 +209,7 @@ def verify_log(
 
 
 def _still_true(store: Store, manifest: Manifest, findings: list[Finding]) -> list[Finding]:
-    """Returns the findings, but of files that went as the version expired meanwhile (S27)."""
+    """Returns the findings, except files that were deleted because the version expired (S27)."""
     others = [found for found in findings if found.check not in _OF_FILES]
     if others == findings or find_newest(store).tip.head.oldest_readable <= manifest.version:
         return findings
@@ -223,7 +223,7 @@ def _still_true(store: Store, manifest: Manifest, findings: list[Finding]) -> li
 def _unread(
     check: Check, where: str, read: Callable[[], object], *, what: str = ""
 ) -> list[Finding]:
-    """Returns that something cannot be read, if it cannot."""
+    """Returns a finding if something cannot be read."""
     try:
         read()
     except (CorruptionError, FileNotFoundError) as e:
@@ -234,7 +234,7 @@ def _unread(
 def document_findings(
     store: Store, commits: dict[int, Commit], manifest: Manifest
 ) -> Iterator[Finding]:
-    """Yields what is wrong with each document that cannot be read whole; one GET for each."""
+    """Yields the problem of each document that cannot be fully read; one GET for each document."""
     head = manifest.head
     calls = [
         (partial(_unread, Check.SNAPSHOT, path, read), size_bytes)
@@ -249,7 +249,7 @@ def document_findings(
 def _reads(
     store: Store, commits: dict[int, Commit], head: Head
 ) -> Iterator[tuple[str, Callable[[], object], int]]:
-    """Yields each document but pages of older writers, what reads it, and about how large it is."""
+    """Yields each document but pages of older writers, its reader, and its approximate size."""
     readable = [c.head.snapshot for v, c in commits.items() if v >= head.oldest_readable]
     for ref in dict.fromkeys(ref for ref in readable if ref is not None):
         path = documents.snapshot_path(ref.version)
@@ -277,7 +277,7 @@ def _check_snapshot(store: Store, ref: SnapshotRef) -> None:
 def _writer_findings(
     pages: WriterPages, child: Child, end: str | None, seed: int
 ) -> Iterator[Finding]:
-    """Yields what is wrong with pages of older writers from one down, of hashes below ``end``."""
+    """Yields the problems of a page of older writers and lower ones, for hashes below ``end``."""
     below: list[Child] = []
     path = child[1].path
     yield from _unread(
@@ -289,7 +289,7 @@ def _writer_findings(
 
 
 def _checked(pages: WriterPages, child: Child, end: str | None, seed: int) -> list[Child]:
-    """Returns the pages below one; raises if it does not hold what the one above says."""
+    """Returns the pages below one; raises if it does not contain what the page above says."""
     start, page = child
     below = pages.children(child) if page.level else []
     entries = pages.entries(page) if not page.level else []
@@ -305,7 +305,7 @@ def _checked(pages: WriterPages, child: Child, end: str | None, seed: int) -> li
 
 
 def _key_findings(store: Store, manifest: Manifest, partition: int) -> Iterator[Finding]:
-    """Yields at most one, of the keys of the clean part; at most 2 requests an object and round."""
+    """Yields at most one problem with the clean part's keys; 2 requests per object and round."""
     end = manifest.first_dirty[partition]
     pieces = plan_range(manifest, partition, 0, end)
     hashes_of = partial(index_hashes, seed=manifest.head.log.key_seed)
@@ -344,7 +344,7 @@ def _batches(store: Store, pieces: Sequence[ReadPiece]) -> Iterator[pa.RecordBat
 
 
 def _bitmap_findings(store: Store, check: Check, partition: int, chunk: Chunk) -> list[Finding]:
-    """Returns what is wrong with the bitmaps of dead rows of a chunk, or of its mask."""
+    """Returns the problems of a chunk's bitmaps of dead rows, or of its mask."""
     mask = chunk.mask or ChunkMask()
     bitmaps: tuple[Bitmap | None, ...]
     if check is Check.MASKS:
@@ -364,11 +364,11 @@ def _bitmap_findings(store: Store, check: Check, partition: int, chunk: Chunk) -
 
 def _mask_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
     with suppress(CorruptionError, FileNotFoundError, VersionExpiredError):
-        yield from mask_findings(store, manifest)  # What is suppressed is found among the objects.
+        yield from mask_findings(store, manifest)  # Suppressed ones are reported with objects.
 
 
 def mask_findings(store: Store, manifest: Manifest) -> Iterator[Finding]:
-    """Yields masks that cannot be read, and partitions whose masks hide the wrong rows."""
+    """Yields unreadable masks, and partitions whose masks hide the wrong rows."""
     if not manifest.covered:
         return
     broken = set()
@@ -403,11 +403,11 @@ def _shown(store: Store, manifest: Manifest, partition: int) -> Offsets:
 def _older_findings(
     store: Store, commits: dict[int, Commit], manifest: Manifest
 ) -> Iterator[Finding]:
-    """Yields each replaced object or bitmap file that is missing, or has other bytes than were
-    written.
+    """Yields each replaced object or bitmap file that is missing, or whose bytes have changed since
+    it was written.
 
-    Costs a GET for each of them; where there are any, an opening at the oldest readable version,
-    and a GET for each large edit since.
+    Costs a GET for each of them and, if there are any, an opening at the oldest readable version,
+    and a GET for each large edit since then.
     """
     oldest = manifest.head.oldest_readable
     current = manifest.files()
@@ -418,7 +418,7 @@ def _older_findings(
     try:
         files = _files_since(store, commits, oldest)
     except (CorruptionError, FileNotFoundError):
-        return  # Found among the documents.
+        return  # Reported with the documents.
     for path in sorted(needed.keys() & files.keys()):
         whose = f"readers of versions before {needed[path]} need"
         try:
@@ -432,7 +432,7 @@ def _older_findings(
 
 
 def _files_since(store: Store, commits: dict[int, Commit], oldest: int) -> dict[str, _File]:
-    """Returns the objects and bitmap files by path, of version ``oldest`` and since."""
+    """Returns the objects and bitmap files of version ``oldest`` and later ones, by path."""
     chunks = [chunk for _, chunk in unpage(store, manifest_of(store, commits[oldest])).chunks()]
     bitmaps: list[Bitmap | None] = []
     for version, commit in commits.items():
@@ -452,9 +452,9 @@ def _files_since(store: Store, commits: dict[int, Commit], oldest: int) -> dict[
 
 
 def _view_findings(standing: StandingLog, manifest: Manifest) -> Iterator[Finding]:
-    """Yields views that cannot be read, files that are missing, versions that a pin holds, and pins
-    that do not move, by the time of the manifest's commit; nothing of a log that was not published.
-    For each view two LISTs and a GET for each version.
+    """Yields unreadable views, missing files, versions that a pin holds, and pins that do not move,
+    as of the manifest's commit; nothing for a log that was not published. Costs, for each view, two
+    LISTs and a GET for each version.
     """
     delay_ms = LogConfig.from_overrides(manifest.head.config).file_delete_delay_ms
     kept = kept_for_views(manifest, delay_ms, now_ms=manifest.time_ms)
@@ -480,7 +480,7 @@ def _view_findings(standing: StandingLog, manifest: Manifest) -> Iterator[Findin
                     f" {pins[-1].view} of the view, which nobody made; {remedy}"
                 )
             if seen.log_id != standing.log_id:
-                continue  # It was taken away, or is that of the log which stood here before.
+                continue  # It was removed, or belongs to the log that was here before.
             named = view.named(seen, pins[0].view)
         except (CorruptionError, InvalidInputError) as e:
             yield found(str(e))
@@ -492,7 +492,7 @@ def _view_findings(standing: StandingLog, manifest: Manifest) -> Iterator[Findin
 
 
 def segment_findings(manifest: Manifest) -> Iterator[Finding]:
-    """Yields what is wrong with the segments of a manifest whose pages are brought in. Pure."""
+    """Yields the problems of the segments in a manifest whose pages are loaded. Pure."""
     columns = manifest.head.partitions
     for p, segments in enumerate(manifest.segments):
         problems = [
@@ -528,12 +528,12 @@ def _chunk_problems(segment: Segment) -> Iterator[str]:
 
 
 def _commits(store: Store, findings: list[Finding]) -> dict[int, Commit]:
-    """Returns the commits by version that can be read, but those left in closed blocks."""
+    """Returns the readable commits by version, except those left in closed blocks."""
     found = {}
     try:
         first = first_open_version(store)
     except CorruptionError:
-        first = 0  # Found again among the documents.
+        first = 0  # Reported again with the documents.
     listed = sorted(store.list(documents.COMMITS), key=lambda s: s.path)
     versions = [(documents.version_of(s.path), s.size_bytes) for s in listed]
     calls = [
@@ -550,7 +550,7 @@ def _commits(store: Store, findings: list[Finding]) -> dict[int, Commit]:
 
 
 def _commit_or_problem(store: Store, version: int) -> tuple[int, Commit | CorruptionError | None]:
-    """Returns a commit, or what is wrong with it; None where its block is deleted meanwhile."""
+    """Returns a commit, or its problem; None if its block was deleted in the meantime."""
     try:
         return version, read_commit(store, version)
     except CorruptionError as e:
@@ -560,7 +560,7 @@ def _commit_or_problem(store: Store, version: int) -> tuple[int, Commit | Corrup
 
 
 def _behind_a_gap(store: Store, commits: dict[int, Commit], newest: int) -> Iterator[Finding]:
-    """Yields the commits that no search finds, as one before them is gone (COMMIT.md §6)."""
+    """Yields the commits that no search finds because an earlier one is gone (COMMIT.md §6)."""
     for version in sorted(commits):
         if version <= newest + 1 or version - 1 in commits:
             continue
@@ -575,7 +575,7 @@ def _behind_a_gap(store: Store, commits: dict[int, Commit], newest: int) -> Iter
 def history_findings(
     store: Store, commits: dict[int, Commit], manifest: Manifest
 ) -> Iterator[Finding]:
-    """Yields what is wrong with the commits, and where their edits lead elsewhere than opening."""
+    """Yields the problems of the commits, and whether their edits differ from the opened state."""
     for version, commit in sorted(commits.items()):
         for message in _commit_problems(store, commits, commit):
             yield Finding(Check.COMMIT, documents.commit_path(version), message)
@@ -603,7 +603,7 @@ def _commit_problems(store: Store, commits: dict[int, Commit], commit: Commit) -
 
 
 def _link_problem(commits: dict[int, Commit], commit: Commit) -> str | None:
-    """Tells what is wrong with the ids of what readers put together with the commit."""
+    """Returns the problem of the ids that connect the commit with what readers combine it with."""
     links: list[tuple[str, int, str | None]] = []
     if commit.earlier:
         first = commit.earlier[0]
@@ -625,7 +625,7 @@ def _succession_problem(store: Store, before: Commit, commit: Commit) -> str | N
     try:
         is_earlier = goes_back_in_time(store, before.record, commit.record)
     except (CorruptionError, FileNotFoundError):
-        is_earlier = False  # Found by the replay.
+        is_earlier = False  # Reported by the replay.
     if is_earlier:
         return f"its time {commit.record.time_ms} lies before {before.record.time_ms}, its parent's"
     rest, kept = commit.head.partitions.ref, before.head.partitions.ref
@@ -640,10 +640,10 @@ def _succession_problem(store: Store, before: Commit, commit: Commit) -> str | N
 def _replay_findings(
     store: Store, commits: dict[int, Commit], manifest: Manifest
 ) -> Iterator[Finding]:
-    """Yields a finding where the edits since the oldest state do not lead to that at the tip."""
+    """Yields a finding if the edits since the oldest state do not lead to the tip's state."""
     tip = commits.get(manifest.version)
     if tip is None:
-        return  # Found above.
+        return  # Reported above.
     base_version = _oldest_base(commits, manifest.head.oldest_readable)
     records: list[EditRecord] = [
         commits[v].record
@@ -667,7 +667,7 @@ def _replay_findings(
 
 
 def _oldest_base(commits: dict[int, Commit], oldest_readable: int) -> int | None:
-    """Returns the oldest snapshot named from which all commits are there; None: version 0 is."""
+    """Returns the oldest named snapshot after which no commit is missing; None: use version 0."""
     first = min(commits)
     if first == 0:
         return None
@@ -677,7 +677,7 @@ def _oldest_base(commits: dict[int, Commit], oldest_readable: int) -> int | None
 
 
 def by_object(manifest: Manifest) -> dict[ObjectRef, list[tuple[int, Chunk]]]:
-    """Returns by object the chunks that refer to it, with their partitions. Pure."""
+    """Returns, by object, the chunks that refer to it, with their partitions. Pure."""
     chunks: dict[ObjectRef, list[tuple[int, Chunk]]] = {}
     for p, chunk in manifest.chunks():
         chunks.setdefault(chunk.object, []).append((p, chunk))
@@ -692,7 +692,7 @@ def object_messages(
     quick: bool,
     on_progress: OnProgress,
 ) -> Iterator[tuple[bool, str, str]]:
-    """Yields whether it is there, path and message for each thing that is wrong with an object;
+    """Yields, for each problem of an object, whether the object exists, its path, and a message;
     ``chunks`` refer to it. One LIST, and a GET for each object unless the check is ``quick``.
     """
     stored = {found.path: found.size_bytes for found in store.list(documents.DATA)}
@@ -727,7 +727,7 @@ def object_messages(
 
 
 def _content(store: Store, ref: ObjectRef) -> bytes | None:
-    """Returns the object's bytes, one more where there are; None where it is gone."""
+    """Returns the object's bytes, and one more if it is too long; None if it is gone."""
     try:
         return store.get(ref.path, 0, ref.size_bytes + 1)
     except FileNotFoundError:
@@ -742,8 +742,8 @@ def object_problems(
     key_seed: int,
     schema: LogSchema | None = None,
 ) -> Iterator[str]:
-    """Yields what is wrong with an object of which all bytes are given; ``chunks`` are (partition,
-    chunk) that refer to it, ``key_seed`` and ``schema`` are the log's.
+    """Yields the problems of an object, all of whose bytes are given; ``chunks`` are the pairs of
+    (partition, chunk) that refer to it, ``key_seed`` and ``schema`` are the log's.
     """
     if (why := damage(data, ref)) is not None:
         yield why
@@ -773,7 +773,7 @@ def object_problems(
 
 
 def _schema_problem(table: pa.Table, schema: LogSchema | None) -> str | None:
-    """Returns what is wrong with columns; those of a newer clog do not count."""
+    """Returns the problem of the columns; ignores those of a newer clog."""
     names = table.schema.names
     missing = {"key", "value", "timestamp"} - set(names)
     if missing or len(set(names)) < len(names):
@@ -793,7 +793,7 @@ def _schema_problem(table: pa.Table, schema: LogSchema | None) -> str | None:
 def _index_problems(
     data: bytes, ref: ObjectRef, keys: pa.ChunkedArray, key_seed: int
 ) -> Iterator[str]:
-    """Yields the keys that an index misses, which would be taken for absent."""
+    """Yields the keys that are missing in an index, and would be taken for absent."""
     start = ref.tail[0]
     try:
         index = decode(data[start : start + ref.index_bytes])
@@ -801,7 +801,7 @@ def _index_problems(
         yield str(e)
         return
     if index is None:
-        return  # Of a later version, which nobody here asks.
+        return  # It has a later version, which nothing here reads.
     if index.rows != ref.rows:
         yield f"its key index is of {index.rows} rows, not {ref.rows}"
     for block, (start, end) in enumerate(pairwise(index.edges.tolist())):
@@ -826,7 +826,7 @@ def _row_problems(rows: pa.Table, chunk: Chunk) -> Iterator[str]:
         if found != stated[name]:
             yield f"its {name} is {found}, the manifest says {stated[name]}"
     if chunk.object.dense:
-        return  # Offsets follow from the base, and segments were checked.
+        return  # Offsets follow from the base, and the segments were checked.
     offsets = to_numpy(rows.column(OFFSET))
     if (np.diff(offsets) <= 0).any():
         yield "its offsets do not increase"
@@ -835,13 +835,13 @@ def _row_problems(rows: pa.Table, chunk: Chunk) -> Iterator[str]:
 
 
 def _facts(rows: pa.Table, chunk: Chunk) -> dict[str, int]:
-    """Returns what the manifest states of a chunk, computed from its rows."""
+    """Returns what the manifest states about a chunk, computed from its rows."""
     if chunk.append_time_ms == NONE:
         times_ms = to_numpy(rows.column("timestamp")) // 1000
     else:
         times_ms = np.array([chunk.append_time_ms])
     horizons = to_numpy(rows.column(DELETE_HORIZON).drop_null())
-    horizons = horizons[horizons >= 0]  # A sum that ran over counts as none.
+    horizons = horizons[horizons >= 0]  # A sum that overflowed counts as none.
     return {
         "size": int(record_sizes(rows).sum()),
         "first timestamp": int(times_ms[0]),
@@ -853,7 +853,7 @@ def _facts(rows: pa.Table, chunk: Chunk) -> dict[str, int]:
 
 
 def _with_all_columns(table: pa.Table) -> pa.Table:
-    """Returns the table with the columns that an object leaves out when they hold nothing."""
+    """Returns the table with the columns that an object leaves out if they are all null."""
     for name in ("headers", DELETE_HORIZON):
         if name not in table.schema.names:
             field = REWRITTEN_SCHEMA.field(name)

@@ -38,8 +38,8 @@ VIEWS = FIELDS | {*"""added appId avro blobs by cardinality codec column commit 
  schemaString size sizeInBytes snapshots sort spec specs starts stats status storageType summary table tags timestamp
  txn updated uuid valueContainsNull valueType withdrawn writerFeatures""".split()}  # Parts of names in views.
 NAMED = {"config", "cuts", "foreign", "pins", "views"}  # Objects whose names are data, beside numbers and ids.
-WORDS = {field.encode() for field in FIELDS}  # They stand everywhere, whatever the keys are.
-IDS = {"id", "name", "writers", "query_id", "mark", "config"}  # Where names and settings stand; two others have names.
+WORDS = {field.encode() for field in FIELDS}  # They are everywhere, whatever the keys are.
+IDS = {"id", "name", "writers", "query_id", "mark", "config"}  # Where names and settings are; two others have names.
 NUMBERS = re.compile(r"version|first|[a-z]+[.-][a-z.-]+").fullmatch  # Fields of views that may be numbers in a text.
 MOST = 1 << 30  # No stream, and no column of a row group, may be larger, nor have more rows than 2^24.
 MADE_BY = re.compile(rb"parquet-cpp-arrow version \d{1,3}(?:\.\d{1,2}){2}")
@@ -51,7 +51,7 @@ S = bytes.fromhex("b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b36
                   "084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa"
                   "763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd"
                   "51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e")
-class Unexplained(Exception): pass  # A byte that the format does not explain, or one of an erased key.
+class Unexplained(Exception): pass  # A byte that the format does not explain, or that of an erased key.
 def need(condition, what):
     if not condition: raise Unexplained(what)
 w = lambda data, at, size=8: int.from_bytes(data[at:at + size], "little")
@@ -115,7 +115,7 @@ def levels(value, path):  # How many a row has in the column of a leaf.
     if value is None or not path: return 1
     if isinstance(value, dict): return levels(value[path[0]], path[1:])
     return max(1, sum(levels(v[path[1] == "value"] if isinstance(v, tuple) else v, path[2:]) for v in value))
-def vector(d):  # Goes through a deletion vector, and returns where it ends: its length, a bitmap, its sum.
+def vector(d):  # Checks a deletion vector, and returns where it ends: its length, a bitmap, its sum.
     end = 4 + int.from_bytes(d[:4], "big")
     need(w(d, 4, 4) == 1681511377 and d[end:end + 4] == zlib.crc32(d[4:end]).to_bytes(4, "big"), "no deletion vector")
     return end + 4
@@ -140,7 +140,7 @@ def content(path):
 def below(path):  # Its files; and folders without any, with a slash.
     if path.is_symlink() or not path.is_dir(): return {path: ""}
     return {one: slash for inner in path.iterdir() for one, slash in below(inner).items()} or {path: "/"}
-def files_under(root):  # What reads each file of a folder, or of a URL that pyarrow knows, by its path.
+def files_under(root):  # A reader for each file of a folder, or of a URL that pyarrow knows, by its path.
     if not re.match("[a-z][a-z0-9+.-]+://", root):
         found = below(top := pathlib.Path(root).resolve(strict=True)).items()
         return {f.relative_to(top).as_posix() + slash: lambda f=f: content(f) for f, slash in found}
@@ -160,7 +160,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         self.hashes, self.names, self.is_there = {bytes.fromhex(text) for text in receipt["keys"]}, set(), False
         if secret and hashlib.sha256(self.secret).hexdigest() != receipt["secret_sha256"]:
             raise ValueError("this is not the secret of this receipt")
-        long = [key for key in keys if len(key) > 5 and key not in WORDS]  # Raw bytes have shorter ones by chance.
+        long = [key for key in keys if len(key) > 5 and key not in WORDS]  # Raw bytes contain shorter ones by chance.
         words = [*long, *(key.hex().encode() for key in long)]
         form = rb"(?<![\w-])(?:%s)(?![\w-])" % b"|".join(map(re.escape, words))
         self.searched = re.compile(form).findall if words else lambda _: ()
@@ -197,7 +197,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         tails = {b"", zlib.adler32(made).to_bytes(4, "big")[:3] if bits < 0 else b""}  # fastavro leaves it.
         need(not stream.unconsumed_tail, "a stream of zlib that is longer than any may be")
         need(stream.eof and stream.unused_data in tails, "bytes behind a stream of zlib")
-        is_text or self.search(made, whole=len(made) > 1)  # One byte is what any small bitmap has.
+        is_text or self.search(made, whole=len(made) > 1)  # Any small bitmap is one byte.
         return made
     def document(self, data, name):
         line, _, stored = data.partition(b"\n")
@@ -211,7 +211,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             need(value == self.receipt, "the log's receipt is another")
         self.walk(name.removeprefix("readers/")[:-5], "name", known=True)
         self.note(value)
-    def json(self, text, known=True):  # What JSON says that has no blanks, no name twice, and no unknown one.
+    def json(self, text, known=True):  # The value of JSON without blanks, repeated names and unknown ones.
         value = json.loads(text)
         forms = [json.dumps(value, separators=s, ensure_ascii=a) for s in ((",", ":"), None) for a in (0, 1)]
         need(text.decode() in forms, "JSON that is written otherwise")
@@ -289,7 +289,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             need(0 <= count <= len(made.getvalue()) and size >= 0, "a block with more than it has")
             self.walk([fastavro.schemaless_reader(made, found.writer_schema, None) for _ in range(count)])
             need(not made.read() and data[at - 16:at] == sync, "bytes behind the records of a block")
-    def table(self, data, _):  # A checkpoint is, but for pyarrow's release, what its rows make.
+    def table(self, data, _):  # A checkpoint is, except for pyarrow's release, what its rows make.
         rows = pq.read_table(io.BytesIO(data))
         self.walk(listed := rows.to_pylist())
         self.search(repr(listed).encode())
@@ -297,18 +297,18 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         pq.write_table(pa.Table.from_pylist(listed, schema), sink := pa.BufferOutputStream())
         made, given = (MADE_BY.sub(b"", one) for one in (sink.getvalue().to_pybytes(), data))
         need(made == given, "a checkpoint with more than its rows need")
-    def plain_type(self, field):  # Without what a type may have beside its fields.
+    def plain_type(self, field):  # Without what a type may have besides its fields.
         self.walk(field.name)
         kind, text, t = field.type, pa.string(), pa.types
         if t.is_struct(kind): return pa.struct([(one.name, self.plain_type(one)) for one in kind])
         need(kind in {pa.bool_(), pa.int32(), pa.int64(), text} or t.is_nested(kind), "a column of no kind")
         return pa.map_(text, text) if t.is_map(kind) else pa.list_(text) if t.is_list(kind) else kind
-    def pages(self, data):  # Goes through all pages of a Parquet file, and returns where they end.
+    def pages(self, data):  # Checks all pages of a Parquet file, and returns where they end.
         size, at, self.laid = w(data, len(data) - 8, 4), 4, []
         need(data[:4] == data[-4:] == b"PAR1", "no Parquet file")
         tree, end = thrift(data[-8 - size:-8], 0)
         columns = [(group, column[3]) for group in tree[4] for column in group[1]]
-        stated = [(*one, one[1].pop(12, {})) for one in columns]  # Rows tell if they are true.
+        stated = [(*one, one[1].pop(12, {})) for one in columns]  # The rows show if they are true.
         is_ours = tree.keys() <= {1, 2, 3, 4, 6, 7} and all(meta.keys() <= META for _, meta in columns)
         need(end == size and is_ours and MADE_BY.fullmatch(tree[6]), "a footer with more than it may have")
         self.walk(tree)
@@ -352,7 +352,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             at = base + row - first if offset is None else offset
             need(at >= self.receipt["ends"].get(str(p), 0), f"offset {at} of partition {p} has an erased key")
         self.later += 1
-    def written_anew(self, stated, group, laid):  # Statistics and each page are what its rows make, no more.
+    def written_anew(self, stated, group, laid):  # Statistics and each page are what its rows make, nothing more.
         paths = [stated.column(i).path_in_schema.split(".") for i in range(stated.num_columns)]
         for i, (path, (stats, pages)) in enumerate(zip(paths, laid)):
             leaf, row, seen, ends = sum(one[0] == path[0] for one in paths[:i]), 0, 0, range(1, len(group) + 1)
@@ -362,7 +362,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
                 ends = [*itertools.accumulate(levels(value, path[1:]) for value in group.column(path[0]).to_pylist())]
             for header, made in pages:
                 seen += header[1]
-                end = bisect.bisect(ends, seen)  # Within a record no page may end: it would have other rows.
+                end = bisect.bisect(ends, seen)  # No page may end within a record: it would have other rows.
                 how = {".".join(path): "DELTA_BINARY_PACKED"} if header[2] == 5 else None
                 rows, row = group.select(path[:1]).slice(row, end - row), end
                 fresh = written(rows, leaf, column_encoding=how, write_statistics=bool(header[5]))
@@ -377,7 +377,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
             kept = {b << 24 | w(data, high + 2 * i, 2) << 8 | data[low + i] for i, b in enumerate(buckets)}
             there = {*keys[row:row + rows]} - {None}
             short = {upper_hash(key, self.seed) >> 40 - bits for key in there if len(key) <= 240}
-            long = sum(len(key) > 240 for key in there)  # Of these only the number is compared.
+            long = sum(len(key) > 240 for key in there)  # Only the number of these is compared.
             need(len(kept - short) <= long and len(buckets) == count, "a key index has a hash without a row")
             at, row = low + count, row + rows
         need(not data or (row == len(keys) and at == len(data)), "bytes behind a key index")

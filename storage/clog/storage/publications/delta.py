@@ -1,26 +1,26 @@
 """The log's table as a Delta table: ``_delta_log/`` at the log's root, over the log's own objects
 (protocol 3, 7).
 
-Each version is the whole difference to the one before, whoever wrote that: an ``add`` for each
-object of which rows show, with those that do not in a deletion vector. Short vectors stand in the
+Each version is the complete difference to the previous one, whoever wrote that: an ``add`` for each
+object that shows any rows, with the hidden ones in a deletion vector. Short vectors are in the
 version itself, in Z85; longer ones together in one file, of which each names its part. Tables that
-are not of clog are left alone; one of another log that stood here is replaced as a whole. There are
-no columns for partition or offset: objects hold several partitions, and dense ones no offsets.
+are not clog's are left alone; that of another log that was here is replaced as a whole. There are
+no columns for partition or offset: objects have several partitions, and dense ones no offsets.
 
-*Read* is by a LIST for the newest version: names of versions that were cleaned up are gone, and a
-hint may be older than they are. Checkpoints of several parts or of the second kind, which others
-may have written, are passed over: versions that need one cannot be read here.
+*Reads* find the newest version by a LIST: versions that were cleaned up have no names left, and a
+hint may be older than they are. Checkpoints in several parts or of the second kind, which others
+may have written, are ignored: versions that need one cannot be read here.
 
-*Who may write.* The protocol names a feature for writers that nobody knows: others refuse to
-append, update, optimise and vacuum, and read as ever. So checkpoints say nothing of removed files,
+*Who may write.* The protocol names a writer feature that nobody else knows: others refuse to
+append, update, optimise and vacuum, but can read as usual. So checkpoints leave out removed files,
 which only a VACUUM needs.
 
-*Versions that expire.* After each tenth version comes a checkpoint; what is older than the newest
-one that no pin needs is deleted. When a log start offset has risen, the version that says so gets
-one at once, and all before it go: an old version never shows what was deleted. What a crash left
-undone is done with the next publication, as the version itself says which are the first to stay.
+*Versions that expire.* A checkpoint follows each tenth version; everything before the newest one
+that no pin needs is deleted. When a log start offset has risen, the version that says so gets one
+immediately, and all versions before it are deleted: an old version never shows what was deleted.
+The next publication completes what a crash interrupted, as a version names the first to stay.
 
-*Withdrawn* is a view whose newest version has no files, and is the first to stay.
+A view is *withdrawn* if its newest version has no files, and is the first to stay.
 """
 
 import io
@@ -60,22 +60,22 @@ from clog.storage.view_formats import DELTA, UUID
 
 MAPS: Final = ("partitionValues", "tags", "options", "configuration")
 WRITER_FEATURE: Final = "clogView"
-"""What keeps others from writing: a feature for writers that only clog knows."""
+"""Keeps others from writing: a writer feature that only clog knows."""
 CHECKPOINT_VERSIONS: Final = 10
 INLINE_BYTES_MAX = 512
-"""A longer vector goes into the file: readers of the table read all that is inline, always."""
+"""Longer vectors are in the file: readers of the table always read everything that is inline."""
 
 _LAST_CHECKPOINT: Final = "_delta_log/_last_checkpoint"
 _VECTORS, _TIMES = "deletionVectors", "timestampNtz"
 _OF_WRITERS = re.compile(
     rf"part-\d{{5,}}-{UUID}-c\d{{3,}}(\.[a-z0-9]+)?\.parquet|deletion_vector_{UUID}\.bin"
 )
-"""What Delta's writers call the files that they write at a table's root."""
+"""The names of files that Delta's writers write at a table's root."""
 _LOG, _DIGEST = "clog.log", "clog.hidden"
 
 Action = dict[str, Any]
 Descriptor = dict[str, Any]
-"""What an ``add`` says of its deletion vector."""
+"""What an ``add`` says about its deletion vector."""
 
 
 def version_path(version: int) -> str:
@@ -90,38 +90,38 @@ def checkpoint_path(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Versions and checkpoints that are there, ascending, and when each was written."""
+    """The existing versions and checkpoints, ascending, and when each was written."""
 
     written_ms: Mapping[int, int]
     checkpoints: tuple[int, ...]
 
     @property
     def newest(self) -> int:
-        """The newest version; -1 where there is none."""
+        """The newest version; -1 if there is none."""
         return max((*self.written_ms, *self.checkpoints), default=-1)
 
     def complete(self) -> "Listing":
-        """Returns it without what is left of versions that somebody died cleaning up: a checkpoint
-        without its version's own file, or versions that no checkpoint comes before.
+        """Returns it without the remains of versions whose clean-up was interrupted: a checkpoint
+        without its version's own file, or versions that no checkpoint precedes.
         """
         first = self.newest
         while first - 1 in self.written_ms:
             first -= 1
         begins = [c for c in self.checkpoints if c >= first]
         if first > 0 and not begins:
-            return self  # Whoever reads it is told what is missing.
+            return self  # Reading it reports what is missing.
         low = begins[0] if first > 0 else 0
         written_ms = {v: ms for v, ms in self.written_ms.items() if v >= low}
         return Listing(written_ms, tuple(begins))
 
     def before(self, version: int) -> list[str]:
-        """Returns the paths of all that is of older versions."""
+        """Returns the paths of all files of older versions."""
         old = [version_path(v) for v in self.written_ms if v < version]
         return [*old, *(checkpoint_path(v) for v in self.checkpoints if v < version)]
 
 
 def listed(root: Store) -> Listing:
-    """Returns what is there; one LIST."""
+    """Returns the existing versions and checkpoints; one LIST."""
     versions, checkpoints = {}, []
     for found in root.list(DELTA.folder):
         if match := DELTA.versions.fullmatch(found.path):
@@ -134,7 +134,7 @@ def listed(root: Store) -> Listing:
 @dataclass(frozen=True, slots=True)
 class DeltaTable:
     """A version of the table, replayed: its files by path, as they were added; its metadata and
-    protocol; what its commit says of itself. A value: nothing in it is ever changed.
+    protocol; what its commit says about itself. A value: nothing in it is ever changed.
     """
 
     version: int = -1
@@ -145,7 +145,7 @@ class DeltaTable:
 
 
 def replayed(before: DeltaTable, steps: Iterable[tuple[int, list[Action]]]) -> DeltaTable:
-    """Returns the table after versions, each with its actions, or from a checkpoint on."""
+    """Returns the table after more versions with their actions, or from a checkpoint on."""
     adds = dict(before.adds)
     version, metadata, protocol = before.version, before.metadata, before.protocol
     said = before.said
@@ -164,8 +164,8 @@ def replayed(before: DeltaTable, steps: Iterable[tuple[int, list[Action]]]) -> D
 
 
 def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -> DeltaTable:
-    """Returns the newest version that is there; a GET for the checkpoint, and one for each version
-    since, or since the ``known`` one.
+    """Returns the newest existing version; a GET for the checkpoint, and one for each version after
+    it, or after the ``known`` one.
     """
     newest = listing.newest
     table = DeltaTable() if known is None else known
@@ -174,7 +174,7 @@ def read_table(root: Store, listing: Listing, known: DeltaTable | None = None) -
         if behind and (known is None or table.version + 1 not in listing.written_ms):
             begun = read_checkpoint(root.get(checkpoint_path(behind[-1])))
             table = replayed(DeltaTable(), [(behind[-1], begun)])
-            if behind[-1] == newest:  # What a version said of itself is in its own file alone.
+            if behind[-1] == newest:  # Only its own file has what a version says about itself.
                 said = replayed(DeltaTable(), [(newest, [*_actions(root, newest)])]).said
                 table = replace(table, said=said)
         since = range(table.version + 1, newest + 1)
@@ -269,7 +269,7 @@ _SCHEMA = pa.schema(
 
 
 def encode_checkpoint(table: DeltaTable, txn: Action) -> bytes:
-    """Returns the file of a version; ``txn`` is what it says of the log."""
+    """Returns the checkpoint file of a version; ``txn`` is what it says about the log."""
     actions = [
         {"protocol": table.protocol},
         {"metaData": _paired(table.metadata)},
@@ -282,7 +282,7 @@ def encode_checkpoint(table: DeltaTable, txn: Action) -> bytes:
 
 
 def _paired(action: Action) -> Action:
-    """Returns an action with pairs for maps, as Arrow takes them."""
+    """Returns an action with its maps as pairs, as Arrow takes them."""
     return {
         name: [*value.items()] if name in MAPS else _paired(value) if name == "format" else value
         for name, value in action.items()
@@ -290,7 +290,7 @@ def _paired(action: Action) -> Action:
 
 
 _REFUSED_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
-"""Delta has no such names without a mapping of columns."""
+"""Delta does not allow such names without a mapping of columns."""
 
 _HEADERS: Final = {
     "type": "array",
@@ -306,7 +306,7 @@ _HEADERS: Final = {
 
 
 def delta_schema(schema: LogSchema | None, *, url: str) -> dict[str, Any]:
-    """Returns the view's schema as Delta's JSON; raises where Delta has no type or name."""
+    """Returns the view's schema as Delta's JSON; raises if Delta lacks a type or name."""
     key: Any = "binary"
     value: Any = "binary"
     if schema is not None:
@@ -339,7 +339,7 @@ def _type(field: SchemaField, path: str, url: str) -> Any:
 
 
 def _check_names(fields: Iterable[SchemaField], path: str, url: str) -> None:
-    """Raises if Delta refuses the names: no spaces or punctuation, and no two but for capitals."""
+    """Raises if Delta refuses the names: with spaces or punctuation, or two that differ in case."""
     seen: dict[str, str] = {}
     for one in fields:
         if _REFUSED_IN_NAMES & set(one.name):
@@ -364,11 +364,11 @@ _ALPHABET = np.frombuffer(
 _DIGITS = np.zeros(256, np.uint64)
 _DIGITS[_ALPHABET] = np.arange(85)
 _ID_CHARACTERS = 20
-"""A file's id in Z85, at the end of what names it."""
+"""A file's id in Z85, at the end of the text that names it."""
 
 
 def z85(data: bytes) -> str:
-    """Returns the bytes in Z85, zeros added up to a multiple of four."""
+    """Returns the bytes in Z85, padded with zeros to a multiple of four."""
     padded = data + b"\0" * (-len(data) % 4)
     numbers = np.frombuffer(padded, ">u4").astype(np.uint64)
     powers = np.array([85**4, 85**3, 85**2, 85, 1], np.uint64)
@@ -379,7 +379,7 @@ def z85(data: bytes) -> str:
 def describe(
     hidden: Sequence[HiddenRows], *, folder: str, file_id: str
 ) -> tuple[list[Descriptor], bytes]:
-    """Returns the descriptor of each vector, and the bytes of the file that some of them name."""
+    """Returns each vector's descriptor, and the bytes of the file that some of them name."""
     made: list[Descriptor] = []
     file = bytearray(_FILE_VERSION)
     for rows in hidden:
@@ -396,12 +396,12 @@ def describe(
 
 
 def file_name(file_id: str) -> str:
-    """Returns the name of a file of vectors, as Delta makes it of an id."""
+    """Returns the name of a file of vectors, as Delta derives it from an id."""
     return f"deletion_vector_{uuid_of(file_id)}.bin"
 
 
 def file_of(descriptor: Descriptor | None) -> str | None:
-    """Returns the path of the file that a descriptor names, relative or in full; None: none."""
+    """Returns the path of the file that a descriptor names, relative or full; None: no file."""
     if descriptor is None or descriptor.get("storageType") not in ("u", "p"):
         return None
     named = str(descriptor["pathOrInlineDv"])
@@ -421,7 +421,7 @@ def _unz85(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSeen(Seen):
-    """What was found of a Delta table: its newest version, replayed, and what is there."""
+    """What was found of a Delta table: its newest version, replayed, and the existing files."""
 
     table: DeltaTable
     listing: Listing
@@ -429,7 +429,7 @@ class DeltaSeen(Seen):
 
 @dataclass(frozen=True, slots=True)
 class DeltaVersion:
-    """A version that is ready to be created, the one after ``seen``; its files are written."""
+    """A version that is ready to be created after ``seen``, with its files written."""
 
     seen: DeltaSeen
     actions: list[Action]
@@ -460,13 +460,13 @@ class DeltaView:
 
     @reads_view
     def look(self, known: DeltaSeen | None = None) -> DeltaSeen:
-        """Finds the newest version; a LIST, and a GET for each version that is not ``known``."""
+        """Finds the newest version; a LIST, and a GET for each version not ``known``."""
         listing = listed(self.root)
         before = None if known is None or known.newest > listing.newest else known.table
         return _seen(read_table(self.root, listing, before), listing)
 
     def check_installed(self) -> None:
-        """Raises nothing: no package is needed."""
+        """Raises nothing: publishing needs no package."""
 
     @reads_view
     def prepared(
@@ -534,7 +534,7 @@ class DeltaView:
 
     @reads_view
     def tidy(self, seen: DeltaSeen, lowest_view: int) -> DeltaSeen:
-        """Writes the checkpoint that is due, and deletes versions that have expired."""
+        """Writes a checkpoint if one is due, and deletes expired versions."""
         table, checkpoints = seen.table, seen.listing.checkpoints
         if not seen.is_there or seen.is_foreign:
             return seen
@@ -561,18 +561,18 @@ class DeltaView:
 
     @reads_view
     def named(self, _seen: DeltaSeen, first: int = 0) -> set[str]:
-        """Returns the paths of objects and files of vectors; a LIST, a GET for each version."""
+        """Returns the paths of objects and files of vectors; a LIST, and a GET for each version."""
         named = self._named(first)
         return {p.removeprefix(self._folder) for p in named if p.startswith(self._folder)}
 
     @reads_view
     def left_by_refused(self, seen: DeltaSeen, files: Iterable[StoredObject]) -> list[StoredObject]:
-        """Returns which files at the root can only be what refused writers left, as the view was
-        found; requests as for `named`, where there are any.
+        """Returns the files at the root that can only be left by refused writers, for the view as
+        found; makes the requests of `named` if there are any.
 
-        None while another than clog wrote the newest version, or may write one. Else those that
-        Delta's writers name so, that were written since the view was first published, and that no
-        version that is left names, wherever it says that they are.
+        Returns none while another writer than clog wrote the newest version, or may write one. Else
+        those that have a name of Delta's writers, were written since the view was first published,
+        and are named by no remaining version, in whatever form.
         """
         table, mine = seen.table, self._standing.log_id
         if seen.log_id != mine:
@@ -590,7 +590,7 @@ class DeltaView:
         return [file for file in found if file.path not in names]
 
     def _named(self, first: int = 0) -> set[str]:
-        """Returns the paths that versions from the ``first`` on name, as they stand there."""
+        """Returns the paths that versions from ``first`` on name, verbatim."""
         listing = listed(self.root).complete()
         found: set[str] = set()
         table: DeltaTable | None = None

@@ -1,17 +1,17 @@
 """The log's table as an Iceberg table (format 3): ``metadata/v<N>.metadata.json`` at the log's
 root, over the log's own objects; needs fastavro, the extra `iceberg`.
 
-Each version has a snapshot of its own with manifests and their list, in Avro, written anew, so that
-no reader goes through what earlier ones wrote; and the deletion vectors of all its objects in one
+Each version has its own snapshot with manifests and their list, in Avro, written anew, so that
+readers need not read those of earlier versions; and the deletion vectors of all its objects in one
 Puffin file, a blob for each. All are in the log's folder; the metadata, created if absent, makes
-them a version. It holds the snapshots of the versions before, too, as far as a pin is for them,
-which is what time travel reads. A mapping names the columns of objects without field ids.
+them a version. It also has the snapshots of earlier versions with a pin, which time travel reads. A
+mapping names the columns of objects without field ids.
 
 Iceberg names locations in full: a log that was copied or moved is published anew. Nothing in its
-format keeps writers out: ``gc.enabled=false`` forbids what deletes files, and a metadata file that
-another created is followed by one of ours that says nothing of it.
+format keeps writers out: ``gc.enabled=false`` forbids operations that delete files, and a metadata
+file that another writer created is followed by one of ours that ignores it.
 
-*Withdrawn* is a view whose newest version has no snapshot, and is the first to stay.
+A view is *withdrawn* if its newest version has no snapshot, and is the first to stay.
 """
 
 import io
@@ -46,10 +46,10 @@ from clog.storage.view_formats import ICEBERG
 
 HINT: Final = "metadata/version-hint.text"
 SNAPSHOTS_MAX: Final = 100
-"""Snapshots in one metadata file: it is read whole by every reader."""
+"""Snapshots in one metadata file, which every reader reads as a whole."""
 
 _CLOG: Final = "clog."
-"""How properties begin in which a version says whose it is, and what it shows."""
+"""How properties begin that say whose a version is, and what it shows."""
 _VIEW: Final = "clog.view"
 _MAGIC = b"PFA1"
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
@@ -175,7 +175,7 @@ def _file(content: int, path: str, kind: str, rows: int, size_bytes: int) -> Met
 def _manifest(
     location: str, files: Sequence[Metadata], snapshot: Snapshot, schema: Any
 ) -> tuple[bytes, Metadata]:
-    """Returns a manifest, and what the list says of it."""
+    """Returns a manifest, and its entry in the list."""
     content = files[0]["content"] if files else _DATA
     entries = [
         {
@@ -216,7 +216,7 @@ def _manifest(
 
 def _encoded(schema: Any, rows: Sequence[Any], about: Mapping[str, str]) -> bytes:
     sink = io.BytesIO()
-    # The same marker each time: what is written twice is the same file.
+    # The same marker each time, so that writing it twice makes the same file.
     _avro().writer(
         sink, schema, rows, metadata=dict(about), codec="deflate", sync_marker=b"clog" * 4
     )
@@ -234,12 +234,12 @@ _HEADERS: Final = {
     "element": {"type": "struct", "fields": _INSIDE_HEADERS},
 }
 _NOT_IN_THE_VIEW: Final = {"delete_horizon": 8, "offset": 2147483540}
-"""Columns that objects may have beside, with their ids: readers want each to have one."""
+"""Other columns that objects may have, with their ids: readers want each to have one."""
 
 
 def iceberg_schema(schema: LogSchema | None, *, url: str) -> dict[str, Any]:
-    """Returns the view's schema, as Iceberg's JSON has it; ids are those of FORMAT.md §12.2. Raises
-    at a field that Iceberg has no type for.
+    """Returns the view's schema as Iceberg's JSON, with the ids of FORMAT.md §12.2. Raises if
+    Iceberg has no type for a field.
     """
     key, value = ("binary", "binary")
     if schema is not None:
@@ -311,7 +311,7 @@ class IcebergSeen(Seen):
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """The snapshot that a version adds to those before, which `IcebergView.create` keeps."""
+    """The snapshot that a version adds to earlier ones, which `IcebergView.create` keeps."""
 
     source: Source
     schema: Metadata
@@ -322,7 +322,7 @@ class _Addition:
 
 @dataclass(frozen=True, slots=True)
 class IcebergVersion:
-    """A version to be created after ``seen``, its files written: what it adds, or a withdrawal."""
+    """A version to create after ``seen``, with its files written: an addition or a withdrawal."""
 
     seen: IcebergSeen
     now_ms: int
@@ -350,13 +350,13 @@ class IcebergView:
 
     @property
     def location(self) -> str:
-        """Where the table is, as its files name it."""
+        """The table's location, as its files name it."""
         url = self.root.url
         return url if "://" in url else f"file://{url}"
 
     @reads_view
     def look(self, known: IcebergSeen | None = None) -> IcebergSeen:
-        """Finds the newest version; a LIST, and a GET where it is not ``known``."""
+        """Finds the newest version; a LIST, and a GET if it is not ``known``."""
         written_ms: dict[int, int] = {}
         for found in self.root.list(ICEBERG.folder):
             if match := ICEBERG.versions.fullmatch(found.path):
@@ -412,8 +412,8 @@ class IcebergView:
 
     @reads_view
     def tidy(self, seen: IcebergSeen, lowest_view: int) -> IcebergSeen:
-        """Deletes versions that have expired: those before the ``lowest_view`` that a pin is for,
-        and before the first that shows nothing deleted.
+        """Deletes expired versions: those before ``lowest_view``, the lowest with a pin, and before
+        the first that shows nothing deleted.
         """
         if not seen.is_there or seen.is_foreign:
             return seen
@@ -429,7 +429,7 @@ class IcebergView:
         is_foreign = bool(metadata) and not documents.is_log_id(about.get("log"))
         source, withdrawn_ms = None, None
         if not is_foreign and metadata.get("location") == self.location:
-            # One that only alters the table keeps our snapshot, which is of a version before.
+            # One that only alters the table keeps our snapshot, which is an earlier version's.
             snapshots = metadata.get("snapshots") or [{}]
             is_ours = metadata.get("current-snapshot-id") == snapshots[-1].get("snapshot-id")
             is_ours &= snapshots[-1].get("summary", {}).get(_VIEW) == str(newest)
@@ -455,13 +455,13 @@ class IcebergView:
         oldest = min(seen.modified_ms)
         snapshots = self._read(oldest)["snapshots"]
         views = (int(s["summary"].get(_VIEW, 0)) for s in snapshots)
-        # Where there is no snapshot the version is withdrawn, and names nothing itself.
+        # A version without a snapshot is withdrawn, and names nothing itself.
         needed = min(views, default=oldest + 1)
         return {path for path, version in files.items() if version < needed}
 
     @reads_view
     def named(self, seen: IcebergSeen, first: int = 0) -> set[str]:
-        """Returns the paths of what the newest version names: objects, manifests, vectors."""
+        """Returns the paths that the newest version names: objects, manifests, vectors."""
         found: set[str] = set()
         for snapshot in seen.metadata.get("snapshots", []):
             if int(snapshot["summary"].get(_VIEW, 0)) < first:
@@ -538,7 +538,7 @@ class IcebergView:
         return rows
 
     def _with_snapshot(self, seen: IcebergSeen, added: _Addition, lowest_view: int) -> Metadata:
-        """Returns the next version's metadata, but for its time."""
+        """Returns the next version's metadata, without its time."""
         source, schema, snapshot = added.source, added.schema, added.snapshot
         version = seen.newest + 1
         old = seen.metadata if source.has_starts_of(seen.source) else {}
@@ -570,7 +570,7 @@ class IcebergView:
         }
 
     def _without_snapshots(self, seen: IcebergSeen, said: Withdrawal) -> Metadata:
-        """Returns a withdrawn version's metadata, with the table's own schema, but for its time."""
+        """Returns a withdrawn version's metadata, with the table's own schema, without its time."""
         before, mine = seen.metadata, _about(seen.metadata).get("log") == said.log_id
         schemas = before["schemas"] if mine else [iceberg_schema(None, url=self.root.url)]
         schema_id = before["current-schema-id"] if mine else 0
@@ -585,7 +585,7 @@ class IcebergView:
         }
 
     def _table(self, log_id: str, schemas: list[Metadata], schema: Metadata) -> Metadata:
-        """Returns what all versions of a log's table say."""
+        """Returns the metadata that all versions of a log's table have."""
         return {
             "format-version": 3,
             "table-uuid": uuid_of(log_id),
@@ -602,13 +602,13 @@ class IcebergView:
 
 
 def _about(metadata: Metadata) -> dict[str, str]:
-    """Returns what a version says of itself."""
+    """Returns what a version says about itself."""
     properties = metadata.get("properties", {}).items()
     return {name.removeprefix(_CLOG): value for name, value in properties if name.startswith(_CLOG)}
 
 
 def _properties(shown: Source | Withdrawal, first: int, schema: Metadata) -> dict[str, str]:
-    # The ids of columns by their names, for objects that have none.
+    # The ids of columns by their names, for objects without ids.
     beside = [{"field-id": i, "names": [name]} for name, i in _NOT_IN_THE_VIEW.items()]
     mapping = json.dumps([*_mapped(schema), *beside], separators=(",", ":"))
     return {

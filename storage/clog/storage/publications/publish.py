@@ -1,34 +1,34 @@
-"""Publishing the log's table as a view (COMMIT.md §10), the pins that it needs (FORMAT.md §14), and
-the files of views at a root.
+"""Publishes the log's table as a view (COMMIT.md §10), with the pins that it needs (FORMAT.md §14),
+and finds the files of views at a root.
 
 U1. Look at the view, whose newest version is n − 1, then find which rows the table shows, at the
-    newest version V of the log, and write the files that version n of the view will name. What the
-    format, this installation or the store refuses is refused here, before anything is committed.
-U2. Commit the pin [n, V]: from now on nothing goes that V needs. In the same commit pins go that
-    nobody needs any more (U4).
-U3. Create version n of the view if absent: this is the publication. Where another came first,
-    begin anew.
-U4. A pin stays until the version of the view that the next pin is for was written
-    ``file.delete.delay.ms`` ago: nobody may begin to read an older one since then. Never by time
-    alone, as its publisher may be asleep. So that heads stay short, of pins that came within an
-    eighth of that delay only the first stays, and holds for the versions of the others, too.
+    newest version V of the log, and write the files that version n of the view will name. Anything
+    that the format, this installation or the store refuses is refused here, before any commit.
+U2. Commit the pin [n, V]: from now on nothing that V needs is deleted. The same commit removes pins
+    that are no longer needed (U4).
+U3. Create version n of the view if absent: this is the publication. If another version n came
+    first, begin anew.
+U4. A pin stays until the view's version of the next pin has existed for ``file.delete.delay.ms``:
+    since then nobody may begin to read an older one. It never expires by time alone, as its
+    publisher may be asleep. To keep heads short, of pins that came within an eighth of that delay
+    only the first stays, and holds for the versions of the others, too.
 
-A *cut* is published at the version that it has of the log, while a keep holds that (`cuts`, N4): V
-is given, and U2 notes n in the keep, for whose life the pin that holds for n stays. Views only go
-forward, so where one shows what is newer, or shows less by a log start offset that has risen, the
-cut is made anew.
+A *cut* is published at its version of the log, while a keep holds that (`cuts`, N4): V is given,
+and U2 notes n in the keep; the pin that holds for n stays as long as the keep. Views only go
+forward, so if one shows a newer version, or less because a log start offset has risen, the cut is
+made anew.
 
-It is done twice without effect: what shows the same content already is left alone, so nobody takes
-turns, and a crash leaves a pin at worst, which the next publication puts in its place. As the look
-at the view comes before that at the log, no version of the view shows less than the one before.
+Publishing twice has no effect: a view that already shows the same content is left alone, so
+publishers need not take turns, and a crash leaves at worst a pin, which the next publication
+replaces. As the view is looked at before the log, no version of it shows less than the one before.
 
-A view is *withdrawn* by a version of it that has no files, which needs no pin (U3 and U4 alone):
-it has the number that a publisher who is asleep would create, so that its pin can go, too. Pins of
+A view is *withdrawn* by a version without files, which needs no pin (only U3 and U4): it takes the
+number that a sleeping publisher would create, so that this one's pin can be removed, too. Pins of
 the versions before it stay for the delay.
 
-For a log's deletion the files of views are found without it: of which log a view is stands in its
-newest version, so that file goes last, and what a deletion that was cut short has left is found in
-the same way. Tables that clog did not write, and what others put beside versions of ours, stay.
+To delete a log, the files of its views are found without it: the newest version of a view names its
+log, so that file is deleted last, and the rest of an interrupted deletion is found in the same way.
+Tables that clog did not write, and files that others put beside our versions, stay.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -72,16 +72,16 @@ from clog.storage.store.contract import Store, StoredObject, StoreRefusedError
 from clog.storage.view_formats import FORMATS, ViewFormat
 
 PARTS = 8
-"""Pins stand apart by this part of the delay, at least."""
+"""Pins are at least this part of the delay apart."""
 PATIENCE, PATIENCE_MS = 2, 3_600_000
-"""A pin moves within so many delays and rounds of the cleaner."""
+"""A pin moves within this many delays, and this time for rounds of the cleaner."""
 LOOKS_MAX = 3
-"""Looks that find a version missing, after which one believes it."""
+"""The number of looks that must find a version missing before that is believed."""
 RACES_MAX = 20
-"""Publications by others, one after the other, after which one gives up."""
+"""After this many publications by others, one after the other, a publication gives up."""
 
 _FEATURES = (PUBLICATIONS, SUPERSEDED_ROWS)
-"""What a log gets when it is first published: masks spare each later publication the keys."""
+"""What a log gets when it is first published: with masks, later publications read no keys."""
 
 _S = TypeVar("_S")
 _V = TypeVar("_V")
@@ -89,15 +89,15 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept for the published view of a format, and for nothing else.
+    """What is kept only for the published view of a format.
 
     Attributes:
         version: the oldest version of the log that it needs.
         table_version: the newest version of the view that was begun.
         since_ms: when the oldest pin was committed.
-        objects: how many objects would have been deleted but for it.
+        objects: how many objects would have been deleted if not for it.
         size_bytes: their size.
-        overdue_ms: for how long the first of them.
+        overdue_ms: how long ago the first of them would have been deleted.
     """
 
     version: int
@@ -108,8 +108,8 @@ class Kept:
     overdue_ms: int
 
     def is_stuck(self, delay_ms: int) -> bool:
-        """Tells whether the pin should have gone: whoever keeps the view up to date moves it at
-        least each ``file.delete.delay.ms``, and the former one goes as long after that.
+        """Returns whether the pin should have been removed: if the view is kept up to date, it is
+        moved at least every ``file.delete.delay.ms``, and the former pin removed as long after.
         """
         return self.overdue_ms > PATIENCE * delay_ms + PATIENCE_MS
 
@@ -121,7 +121,7 @@ class PublishResult:
     Attributes:
         version: of the log, whose table the view equals.
         table_version: of the view.
-        published: whether this call created it; else it was there.
+        published: whether this call created it; if not, it already existed.
     """
 
     version: int
@@ -131,15 +131,15 @@ class PublishResult:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawResult:
-    """What became of a view that was withdrawn.
+    """The result of withdrawing a view.
 
     Attributes:
-        table_version: the newest version of the view, which shows nothing; None where there is no
+        table_version: the newest version of the view, which shows nothing; None if there is no
             view, or it was given up.
-        withdrawn: whether this call created it; else there was nothing to withdraw.
+        withdrawn: whether this call created it; if not, there was nothing to withdraw.
         is_kept: whether objects are kept for older versions of the view, until
             ``file.delete.delay.ms`` have passed.
-        given_up: whether it was given up by force, and nothing of it was written.
+        given_up: whether it was given up by force, without writing anything to it.
     """
 
     table_version: int | None
@@ -156,7 +156,7 @@ class KeptView:
     number: int
 
     def noted(self, head: Head, name: str) -> dict[str, Keep]:
-        """Returns the cut's keep with it; nothing where that says so, or is gone."""
+        """Returns the cut's keep with it; nothing if the keep has it already, or is gone."""
         keep = head.kept.get(self.cut_id)
         if keep is None or keep.views.get(name) == self.number:
             return {}
@@ -173,7 +173,7 @@ class ViewFiles:
 
 class View(Protocol[_S, _V]):
     """A log's table in a format, as one call sees it: how its versions are found, made and cleaned
-    up. Of what it finds, `look` returns a value, from which all else is decided.
+    up. `look` returns what it finds as a value, from which everything else is decided.
     """
 
     @property
@@ -185,31 +185,31 @@ class View(Protocol[_S, _V]):
 
     @staticmethod
     def log_of(body: bytes) -> object:
-        """Returns which log the publisher of a version says it was of, if it is one of clog's."""
+        """Returns the log that a version's publisher names, if clog published it."""
 
     def look(self, known: _S | None = None) -> _S:
         """Finds the newest version. Raises CorruptionError if it cannot be read."""
 
     def check_installed(self) -> None:
-        """Raises if a package is missing that publishing needs."""
+        """Raises if a package that publishing needs is missing."""
 
     def prepared(self, seen: _S, state: TableState, *, now_ms: int, file_id: str) -> _V:
-        """Returns the version after the one seen, its files written by ``file_id`` (U1)."""
+        """Returns the version after the one seen, having written its files by ``file_id`` (U1)."""
 
     def withdrawn(self, seen: _S, said: Withdrawal) -> _V:
-        """Returns the next version as one without files, which needs no type of the log's."""
+        """Returns the next version as one without files, which does not need the log's types."""
 
     def create(self, version: _V, lowest_view: int, /) -> _S | None:
-        """Creates a version (U3); None where another came first. Raises if the log was deleted."""
+        """Creates a version (U3); None if another came first. Raises if the log was deleted."""
 
     def tidy(self, seen: _S, lowest_view: int) -> _S:
-        """Deletes versions that expired and that no pin is for; returns what is left."""
+        """Deletes expired versions without a pin; returns what is left."""
 
     def unnamed(self, seen: _S, files: Mapping[str, int]) -> set[str]:
-        """Returns which files in the log's folder no version that is left names."""
+        """Returns the files in the log's folder that no remaining version names."""
 
     def named(self, seen: _S, first: int = 0, /) -> set[str]:
-        """Returns paths that versions from ``first`` on name; CorruptionError: one is damaged."""
+        """Returns the paths that versions from ``first`` on name; CorruptionError: damaged ones."""
 
 
 VIEWS: Mapping[str, type[View[Any, Any]]] = {"delta": DeltaView, "iceberg": IcebergView}
@@ -226,7 +226,7 @@ def view_of(standing: StandingLog, name: str) -> View[Any, Any]:
 
 
 def foreign_table(view: View[Any, Any], *, url: str) -> InvalidInputError:
-    """Returns the error of a table that clog did not write."""
+    """Returns the error for a table that clog did not write."""
     return InvalidInputError(
         f"there is {view.row.title} at {url} that clog did not write; nothing was changed;"
         " a log cannot be published where another table stands"
@@ -246,8 +246,8 @@ def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *,
 
 class Publications(Shared):
     """The views of one log. Threads may share it: what it remembers of a view is a value, and only
-    spares requests. They publish one after the other, as all but one would do it in vain.
-    ``defaults`` are configs of the process, below the log's own (S45).
+    saves requests. They publish one after the other, since all but one would do so in vain.
+    ``defaults`` are configs of the process, which the log's own override (S45).
     """
 
     def __init__(self, handle: Handle, defaults: Mapping[str, str] = NO_DEFAULTS) -> None:
@@ -258,7 +258,7 @@ class Publications(Shared):
         super().__init__()
 
     def look(self, name: str) -> Seen:
-        """Returns what there is of a view now, which it remembers."""
+        """Returns the current state of a view, and remembers it."""
         seen: Seen = self._looked(view_of(self._handle.standing, name))
         return seen
 
@@ -269,12 +269,12 @@ class Publications(Shared):
             return self._published(view)
 
     def publish_kept(self, name: str, version: int, cut_id: str) -> None:
-        """Publishes the version that a keep holds; the view's version is in the keep then, and
-        stays for as long as that does.
+        """Publishes the version that a keep holds; the keep then notes the view's version, which
+        stays as long as the keep.
 
         Raises:
-            VersionExpiredError: the view shows a newer one by now, or rows were deleted since, or
-                there is no such keep any more.
+            VersionExpiredError: the view already shows a newer one, or rows were deleted since, or
+                the keep no longer exists.
         """
         handle, view = self._handle, view_of(self._handle.standing, name)
         with self._lock:
@@ -299,7 +299,7 @@ class Publications(Shared):
     def _published(self, view: View[Any, Any]) -> PublishResult:
         handle, url = self._handle, self._handle.standing.root.url
         for _ in range(RACES_MAX):
-            seen = self._looked(view)  # Before the tip: what it shows is never newer than that.
+            seen = self._looked(view)  # Before the tip, so that it never shows anything newer.
             tip = handle.refresh()
             if seen.is_foreign:
                 raise foreign_table(view, url=url)
@@ -322,7 +322,7 @@ class Publications(Shared):
         raise _raced(view, url=url)
 
     def withdraw(self, name: str, *, force: bool = False) -> WithdrawResult:
-        """Takes a view back; see `Log.withdraw`."""
+        """Withdraws a view; see `Log.withdraw`."""
         view = view_of(self._handle.standing, name)
         try:
             with self._lock:
@@ -346,7 +346,7 @@ class Publications(Shared):
             tip = handle.refresh()
             pins = tip.head.pins.get(view.row.name, ())
             seen = self._looked(view)
-            # Who pinned a version saw the one before: the view was taken away since.
+            # The publisher that pinned a version saw the one before: the view was removed since.
             lost = {pin for pin in pins if pin.view > seen.newest + 1}
             awaited = any(pin.view > seen.newest for pin in pins)
             if seen.is_foreign and (awaited or not pins):
@@ -368,7 +368,7 @@ class Publications(Shared):
         raise _raced(view, url=handle.standing.root.url)
 
     def release(self, name: str) -> None:
-        """Takes pins away that nobody needs any more (U4); none where none is due."""
+        """Removes pins that are no longer needed (U4), if any are due."""
         head = self._handle.tip.head
         pins = head.pins.get(name, ())
         old_ms = self._handle.clock.now_ms() - self._delay_ms(self._handle.tip)
@@ -380,17 +380,17 @@ class Publications(Shared):
             view = view_of(self._handle.standing, name)
             seen = self._looked(view)
             if seen.withdrawn_ms is not None:
-                self._tidy(view, seen)  # Its pins are what remembers that it is not done.
+                self._tidy(view, seen)  # Its pins show that this is not done yet.
             self._release(view, seen)
 
     def is_current(self, name: str) -> bool:
-        """Tells whether the view showed, when it was looked at, what the tip has."""
+        """Returns whether the view, when last looked at, showed what the tip has."""
         seen = self._seen.get(name)
         shown = None if seen is None else seen.source
         return shown is not None and is_current(shown, self._handle.tip)
 
     def shows_deleted(self, name: str) -> bool:
-        """Tells whether the view showed, when it was looked at, rows below a log start offset."""
+        """Returns whether the view, when last looked at, showed rows below a log start offset."""
         seen, tip = self._seen.get(name), self._handle.tip
         if seen is None or seen.source is None:
             return False
@@ -398,8 +398,8 @@ class Publications(Shared):
         return not now.has_starts_of(seen.source)
 
     def is_behind_since(self, name: str, before_ms: int) -> bool:
-        """Tells whether the view does not show what the log has had since a time, as it was looked
-        at; GETs of a binary search by time, and those of a manifest.
+        """Returns whether the view, when last looked at, did not show what the log has had since a
+        time; costs the GETs of a binary search by time, and those of a manifest.
         """
         handle, seen = self._handle, self._seen.get(name)
         if seen is None or seen.source is None:
@@ -410,13 +410,13 @@ class Publications(Shared):
                 return False
             manifest = handle.manifest_at(version)
         except VersionExpiredError:
-            return False  # So it is younger than what the view shows.
+            return False  # It is younger than what the view shows.
         then = source_of(manifest.head, version=version, commit_id=manifest.commit_id)
         return then.content != seen.source.content
 
     def _looked(self, view: View[Any, Any]) -> Any:
         for _ in range(LOOKS_MAX - 1):
-            # Others may have deleted, since it was listed, what expired.
+            # Others may have deleted expired files since they were listed.
             with suppress(CorruptionError):
                 return self._looked_once(view)
         return self._looked_once(view)
@@ -429,7 +429,7 @@ class Publications(Shared):
     def _prepared(
         self, view: View[Any, Any], seen: Seen, manifest: Manifest
     ) -> tuple[Any, TableState]:
-        """Does U1, but for the look: returns the next version, and the table that it shows."""
+        """Does U1, except the look; returns the next version, and the table that it shows."""
         handle = self._handle
         config = LogConfig.from_overrides(manifest.head.config)
         check_publishable(
@@ -446,7 +446,7 @@ class Publications(Shared):
     def _probe(self, view: View[Any, Any]) -> None:
         """Raises if the view's folder cannot be written; a PUT and a DELETE."""
         standing = self._handle.standing
-        # By its name a temporary file, which goes with the log where it cannot be deleted now.
+        # Named as a temporary file, it is deleted with the log if it cannot be deleted now.
         root, row = standing.root, view.row
         path = f"{row.folder}.probe.{standing.log_id}.tmp"
         try:
@@ -463,7 +463,7 @@ class Publications(Shared):
     def _pin(
         self, view: View[Any, Any], seen: Seen, version: int | None, kept: KeptView | None = None
     ) -> None:
-        """Commits the pin of the next version (U2), or none for the one that is there (None)."""
+        """Commits the pin of the next version (U2), or none (None) for the existing one."""
         number, url = seen.newest + 1, self._handle.store.url
 
         def pinned(
@@ -493,7 +493,7 @@ class Publications(Shared):
         seen: Seen | None = None,
         kept: KeptView | None = None,
     ) -> None:
-        """Commits other pins, as the view was ``seen``, changed; notes ``kept`` in its keep."""
+        """Commits changed pins, for the view as ``seen``; notes ``kept`` in its keep."""
 
         def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
             before = tip.head.pins.get(view.row.name, ())
@@ -515,7 +515,7 @@ class Publications(Shared):
     def _needed(
         self, pins: Sequence[Pin], seen: Seen, before_ms: int, kept: AbstractSet[int]
     ) -> tuple[Pin, ...]:
-        """Returns the pins that are needed; a manual clock is unrelated to the store's."""
+        """Returns the pins that are needed; a manual clock is unrelated to the store's clock."""
         is_store = is_comparable(self._handle.clock)
 
         def written_ms(view: int) -> int | None:
@@ -540,7 +540,7 @@ class Publications(Shared):
 
 
 def _showing(seen: Seen, asked: Source, tip: Commit, *, url: str) -> int | None:
-    """Returns the version that shows what is asked for, None: none yet; raises if none can come."""
+    """Returns the version that shows what was asked for; None: none yet; raises if none can."""
     now = source_of(tip.head, version=tip.version, commit_id=tip.record.commit_id)
     shown = seen.source
     if not now.has_starts_of(asked):
@@ -563,13 +563,13 @@ def _kept_views(head: Head, name: str, noted: Mapping[str, Keep] | None = None) 
 
 
 def _held_by_cuts(pins: Sequence[Pin], head: Head, name: str) -> int:
-    """Returns how many of the first pins stay for cuts alone."""
+    """Returns how many of the first pins stay only for cuts."""
     kept = _kept_views(head, name)
     return sum(any(one.view <= v < then.view for v in kept) for one, then in pairwise(pins))
 
 
 def is_current(shown: Source, tip: Commit) -> bool:
-    """Tells whether a view shows what the log has now."""
+    """Returns whether a view shows what the log has now."""
     now = source_of(tip.head, version=tip.version, commit_id=tip.record.commit_id)
     return (shown.log_id, shown.content) == (now.log_id, now.content)
 
@@ -582,11 +582,11 @@ def _raced(view: View[Any, Any], *, url: str) -> CommitConflictError:
 
 
 def kept_for_views(manifest: Manifest, delay_ms: int, *, now_ms: int) -> Mapping[str, Kept]:
-    """Returns what published views keep, by format; nothing of a log without pins."""
+    """Returns what published views keep, by format; nothing for a log without pins."""
     due = overdue(manifest, delay_ms, now_ms=now_ms) if manifest.head.pins else []
     found = {}
     for name, all_pins in manifest.head.pins.items():
-        pins = all_pins[_held_by_cuts(all_pins, manifest.head, name) :]  # The cut is told for them.
+        pins = all_pins[_held_by_cuts(all_pins, manifest.head, name) :]  # Reported with the cut.
         held = [r for r in due if r.version > pins[0].version]
         since_ms = min((r.time_ms + delay_ms for r in held), default=now_ms)
         found[name] = Kept(
@@ -607,8 +607,8 @@ def without_expired(
     before_ms: int,
     kept: AbstractSet[int] = frozenset(),
 ) -> tuple[Pin, ...]:
-    """Returns the pins that are left of these, given when a version of the view was written (None
-    where it is not there), and ``file.delete.delay.ms`` ago; ``kept``: versions that cuts need.
+    """Returns the pins left of these; ``written_ms`` says when a version of the view was written
+    (None: never), ``before_ms`` is ``file.delete.delay.ms`` ago, ``kept``: versions for cuts.
     """
     left = list(pins)
     at = 0
@@ -626,17 +626,17 @@ def without_expired(
 def after_withdrawal(
     pins: Sequence[Pin], view: int, written_ms: int, *, before_ms: int
 ) -> tuple[Pin, ...]:
-    """Returns the pins that are left where the view's newest version, ``view``, shows nothing since
-    ``written_ms``. Those of versions to come stay.
+    """Returns the pins that are left if the view's newest version, ``view``, has shown nothing
+    since ``written_ms``. Those of later versions stay.
     """
     is_old = written_ms <= before_ms
     return tuple(pin for pin in pins if pin.view > view or (pin.view < view and not is_old))
 
 
 def with_pin(pins: Sequence[Pin], pin: Pin, *, delay_ms: int) -> tuple[Pin, ...]:
-    """Returns the pins with a new one, in place of those of later versions of the view: it was
-    taken away, or others published them since this one was prepared. So it has the lowest version
-    of them all, as each of their publishers may create what it is for.
+    """Returns the pins with a new one, which replaces those of later versions of the view: the view
+    was removed, or others published them since this one was prepared. So it gets the lowest version
+    of them all, as each of their publishers may still create its version.
     """
     before = [one for one in pins if one.view < pin.view]
     same = [one for one in pins if one.view == pin.view and one.version <= pin.version]
@@ -649,7 +649,7 @@ def with_pin(pins: Sequence[Pin], pin: Pin, *, delay_ms: int) -> tuple[Pin, ...]
 
 
 def published_files(root: Store) -> list[ViewFiles]:
-    """Returns the views of clog at a root, of any log; two LISTs, and a GET for each."""
+    """Returns clog's views at a root, of any log; two LISTs, and a GET for each."""
     found = (_found(root, row, VIEWS[row.name].log_of) for row in FORMATS.values())
     return [one for one in found if one is not None]
 
@@ -661,7 +661,7 @@ def _found(root: Store, row: ViewFormat, log_of: Callable[[bytes], object]) -> V
     try:
         log_id = log_of(root.get(versions[-1].path)) if versions else None
     except (FileNotFoundError, CorruptionError, RecursionError, ValueError):
-        return None  # Deleted meanwhile, or nothing that clog wrote.
+        return None  # Deleted in the meantime, or not written by clog.
     if not (isinstance(log_id, str) and is_log_id(log_id)):
         return None
     beside = (file for file in listed if row.beside.fullmatch(file.path))

@@ -1,24 +1,24 @@
 """What is published: the log's table at a version, as objects and the rows that they do not show.
 
-Whoever publishes computes it from the keys and the masks that the log has, and hands it to a
-format, which says it in its own words and creates the version if absent; so does Spark's own scan.
+A publisher computes it from the log's keys and masks, and passes it to a format, which writes it in
+its own form and creates the version if absent. Spark's own scan uses it, too.
 
-A row is hidden from the table where no chunk holds it, where it is dead or below the log start, a
-tombstone or without key, and where a later record of its key superseded it.
+A row is hidden from the table if no chunk contains it, if it is dead or below the log start, a
+tombstone or without a key, or if a later record of its key superseded it.
 
-V0. Where a chunk has a mask (FORMAT.md §13), and nothing is dirty, the mask is the answer: no
-    object is read.
-V1. Of what is left of a partition take the offsets that its table shows (`table`).
-V2. Find their rows: in a dense object by counting, else by its column `offset`.
-V3. All other rows of an object are hidden, once each partition was asked that has rows in it.
+V0. If a chunk has a mask (FORMAT.md §13), and nothing is dirty, the mask is the answer: no object
+    is read.
+V1. For the rest of a partition take the offsets that its table shows (`table`).
+V2. Find their rows: in a dense object by counting, else by its column ``offset``.
+V3. All other rows of an object are hidden, after all partitions with rows in it were processed.
 
-From a read (`read_masks`) are hidden the rows that no piece of it has, or that are dead, or outside
-the offsets that it delivers.
+A read (`read_masks`) hides the rows that are in none of its pieces, that are dead, or that are
+outside of the offsets that it delivers.
 
-Rows are sets of numbers as Roaring bitmaps, the form in which Delta and Iceberg have them, in the
-portable format of 64 bits: the number of 32-bit ones, and each of them after its upper 32 bits. An
-object has fewer rows than 2^32, so there is one. It has a *container* for each 65,536 numbers, as
-what is shortest: the numbers, runs of them, or bits.
+Sets of rows are Roaring bitmaps, as in Delta and Iceberg, in the portable format of 64 bits: the
+number of 32-bit bitmaps, and each of them after its upper 32 bits. An object has fewer rows than
+2^32, so there is one. It has a *container* for each 65,536 numbers, in the shortest form: the
+numbers, runs of them, or bits.
 """
 
 import struct
@@ -54,22 +54,22 @@ from clog.storage.read.table import TablePlan, plan_table, table_batches
 from clog.storage.store.contract import ObjectExistsError, Store, StoreRefusedError
 
 WITHDRAWN: Final = "withdrawn"
-"""What a version without files says of itself, with the time."""
+"""What a version without files says about itself, with the time."""
 
 _CREATES_MAX = 5
 _CONTAINER = 1 << 16
 _ARRAY_MAX = 4096
-"""Numbers that a container may list; with more it has bits or runs."""
+"""The most numbers that a container may list; with more it has bits or runs."""
 _COOKIE, _COOKIE_OF_RUNS = 12346, 12347
 _OFFSETS_MIN = 4
-"""Bitmaps with runs have the offsets of containers where they have so many."""
+"""Bitmaps with runs have the containers' offsets if they have at least this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which table a view shows: that of ``log_id`` at ``version``, made by ``commit_id``.
+    """The table that a view shows: that of ``log_id`` at ``version``, made by ``commit_id``.
 
-    ``content`` is equal for versions between which nothing came that could change the table or its
+    ``content`` is equal for versions between which nothing could have changed the table or its
     objects, ``starts`` for those with the same log start offsets.
     """
 
@@ -80,13 +80,13 @@ class Source:
     starts: str
 
     def has_starts_of(self, other: "Source | None") -> bool:
-        """Tells whether nothing was deleted between the two, so that both may be shown."""
+        """Returns whether nothing was deleted between the two, so that both may be shown."""
         return other is not None and (self.log_id, self.starts) == (other.log_id, other.starts)
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """What a version without files says: when, at which version and commit it was withdrawn."""
+    """What a version without files says: when it was withdrawn, at which version and commit."""
 
     log_id: str
     version: int
@@ -105,14 +105,14 @@ class HiddenRows:
 
 @dataclass(frozen=True, slots=True)
 class ShownObject:
-    """An object of which a view shows rows, all but ``hidden``."""
+    """An object of which a view shows all rows except ``hidden``."""
 
     object: ObjectRef
     hidden: HiddenRows | None
 
     @property
     def digest(self) -> str:
-        """What tells the hidden rows from others; empty where there are none."""
+        """What identifies the set of hidden rows; empty if there are none."""
         return "" if self.hidden is None else self.hidden.digest
 
 
@@ -128,18 +128,18 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look at a view found: its newest version, and what that says. A value: what a thread
-    decides from one is not changed by what another looks at, and the version that it makes is the
+    """What a look at a view found: its newest version, and what that says. A value: other threads'
+    looks do not change what a thread decides from it, and the version that the thread makes is the
     one after ``newest``, or none.
 
     Attributes:
-        newest: the newest version; that before the format's first one where there is none.
-        modified_ms: when each version that is there was written, by the store's clock.
-        is_there: whether there is any.
+        newest: the newest version; if there is none, the one before the format's first.
+        modified_ms: when each existing version was written, by the store's clock.
+        is_there: whether any version exists.
         is_foreign: whether there is a table that clog did not write.
-        log_id: the log whose publisher wrote the newest version; None where none did.
-        source: what that shows; None where it shows nothing of a log.
-        withdrawn_ms: when it was withdrawn, by the clock of whoever did it; None where it was not.
+        log_id: the log whose publisher wrote the newest version; None if none did.
+        source: what that version shows; None if it shows nothing of a log.
+        withdrawn_ms: when it was withdrawn, by the withdrawing process's clock; None if it was not.
     """
 
     newest: int
@@ -151,12 +151,12 @@ class Seen:
     withdrawn_ms: int | None
 
     def written_ms(self, view: int) -> int | None:
-        """Returns when a version was written, by the store; 0: cleaned up, None: not there yet."""
+        """Returns when the store wrote a version; 0: it was cleaned up, None: it does not exist."""
         return None if view > self.newest else self.modified_ms.get(view, 0)
 
 
 def says(shown: Source | Withdrawal, first: int) -> dict[str, str]:
-    """Returns what a version says of itself, and the ``first`` version that may stay."""
+    """Returns what a version says about itself, and the ``first`` version that may stay."""
     about = {"log": shown.log_id, "version": str(shown.version), "commit": shown.commit_id}
     if isinstance(shown, Source):
         return {**about, "content": shown.content, "starts": shown.starts, "first": str(first)}
@@ -169,8 +169,8 @@ _P = ParamSpec("_P")
 
 
 def reads_view(read: Callable[Concatenate[_V, _P], _T]) -> Callable[Concatenate[_V, _P], _T]:
-    """Has a method of a view raise CorruptionError where the view's files hold what it cannot take:
-    others may have written them.
+    """Makes a method of a view raise CorruptionError if it fails on the contents of the view's
+    files, which others may have written.
     """
 
     @wraps(read)
@@ -190,7 +190,7 @@ def reads_view(read: Callable[Concatenate[_V, _P], _T]) -> Callable[Concatenate[
 
 
 def said_by(about: Mapping[str, Any]) -> tuple[Source | None, int | None]:
-    """Returns what a version says it shows, and since when nothing; None, None of others'."""
+    """Returns what a version says it shows, and since when nothing; None, None if not clog's."""
     try:
         if WITHDRAWN in about:
             return None, int(about[WITHDRAWN])
@@ -203,12 +203,12 @@ def said_by(about: Mapping[str, Any]) -> tuple[Source | None, int | None]:
 
 
 def uuid_of(digits: str) -> str:
-    """Returns 32 hex digits as a UUID is written."""
+    """Returns 32 hex digits in the form of a UUID."""
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def source_of(head: Head, *, version: int, commit_id: str) -> Source:
-    """Returns which table is to be published, from the head alone."""
+    """Returns the table to be published, from the head alone."""
     columns = head.partitions.folded()
     content = xxhash.xxh3_128(columns[[START, END, CHANGED]].tobytes())
     content.update(repr(schema_to_json(head.log.schema)).encode())
@@ -217,7 +217,7 @@ def source_of(head: Head, *, version: int, commit_id: str) -> Source:
 
 
 def table_state(handle: Handle, manifest: Manifest) -> TableState:
-    """Returns the table at the manifest's version; reads keys where no masks tell."""
+    """Returns the table at the manifest's version; reads keys where there are no masks."""
     head = manifest.head
     masks = view_masks(handle.store, manifest, handle.tip.head.partitions.start)
     shown = []
@@ -250,7 +250,7 @@ def check_times(manifest: Manifest, *, url: str) -> None:
 
 
 def create_version(root: Store, path: str, body: bytes) -> bool:
-    """Creates a version's file; tells whether it has these bytes, or another came first."""
+    """Creates a version's file; returns whether it has these bytes: another may have come first."""
     cause: Exception | None = None
     for _ in range(_CREATES_MAX):
         try:
@@ -272,7 +272,7 @@ def create_version(root: Store, path: str, body: bytes) -> bool:
 
 
 def to_roaring64(mask: Mask) -> bytes:
-    """Returns the numbers of the elements that are true, as a 64-bit bitmap."""
+    """Returns the indices of the true elements as a 64-bit bitmap."""
     if not mask.any():
         return struct.pack("<Q", 0)
     return struct.pack("<QI", 1, 0) + _to_roaring32(mask)
@@ -326,13 +326,13 @@ class ViewMask:
 
     @property
     def shown(self) -> int:
-        """How many rows the table shows."""
+        """The number of rows that the table shows."""
         return self.object.rows - int(np.count_nonzero(self.hidden))
 
 
 def view_masks(store: Store, manifest: Manifest, starts: Sequence[int]) -> Iterator[ViewMask]:
-    """Yields what the table hides of each object, once per object, also where that is all.
-    ``starts`` are the newest log start offsets: what lies below is hidden at any version.
+    """Yields what the table hides of each object, once per object, even if that is everything.
+    ``starts`` are the newest log start offsets: rows below them are hidden at any version.
     """
     objects = {chunk.object.path: chunk.object for _, chunk in manifest.chunks()}
     plans = [plan_table(manifest, p, start) for p, start in enumerate(starts)]
@@ -359,8 +359,8 @@ def view_masks(store: Store, manifest: Manifest, starts: Sequence[int]) -> Itera
 
 def read_masks(store: Store, manifest: Manifest, pieces: Sequence[ReadPiece]) -> Iterator[ViewMask]:
     """Yields what a read of these pieces (`scan.plan_range`) leaves out of each of their objects.
-    No object is read but those without dense offsets of which the read cuts a chunk: at most two in
-    a partition.
+    It only reads objects without dense offsets of which the read cuts a chunk: at most two for each
+    partition.
     """
     by_object: dict[str, list[ReadPiece]] = {}
     for piece in pieces:
@@ -380,12 +380,12 @@ def read_masks(store: Store, manifest: Manifest, pieces: Sequence[ReadPiece]) ->
 
 
 def _is_told_by_mask(piece: ReadPiece) -> bool:
-    """Tells whether a piece has a mask, and is known to be cut to its rows."""
+    """Returns whether a piece has a mask, and is known to be cut to its rows."""
     return piece.is_masked and (piece.object.dense or piece.start == piece.base)
 
 
 def _hidden_by_mask(store: Store, plan: TablePlan, piece: ReadPiece) -> Mask | bool:
-    """Returns which rows of a piece its bitmaps leave out (V0)."""
+    """Returns the rows of a piece that its bitmaps leave out (V0)."""
     with reading(store, plan.version):
         (rows,) = dead_rows_of(store, [piece])
     return False if rows is None else rows
@@ -407,7 +407,7 @@ def _shown_offsets(store: Store, plan: TablePlan) -> Offsets:
 
 
 def _rows_of(store: Store, plan: TablePlan, piece: ReadPiece, shown: Offsets) -> Offsets:
-    """Returns the rows of the object that have those of the offsets that lie in the piece (V2)."""
+    """Returns the rows of the object that have any of the offsets within the piece (V2)."""
     low, high = np.searchsorted(shown, (piece.start, piece.end))
     wanted = shown[low:high]
     if piece.object.dense or not len(wanted):
@@ -421,7 +421,7 @@ def _rows_of(store: Store, plan: TablePlan, piece: ReadPiece, shown: Offsets) ->
 
 
 def _stored_offsets(store: Store, piece: ReadPiece) -> Offsets:
-    """Returns the offsets of all rows of a piece, dead ones too."""
+    """Returns the offsets of all rows of a piece, including dead ones."""
     ranges = [(piece.first_row, piece.rows)]
     read = open_ranges(store, piece.object, ranges, columns=("offset",), schema=piece.schema)
     return np.concatenate([to_numpy(batch.column(0)) for _, _, batch in read(BATCH_ROWS)])

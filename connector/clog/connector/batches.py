@@ -12,9 +12,8 @@ J2. If the number is that of the last committed batch, nothing is written again.
 J3. Each `BatchTransaction.write` runs the DataFrame; its tasks write objects, as those of a sink do
     (`write_task`), and answer with what they made.
 J4. The end of the ``with`` block commits all objects together or, if they belong to several logs,
-    prepares these and decides in the home (COMMIT.md §9). After a crash before that, orphans are
-    left, or records that are undecided until the next driver claims the id, and the batch runs
-    again; after a crash later, J2 applies.
+    prepares these and decides in the home (COMMIT.md §9). A crash before that leaves orphans, or
+    records undecided until the next driver claims the id, and the batch runs again; later, J2.
 
 A sink in Python sends a batch to Python workers on the executors, and its commit to another process
 on the driver, which costs some 60 ms for a batch of any size. In ``foreachBatch`` the driver has

@@ -132,7 +132,7 @@ class BatchRead:
         return log_partitions(self.handle.manifest(), ranges, self.options, follow=False)
 
     def pieces(self, ranges: Mapping[int, tuple[int, int]] | None = None) -> "list[ReadPiece]":
-        """Returns the pieces that are read; in view `log` those of these ranges, or of its own."""
+        """Returns the pieces to read; in view `log` those in these ranges, or in its own."""
         if self.options.view != "log":
             return [piece for plan in self.plans() for piece in (*plan.clean, *plan.dirty)]
         found = pieces_of(

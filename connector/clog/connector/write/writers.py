@@ -244,7 +244,7 @@ class ClogWriter(DataSourceArrowWriter):
 
     @shallow
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Appends the objects of all tasks at once."""
+        """Appends the objects of all tasks together."""
         answers = Answers.of(messages)
         objects = answers.objects
         if not objects and self._plan.new is None:
@@ -342,7 +342,7 @@ class ClogStreamWriter(DataSourceStreamArrowWriter):
 
     @shallow
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Appends the objects of all tasks at once, unless this batch is already in the log."""
+        """Appends the objects of all tasks together, unless this batch is already in the log."""
         answers = Answers.of(messages)
         objects = answers.objects
         if not objects and batchId:

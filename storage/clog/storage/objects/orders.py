@@ -5,7 +5,7 @@ wins, and of equals the higher offset. A record without one has -1, and loses to
 
 A record may be *suspect*: a tombstone with its order or a higher one was removed before it came,
 and may have been its key's. `Ordering.removed` has a partition's pairs of order and end offset that
-determine this, without redundant ones. A suspect counts only if another record of its key is none,
+determine this, without redundant ones. A suspect counts only if another record of its key is not,
 so that no deleted key comes back if late records are dropped (S57). Everything here is pure.
 """
 

@@ -650,9 +650,8 @@ class Table(Frame):
     def to_polars(
         self, *, columns: Sequence[str] | None = None, lazy: bool = False
     ) -> "pl.DataFrame | pl.LazyFrame":
-        """Returns a ``polars.DataFrame`` with all ``columns`` or these; needs polars. A ``lazy``
-        frame is read when it is collected: only the columns, and by statistics the rows, that its
-        query asks for.
+        """Returns a ``polars.DataFrame`` with all ``columns`` or these; needs polars. If ``lazy``,
+        it is read when collected: only the columns, and by statistics the rows, of its query.
         """
         if not lazy:
             return super().to_polars(columns=columns)
@@ -697,7 +696,7 @@ class Table(Frame):
 
 
 def plan_changes(manifest: Manifest, partition: int, start: int, *, url: str) -> TablePlan:
-    """Returns the plan of one partition's changes from the offset on, as far as all is decided."""
+    """Returns the plan of one partition's changes from the offset on, up to the stable offset."""
     check_start(manifest.head, partition, start, url=url)
     end = manifest.head.stable_offset(partition)
     order = ordering_of(manifest, partition)

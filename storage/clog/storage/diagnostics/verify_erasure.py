@@ -197,7 +197,7 @@ class Verifier:  # `problems` says what is wrong, `later` counts records of eras
         tails = {b"", zlib.adler32(made).to_bytes(4, "big")[:3] if bits < 0 else b""}  # fastavro leaves it.
         need(not stream.unconsumed_tail, "a stream of zlib that is longer than any may be")
         need(stream.eof and stream.unused_data in tails, "bytes behind a stream of zlib")
-        is_text or self.search(made, whole=len(made) > 1)  # Any small bitmap is one byte.
+        is_text or self.search(made, whole=len(made) > 1)  # A single byte is in any small bitmap.
         return made
     def document(self, data, name):
         line, _, stored = data.partition(b"\n")

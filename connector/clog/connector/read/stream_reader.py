@@ -222,13 +222,13 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @shallow
     def commit(self, end: dict[str, Any]) -> None:
-        """Records the position in the log if there is a ``readerId``; the checkpoint is Spark's."""
+        """Stores the position in the log if there is a ``readerId``; the checkpoint is Spark's."""
         if self._options.reader_id is not None:
             self._told.tell(self._opened(), parse_offsets(end))
 
     @shallow
     def stop(self) -> None:
-        """Records the last position in the log, if that was not done yet."""
+        """Stores the last position in the log, if that was not done yet."""
         self._told.end()
 
     def _opened(self) -> "Handle":
@@ -500,7 +500,7 @@ class _ToldPosition:
             self._warn(e)
 
     def end(self) -> None:
-        """Records what was not recorded yet."""
+        """Stores the position if that was not done yet."""
         try:
             if self._reader is not None:
                 self._reader.flush()

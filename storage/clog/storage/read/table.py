@@ -584,7 +584,7 @@ class Table(Frame):
         return self.of_key_bytes(asked_keys(keys, self._typed))
 
     def of_key_bytes(self, wanted: Sequence[bytes]) -> pa.Table:
-        """Does what `of_keys` does, for keys given as canonical bytes (FORMAT.md)."""
+        """Does what `of_keys` does; ``wanted`` has canonical bytes (FORMAT.md) of the keys."""
         batches: list[pa.RecordBatch] = []
         with reading(self._indexes, self.version):
             if self._runs is None:

@@ -9,7 +9,7 @@ The storage README has the format to the byte. The file is only ever appended to
   hash of the key. The index consists of *buckets*, each with a checksum: if a bucket is as it was
   written, a key that is not in it is not in the level.
 - A *footer* has the position in the log, and the current levels. Of the rows of a key and a
-  partition the one in the newest level counts; a row without a value means that there is none.
+  partition the one in the newest level counts; a row without a value means that the key is deleted.
 - The *header* has two slots, written in turn, each with a number and the place of a footer.
 
 Everything that is read is compared with a checksum known before, from the header down: a changed
@@ -300,9 +300,9 @@ class LocalFile:
         rows: Rows,
         committing: AbstractContextManager[None],
     ) -> None:
-        """Enters the waiting rows, which are in the order of their keys, then ``rows``; deletes
-        rows without a value and those below the log start, and moves to the position; all or
-        nothing (L1 to L5).
+        """Enters the waiting rows, in the order of their keys, then ``rows``, those without a value
+        as deletions; drops rows below the log start, and moves to the position; all or nothing
+        (L1 to L5).
         """
         shown = self.shown()
         with self._path.open("r+b", buffering=0) as file:

@@ -13,10 +13,10 @@ V6. Enter: rows that this process has just committed, and has in memory, are ent
     them back, if the file was at the offsets just before them; else V3.
 V7. Where rows may wait, V5 and V6 leave them in memory, and enter many together (`cache`).
 
-A *generation* of the file is built completely, under a temporary name, and then renamed; then older
-ones are marked as replaced, and deleted. So a crash leaves the old one or the new one, and a
-process that reads an older one switches to the new one. Several processes may use one folder: a
-file lock lets one at a time build or refresh.
+A *generation* of the file is built completely, under a temporary name, and then renamed to a name
+that no generation had; then older ones are marked as replaced, and deleted. So a crash leaves the
+old one or the new one, and a process that reads an older one switches to the new one. Several
+processes may use one folder: a file lock lets one at a time build or refresh.
 """
 
 import fcntl

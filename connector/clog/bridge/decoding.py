@@ -1,21 +1,21 @@
-"""Records of bytes as the columns of a typed log, and what cannot become some as dead letters.
+"""Decodes records of bytes into the columns of a typed log; what cannot be becomes dead letters.
 
-*Readings* decode the keys and the values of a topic. Where what they read was written with a schema
-of its own (`values.Written`), they tell it: the log then evolves to hold it, before the records are
-made columns. What is allowed is what `Log.evolve` allows: more fields, wider numbers, null where
-there was none. Fields that a later schema lacks stay, and are null. What cannot be followed is an
-error, and nothing is committed: whoever made the change decides.
+*Readings* decode the keys and the values of a topic. If these were written with a schema of their
+own (`values.Written`), the reading reports it, and the log evolves to hold it before the records
+become columns. The changes allowed are those that `Log.evolve` allows: more fields, wider numbers,
+nullable fields. Fields that a later schema lacks are kept, and are null. A change that the log
+cannot follow is an error, and nothing is committed: the author of the change has to decide.
 
-JSON is parsed a column at a time by Arrow where that is exact: for numbers, texts, truth values,
-structs and lists of them, in documents that fit. A column that has another document is halved, and
-what is left of it is decoded one by one, which also says what is wrong. So both ways agree on every
-document: Arrow's parser is as strict, and where it rounds (large whole numbers as floats, −0) its
-result is not taken.
+JSON is parsed by Arrow, a column at a time, where that is exact: for numbers, texts, booleans,
+structs and lists of them, in documents that fit. A column with any other document is halved, and
+the pieces that remain are decoded one by one, which also shows what is wrong. Both ways agree on
+every document: Arrow's parser is as strict, and its result is not used where it rounds (large whole
+numbers as floats, −0).
 
-Changes of Debezium are *envelopes*: before, after, what happened. The value is the row after the
-change; a delete is a tombstone, whatever `before` says. A truncate concerns all keys, which no
-record can say. Debezium itself may have flattened them, and said by a field of the row whether it
-was deleted (`DELETED`); where it does not say so, rows are no changes, and nulls are deletes.
+Debezium's changes are *envelopes*: before, after, what happened. The value is the row after the
+change; a delete is a tombstone, whatever `before` contains. A truncate concerns all keys, which no
+record can express. Debezium may have flattened the changes and marked deleted rows with a field
+(`DELETED`); without that field, rows are not treated as changes, and nulls are deletes.
 """
 
 from collections import deque
@@ -69,25 +69,25 @@ DEBEZIUM: Final = "debezium-"
 FORMATS: Final = ("json", "avro", "protobuf", "connect-json")
 VALUES: Final = (*FORMATS, *(f"{DEBEZIUM}{one}" for one in FORMATS[:3]))
 KEYS: Final = ("bytes", "string", *FORMATS)
-"""Encodings of values, and of keys."""
+"""The encodings of values and of keys."""
 _REGISTERED: Final = MappingProxyType({"avro": AVRO, "protobuf": PROTOBUF})
 DELETED: Final = "__deleted"
 """A field that ExtractNewRecordState adds (``delete.tombstone.handling.mode=rewrite``)."""
 _PLACEHOLDERS: Final = ("__debezium_unavailable_value", b"__debezium_unavailable_value")
 TIMEOUT_MS: Final = 3_600_000
-"""Of transactions that take what was decoded: an hour for a batch."""
+"""The timeout of transactions with decoded records: an hour for a batch."""
 BATCH_BYTES: Final = 16 << 20
-"""Records of so many bytes, or more by one batch of a log, are decoded together."""
+"""Records of this many bytes, or up to one batch of a log more, are decoded together."""
 _SCHEMAS: Final = 16
-"""So many schemas beside values are remembered."""
+"""How many schemas that came with values are remembered."""
 _IN_VAIN: Final = 6
-"""So many times as many documents as there are may be parsed together in vain."""
+"""Parsing together is given up after this many times the column's documents failed that way."""
 _FEW: Final = 64
-"""Documents that are decoded one by one where they cannot be parsed together."""
+"""A piece of this many documents that cannot be parsed together is decoded one by one."""
 REASON, LOG_ID, SOURCE, PARTITION, OFFSET = (
     f"clog.dead-letter.{name}" for name in ("reason", "log-id", "source", "partition", "offset")
 )
-"""Headers of a dead letter, behind those that it had."""
+"""Headers of a dead letter, after those that it already had."""
 OF_LETTERS: Final = frozenset((REASON, LOG_ID, SOURCE, PARTITION, OFFSET))
 LETTERS_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -97,7 +97,7 @@ LETTERS_CONFIG: Final[Mapping[str, str]] = MappingProxyType(
         "message.timestamp.before.max.ms": "unlimited",
     }
 )
-"""Of a dead-letter log that is made: it takes any record, and keeps it."""
+"""The config of a new dead-letter log, which takes any record and keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,15 +105,15 @@ class Decoding:
     """How the records of a topic become columns.
 
     Attributes:
-        values: their encoding: ``json``, ``avro``, ``protobuf``, ``connect-json``, or of Debezium
-            ``debezium-json``, ``debezium-avro``, ``debezium-protobuf``; or a function that takes
-            bytes and the wanted type, and returns a value.
-        keys: theirs: ``bytes``, ``string``, or as values; None: of Debezium as its values, else
-            ``bytes``.
-        schema: of a log that is created; None: as the topic's newest schemas say.
+        values: their encoding: ``json``, ``avro``, ``protobuf``, ``connect-json``, or, for
+            Debezium, ``debezium-json``, ``debezium-avro``, ``debezium-protobuf``; or a function
+            that takes bytes and the wanted type, and returns a value.
+        keys: their encoding: ``bytes``, ``string``, or one for values; None: for Debezium the one
+            of its values, otherwise ``bytes``.
+        schema: of a new log; None: taken from the topic's newest schemas.
         registry: the URL of the schema registry, for Avro and Protobuf.
-        registry_options: of confluent-kafka's ``SchemaRegistryClient``.
-        envelope: keep Debezium's whole change as the value, and not only the row after it.
+        registry_options: options of confluent-kafka's ``SchemaRegistryClient``.
+        envelope: keep Debezium's whole change as the value, not only the row after it.
     """
 
     values: str | Decode
@@ -125,11 +125,11 @@ class Decoding:
 
 
 Read = Callable[[bytes, pa.DataType], tuple[Column | None, Any]]
-"""Decodes, and returns what the schema that came with it says; None: none did."""
+"""Decodes; returns the column of the schema that came with the data, or None, and the value."""
 
 
 class Reading:
-    """Decodes the keys, or the values, of a topic; of one thread."""
+    """Decodes the keys or the values of a topic; for one thread."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -137,14 +137,14 @@ class Reading:
         self._news: dict[int, Column] = {}
 
     def __call__(self, data: bytes, kind: pa.DataType) -> Any:
-        """Decodes one."""
+        """Decodes a key or a value."""
         column, value = self._read(data, kind)
         if column is not None and column is not self._last:
             self._last = self._news[id(column)] = column
         return value
 
     def news(self) -> list[Column]:
-        """Returns what values became written with since this was asked; some may be known."""
+        """Returns the columns of schemas seen since the last call; some may be known."""
         found, self._news = [*self._news.values()], {}
         return found
 
@@ -154,9 +154,9 @@ class Typed:
     """Records as columns.
 
     Attributes:
-        rows: those that fit.
-        places: which of the records these are.
-        reasons: why others do not, by their places.
+        rows: the records that fit.
+        places: the places of these among all records.
+        reasons: why the others do not fit, by place.
     """
 
     rows: pa.Table
@@ -170,8 +170,8 @@ def typed(
     field_of: Callable[[str], pa.Field],
     config: LogConfig,
 ) -> Typed:
-    """Returns records of bytes as those of a typed log with this config.
-    ``field_of`` is asked again once a column was decoded, as the log may have evolved for it.
+    """Returns records of bytes as records of a typed log with this config.
+    ``field_of`` is called again after a column was decoded, as the log may have evolved for it.
     """
     if "headers" not in records.column_names:
         records = records.append_column("headers", of_headers([None] * records.num_rows))
@@ -196,7 +196,7 @@ def typed(
     names = ["key", "value", "headers", "timestamp"]
     rows = pa.table([*columns, *others.columns], names=names)
     most = config.max_message_bytes
-    sizes = record_sizes(rows)  # A number counts eight bytes, and has fewer digits in a text.
+    sizes = record_sizes(rows)  # A number counts as eight bytes; its text may be shorter.
     for at in np.flatnonzero(sizes > most).tolist():
         reasons[int(left[at])] = (
             f"has {sizes[at]} bytes in columns, more than max.message.bytes={most} of the target"
@@ -205,7 +205,7 @@ def typed(
 
 
 def _why_keyless(value: bytes | None, kind: pa.DataType, decode: Decode) -> str:
-    """Returns what is wrong with a record that lacks its key: a truncate has none, and says so."""
+    """Returns what is wrong with a record without a key; a truncate is reported as such."""
     try:
         _ = value is None or decode(value, kind)
     except UndecodableError as e:
@@ -216,13 +216,13 @@ def _why_keyless(value: bytes | None, kind: pa.DataType, decode: Decode) -> str:
 def _decoded(
     data: pa.Array, name: str, decode: Decode, field_of: Callable[[str], pa.Field]
 ) -> tuple[pa.Array, np.ndarray[Any, Any], dict[int, str]]:
-    """Returns a column of those that decode and fit, their places, and why others do not."""
+    """Returns a column of the data that fit, their places, and why the others do not."""
     kind = field_of(name).type
     if decode is plain_keys and (pa.types.is_binary(kind) or pa.types.is_string(kind)):
         try:
             return conformed(data.cast(kind), field_of(name)), np.arange(len(data)), {}
         except (UnfitError, pa.ArrowException):
-            pass  # Which ones are not, is found one by one.
+            pass  # The loop below finds those that do not fit.
     at_once = decode is json_values and _is_plain(kind)
     parts: list[tuple[int, pa.Array, np.ndarray[Any, Any]]] = []
     reasons: dict[int, str] = {}
@@ -267,7 +267,7 @@ def _one_by_one(
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Tells whether Arrow's parser makes the same values of JSON as ours."""
+    """Returns whether Arrow's parser gives the same values of this type as ours."""
     types = pa.types
     if types.is_struct(kind) or types.is_list(kind):
         return all(_is_plain(kind.field(i).type) for i in range(kind.num_fields))
@@ -280,11 +280,11 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _parsed_together(data: pa.Array, field: pa.Field) -> pa.Array | None:
-    """Returns what JSON documents hold; None where one of them is not of this type, or would be
+    """Returns the values of JSON documents; None if one does not have this type or would be
     rounded.
 
-    Each stands as the only field of an object in a line. None of them makes nothing, so as many
-    objects as lines are one each: one that closes its object and opens another makes one too many.
+    Each is the only field of an object on its line. Every line gives at least one object, so as
+    many objects as lines are one each: closing the object and opening another gives one too many.
     """
     from pyarrow import json as arrow_json
 
@@ -322,7 +322,7 @@ def _parsed_together(data: pa.Array, field: pa.Field) -> pa.Array | None:
 
 
 def _is_exact(values: pa.Array) -> bool:
-    """Tells whether no float among values may have been another number in its text."""
+    """Returns whether no float among the values can have been rounded from its text."""
     kind = values.type
     if pa.types.is_struct(kind):
         return all(map(_is_exact, values.flatten()))
@@ -331,14 +331,14 @@ def _is_exact(values: pa.Array) -> bool:
     if not pa.types.is_float64(kind):
         return True
     floats = values.drop_null().to_numpy(zero_copy_only=False)
-    whole = np.abs(floats) < 2.0**53  # False for infinite ones, and what is no number.
+    whole = np.abs(floats) < 2.0**53  # False for infinity and NaN.
     return bool(np.all(whole & ~((floats == 0) & np.signbit(floats))))
 
 
 def letters_of(
     records: pa.Table, reasons: Mapping[int, str], where: Callable[[int], Mapping[str, object]]
 ) -> pa.Table:
-    """Returns records as they were; headers say what is wrong, and by ``where`` their place."""
+    """Returns records unchanged; new headers give the reason, and their place from ``where``."""
     at = sorted(reasons)
     letters = records.take(to_arrow(np.array(at, np.int64)))
     named = letters.column_names
@@ -355,7 +355,7 @@ def letters_of(
 def batches_of(
     source: Log, p: int, start: int | None, end: int
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yields records of a partition, some `BATCH_BYTES` together, and the offset behind them."""
+    """Yields a partition's records, about `BATCH_BYTES` at a time, and the offset after them."""
     held: list[pa.RecordBatch] = []
     for batch in source.read(partition=p, start=start, end=end):
         held.append(batch)
@@ -374,7 +374,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a letter stood: in what, at which offset; ``headers`` say so."""
+    """The source, partition and offset of a dead letter's record, as its ``headers`` have them."""
 
     source: str
     partition: int
@@ -383,7 +383,7 @@ class Place:
 
 
 def place_of(headers: Iterable[Mapping[str, Any]] | None) -> Place | None:
-    """Returns where a letter's record stood, as its headers say it; None: they do not."""
+    """Returns the place of a dead letter's record, from its headers; None if they have none."""
     told = {h["key"]: h["value"] for h in headers or () if h["key"] in OF_LETTERS}
     told.pop(REASON, None)
     try:
@@ -397,7 +397,7 @@ def place_of(headers: Iterable[Mapping[str, Any]] | None) -> Place | None:
 
 
 def letter_offsets(letters: Log, source: str, partition: int) -> list[int]:
-    """Returns which offsets of a partition of a source have letters."""
+    """Returns the offsets of a source's partition that have dead letters."""
     found: list[int] = []
     for batch in letters.read(columns=["headers"]):
         places = map(place_of, batch.column("headers").to_pylist())
@@ -415,7 +415,7 @@ def check_letters(log: Log) -> None:
 
 
 class Decoder:
-    """Makes columns of a topic's records, in one thread; ``evolves``: a log may, for them."""
+    """Decodes a topic's records into columns; for one thread. ``evolves``: the log may evolve."""
 
     def __init__(self, decoding: Decoding, topic: str, *, evolves: bool = True) -> None:
         self._decoding = decoding
@@ -469,7 +469,7 @@ class Decoder:
         return read
 
     def schema(self, first: Callable[[], Mapping[str, bytes | None]]) -> pa.Schema:
-        """Returns the schema of a log to be made; ``first`` reads one record of the topic."""
+        """Returns the schema for a new log; ``first`` reads one record of the topic."""
         given = self._decoding.schema
         if given is not None:
             return given if isinstance(given, pa.Schema) else pa.schema(dict(given))
@@ -513,7 +513,7 @@ class Decoder:
         )
 
     def decoded(self, records: Columns, log: Log) -> Typed:
-        """Returns records as the log has them, which may evolve; else SourceUndecodableError."""
+        """Returns records in the log's columns; SourceUndecodableError if it cannot evolve."""
         config = LogConfig.from_overrides(log.handle.tip.head.config)
         return typed(records.rows, self._decoders, lambda name: self._field(log, name), config)
 
@@ -543,7 +543,7 @@ class Decoder:
 
 
 def _united(now: pa.Field, column: Column, path: str) -> pa.Field:
-    """Returns the field that holds what it holds now, and what a column has."""
+    """Returns a field that holds all that it holds now and all that a column has."""
     kind, types = column.kind, pa.types
     nullable = now.nullable or column.nullable
     if types.is_struct(now.type) and types.is_struct(kind):
@@ -574,12 +574,12 @@ def _united(now: pa.Field, column: Column, path: str) -> pa.Field:
 
 
 def _read(written: Written, body: bytes) -> Any:
-    """Returns the value in bytes, or says that they are not what their schema says."""
+    """Returns the value in bytes; raises if they do not conform to their schema."""
     try:
         return there(written.read(body))
     except UndecodableError:
         raise
-    except Exception as e:  # noqa: BLE001 - any bytes may come, and they raise anything
+    except Exception as e:  # noqa: BLE001 - arbitrary bytes may raise anything
         raise UndecodableError(f"is not of its own schema: {type(e).__name__}") from None
 
 
@@ -593,7 +593,7 @@ def _guarded(fix: Fix | None, value: Any) -> Any:
 
 
 def _connect_json() -> Read:
-    """Returns what reads JSON of Kafka Connect; without a schema beside it what JSON has."""
+    """Returns a reader of Kafka Connect's JSON; documents without a schema are plain JSON."""
     known: deque[tuple[Any, Column]] = deque(maxlen=_SCHEMAS)
 
     def read(data: bytes, kind: pa.DataType) -> tuple[Column | None, Any]:
@@ -616,7 +616,7 @@ def _connect_json() -> Read:
 
 
 def _as_values(read: Read) -> Read:
-    """Returns what reads values; those without a schema are as the log's says."""
+    """Returns a reader of values; those without a schema get the log's types."""
 
     def typed_value(data: bytes, kind: pa.DataType) -> tuple[Column | None, Any]:
         column, value = read(data, kind)
@@ -626,7 +626,7 @@ def _as_values(read: Read) -> Read:
 
 
 def _changes(read: Read, *, envelope: bool) -> Read:
-    """Returns what reads changes of Debezium: rows after them, or whole; deletes are None."""
+    """Returns a reader of Debezium's changes: the rows after them, or whole; deletes are None."""
     known: deque[tuple[Column, Column]] = deque(maxlen=_SCHEMAS)
 
     def change(data: bytes, kind: pa.DataType) -> tuple[Column | None, Any]:
@@ -646,7 +646,7 @@ def _changes(read: Read, *, envelope: bool) -> Read:
 
 
 def _row_after(value: Any) -> Any:
-    """Returns the row after a change, which may be flattened; None: it was deleted."""
+    """Returns the row after a change, which may be flattened; None if the row was deleted."""
     if isinstance(value, Mapping) and DELETED in value:
         return None if value[DELETED] in ("true", True) else _checked(value)
     op = value.get("op") if isinstance(value, Mapping) else None
@@ -669,7 +669,7 @@ def _row_after(value: Any) -> Any:
 
 
 def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a row that has no placeholder."""
+    """Returns the row; raises if it has a placeholder."""
     if any(one in _PLACEHOLDERS for one in row.values() if isinstance(one, str | bytes)):
         raise UndecodableError(
             "has Debezium's placeholder for a value that did not change, and was not read; set"
@@ -679,7 +679,7 @@ def _checked(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _after(column: Column) -> Column:
-    """Returns the column of the rows within changes, or of those that are flattened."""
+    """Returns the column of the rows in changes, or of flattened changes."""
     types, kind = pa.types, column.kind
     if types.is_struct(kind) and kind.get_field_index(DELETED) >= 0:
         return column

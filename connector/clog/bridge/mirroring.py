@@ -1,21 +1,21 @@
-"""Topics of Kafka, mirrored into logs with the same partitions and offsets, each record once.
+"""Mirrors Kafka topics into logs with the same partitions and offsets, each record exactly once.
 
-One consumer reads all topics. Its messages become columns as they come, and are handed over in
-batches, of `BATCH_BYTES` or of what came in an interval; one thread commits them, in their order,
-while the next ones are read (`target` has the steps). At most two batches wait, so that a slow
-store slows the reading down.
+One consumer reads all topics. Its messages become columns as they arrive, and are handed over in
+batches, of `BATCH_BYTES` or of what arrived in an interval; one thread commits them in order while
+the next ones are read (`target` has the steps). At most two batches wait, so that a slow store
+slows the reading down.
 
-``once`` ends at the end of now: the last stable offsets as they were at the start. What an open
-transaction holds back is not waited for, and told. Otherwise topics are followed, until somebody
-stops it.
+``once`` stops at the current end: the last stable offsets at the start of the run. It does not wait
+for records that an open transaction holds back, but reports them. Otherwise topics are followed
+until the run is stopped.
 
-Where several topics are mirrored, each has a log of its own, with transactions of its own: there is
-no moment at which all show the same time. Their cut is the list of versions, `Mirrored.logs`. A
-topic that stops for a reason of its own does not stop the others; it is told in the end.
+If several topics are mirrored, each has its own log and its own transactions: the logs never all
+show the same moment. Their cut is the list of versions, `Mirrored.logs`. A topic that fails does
+not stop the others; its error is raised at the end.
 
-A log that is made has the configs of its topic (`taken_over`), but for the type of timestamps: with
-``LogAppendTime`` each record would have the time of its own commit, in place of that which it has
-in the topic.
+A new log gets the configs of its topic (`taken_over`), except the type of timestamps: with
+``LogAppendTime`` each record would have the time of its commit to the log instead of its time in
+the topic.
 """
 
 import logging
@@ -63,14 +63,14 @@ from clog.storage.errors import (
 from clog.storage.format.log_info import GIVEN_OFFSETS
 
 BATCH_BYTES: Final = 56 << 20
-"""Somewhat below ``object.bytes``: what is more makes a second, small object."""
+"""Somewhat below ``object.bytes``: anything more would go to a second, small object."""
 INTERVAL_MS: Final = 1000
 QUIET_MS: Final = 10_000
-"""For so long nothing may be written to a topic whose mirror ends."""
+"""How long nothing may be written to a topic before its mirror ends."""
 LOOK_MS: Final = 5000
-"""How often the ends of a source are asked for, and whether it is still the same."""
+"""How often a source's end offsets and its identity are checked."""
 _ONCE_INTERVAL_MS: Final = 10_000
-"""A run that ends by itself commits larger batches: nobody waits for its first records."""
+"""A run that ends by itself commits larger batches: no one waits for its first records."""
 _RATE_OVER_MS: Final = 30_000
 _WAITING_MAX: Final = 2
 
@@ -84,9 +84,9 @@ STAY: Final = (
     "retention.bytes",
     "retention.ms",
 )
-"""Taken over from the broker's defaults, too."""
+"""Configs that are also taken over from the broker's defaults."""
 DEFAULTS: Final = MappingProxyType({"partitioner": "murmur2"})
-"""Of a log that is made: after a cut-over, Kafka's keys go on to the partitions they are in."""
+"""For a new log: after a cut-over, Kafka's keys stay in their partitions."""
 _ANOTHER: Final = MappingProxyType(
     {
         "message.timestamp.type": "records keep the times that they have in the topic",
@@ -94,7 +94,7 @@ _ANOTHER: Final = MappingProxyType(
         "remote.storage.enable": "all of a log is on its filesystem",
     }
 )
-"""Why a value is not taken over, of configs whose name means something here."""
+"""Why the value of a config that also exists here is not taken over."""
 _CODECS: Final = MappingProxyType(
     {"uncompressed": "none", "lz4": "lz4", "snappy": "snappy", "zstd": "zstd"}
 )
@@ -108,19 +108,19 @@ class MirroredTopic:
 
     Attributes:
         topic: its name.
-        source: what positions in it are committed under, ``kafka:<cluster id>/<topic id>``.
-        url: of its log.
-        version: of the log, after the last commit.
-        offsets: by partition, up to where the log has it.
-        ends: by partition, the last stable offset of the topic, as it was asked for last.
+        source: the name under which its positions are committed, ``kafka:<cluster id>/<topic id>``.
+        url: the URL of its log.
+        version: the log's version after the last commit.
+        offsets: by partition, the offset up to which the log has the topic.
+        ends: by partition, the topic's last stable offset when it was last requested.
         starts: by partition, the topic's log start offset.
-        undecided: by partition, how many offsets behind the last stable one transactions hold back
-            that have not ended; none where there are none.
-        records: taken in this run.
-        size_bytes: of them, about.
+        undecided: by partition, how many offsets after the last stable one are held back by open
+            transactions; only partitions that have any.
+        records: the number of records taken in this run.
+        size_bytes: their approximate size.
         keyless: how many were left out, since the log is compacted and they have no key.
-        clamped: how many times were moved, as a log cannot hold them.
-        dead_letters: how many of the records could not be decoded, and went to the dead letters.
+        clamped: how many times were changed because a log cannot hold them.
+        dead_letters: how many records could not be decoded and went to the dead letters.
         configs_left: configs of the topic that a log made in this run could not take over, and why.
     """
 
@@ -147,12 +147,12 @@ class MirroredTopic:
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """How far a mirror has come.
+    """The progress of a mirror.
 
     Attributes:
-        topics: by their names.
-        records_per_s: of late.
-        eta_ms: how long the rest takes at that pace; None where that cannot be said.
+        topics: by name.
+        records_per_s: the recent rate.
+        eta_ms: how long the rest takes at that rate; None if unknown.
     """
 
     topics: Mapping[str, MirroredTopic]
@@ -161,12 +161,12 @@ class Mirrored:
 
     @property
     def logs(self) -> dict[str, int]:
-        """The version of each log, by URL: of several topics the only cut there is."""
+        """The version of each log, by URL: for several topics, this is their only cut."""
         return {topic.url: topic.version for topic in self.topics.values()}
 
     @property
     def records(self) -> int:
-        """How many records were taken in this run."""
+        """The number of records taken in this run."""
         return sum(topic.records for topic in self.topics.values())
 
     @property
@@ -198,36 +198,36 @@ def mirror(  # noqa: PLR0913 - one for each option
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> Mirrored:
-    """Mirrors a topic of Kafka into a log, each record once, at its offset, also after a crash.
+    """Mirrors a Kafka topic into a log, each record once and at its offset, even after a crash.
 
     Args:
         source: ``kafka://HOST:PORT/TOPIC``, or a pattern such as ``kafka://HOST:PORT/orders-*``.
-        url: the log, created where there is none; of a pattern the folder of the logs.
-        once: stop at the end of now; else the topics are followed.
-        end: take what is left, see that the topic is quiet for `QUIET_MS`, then let others append.
-        force: end it without a look at the topic, which may be gone.
-        partitions: of a log that is created: more than the topic has leave room for its growth.
-        config: configs of a log that is created, over those of the topic.
-        follow_start: let the log start offset follow the source's: what was removed there goes.
-        skip_purged: go on behind records that the source removed before they were mirrored.
+        url: the log, created if it does not exist; for a pattern, the folder of the logs.
+        once: stop at the current end; otherwise the topics are followed.
+        end: take the rest, check that the topic is quiet for `QUIET_MS`, then let others append.
+        force: end the mirror without looking at the topic, which may be gone.
+        partitions: of a new log: a number above the topic's leaves room for it to grow.
+        config: configs of a new log, which override those of the topic.
+        follow_start: move the log start offset with the source's: what it removed is removed here.
+        skip_purged: continue after records that the source removed before they were mirrored.
         decode: makes a typed log: a `Decoding`, or its values' encoding; None: a log of bytes.
-        dead_letters: a log for records that do not decode, of a pattern a folder; None: an error.
-        storage_options: of the log's filesystem.
-        kafka_options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
-        single_writer: as of `Log.create`.
-        interval_ms: how long records wait at most for a commit, while they are few.
-        wait_ms: how long brokers may not answer; after 5 s a warning is logged.
-        on_progress: called with how far it is, after each commit and every few seconds.
-        should_stop: asked several times a second; true ends it, with all committed that was read.
+        dead_letters: a log (a folder for a pattern) for undecodable records; None: raise for them.
+        storage_options: options of the log's filesystem.
+        kafka_options: librdkafka's, such as ``security.protocol`` and ``sasl.password``.
+        single_writer: see `Log.create`.
+        interval_ms: the longest that a few records wait for a commit.
+        wait_ms: how long the brokers may fail to answer; after 5 s a warning is logged.
+        on_progress: called with the progress, after each commit and every few seconds.
+        should_stop: called several times a second; true ends the run once all it read is committed.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
 
     Raises:
-        SourceError: the topic is not what it was; its subclass says what happened.
+        SourceError: the topic is not what it was; the subclass says what happened.
         SourceUnavailableError: the brokers do not answer.
         TransactionFencedError: another mirror of the log took over.
-        InvalidInputError: an argument is wrong, or the log has records of its own.
-        NotFoundError: there is no such topic.
+        InvalidInputError: an argument is wrong, or the log has its own records.
+        NotFoundError: the topic does not exist.
 
     >>> mirror("kafka://localhost:9092/orders", "orders", once=True)  # doctest: +SKIP
     """
@@ -258,7 +258,7 @@ def mirror(  # noqa: PLR0913 - one for each option
 
 
 def _end(cluster: Cluster, targets: Sequence[Target], clock: Clock) -> None:
-    """Lets logs give offsets, once nothing was written to their topics for a while."""
+    """Lets logs assign offsets, once nothing was written to their topics for a while."""
     clock.sleep_ms(QUIET_MS)
     for target in targets:
         target.check_quiet(cluster)
@@ -273,7 +273,7 @@ def _forced_end(address: Address, url: str, settings: LogSettings, *, end: bool)
     if address.is_pattern:
         raise InvalidInputError("force ends one mirror at a time: name its topic")
     log = settings.opened(url)
-    with log.transaction(ID) as t:  # Who mirrors it at this moment is fenced.
+    with log.transaction(ID) as t:  # Fences a mirror that is running.
         t.abort()
     log.give_offsets()
     offsets = log.end_offsets()
@@ -291,7 +291,7 @@ def _targets(
     settings: LogSettings,
     known: Collection[str] = (),
 ) -> list[Target]:
-    """Returns the topics that an address means, with their logs; not those that are known."""
+    """Returns the topics that an address matches, except known ones, with their logs."""
     if not address.is_pattern:
         return [_target(cluster, address, url, settings)]
     letters = settings.dead_letters
@@ -310,7 +310,7 @@ def _within(url: str, name: str) -> str:
 
 
 def _target(cluster: Cluster, address: Address, url: str, settings: LogSettings) -> Target:
-    """Returns a topic with its log, which is created where there is none (I1)."""
+    """Returns a topic with its log, which is created if it does not exist (I1)."""
     topic = cluster.topic(address.topic)
     decoding = settings.decoding
     decoder = None if decoding is None else Decoder(decoding, topic.topic)
@@ -335,7 +335,7 @@ def _target(cluster: Cluster, address: Address, url: str, settings: LogSettings)
 
 
 def _letters(topic: Topic, settings: LogSettings) -> Log | None:
-    """Returns the log of what does not decode, which is created where there is none."""
+    """Returns the log for undecodable records, which is created if it does not exist."""
     if settings.dead_letters is None:
         return None
     if settings.decoding is None:
@@ -349,7 +349,7 @@ def _letters(topic: Topic, settings: LogSettings) -> Log | None:
 
 
 class _Held:
-    """What was read of a topic and not handed over yet; and what was counted of it."""
+    """What was read of a topic but not handed over yet, and the topic's counts."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -373,18 +373,18 @@ class _Held:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether something was read that is not handed over."""
+        """Whether something was read that is not handed over yet."""
         return self.positions != self.handed
 
     def move(self, positions: Mapping[int, At], now_ms: int) -> None:
-        """Notes where partitions stand by now."""
+        """Notes the current positions of partitions."""
         was_ahead = self.is_ahead
         self.positions |= positions
         if not was_ahead and self.is_ahead:
             self.since_ms = now_ms
 
     def batch(self) -> Batch:
-        """Returns what is to be committed next."""
+        """Returns the next batch to commit."""
         records = self.gathered.columns() if self.gathered is not None else None
         made = Batch(records, self.handed, dict(self.positions))
         self.gathered, self.handed = None, dict(self.positions)
@@ -397,7 +397,7 @@ class _Held:
             self.counts["dead_letters"] += dead_letters
 
     def told(self) -> MirroredTopic:
-        """Returns how far it is committed."""
+        """Returns how far the topic is committed."""
         target, extent = self.target, self.extent
         undecided = {p: high - extent.stable[p] for p, high in extent.high.items()}
         return MirroredTopic(
@@ -415,7 +415,7 @@ class _Held:
 
 
 class _Run:
-    """One run over some topics; a worker, of the thread that begins it."""
+    """One run over some topics; a worker, for the thread that starts it."""
 
     def __init__(
         self,
@@ -448,8 +448,8 @@ class _Run:
     def to_the_end(
         self, on_progress: Callable[[Mirrored], None], should_stop: Callable[[], bool]
     ) -> None:
-        """Mirrors until nothing is left of now (``once``), or somebody stops it."""
-        # One thread, so that batches are committed in their order.
+        """Mirrors up to the current end (``once``), or until it is stopped."""
+        # One thread, so that batches are committed in order.
         with ThreadPoolExecutor(1, "clog-mirror") as self._committer:
             try:
                 for held in self._working:
@@ -468,7 +468,7 @@ class _Run:
         held.positions = {**held.handed, **new}
         held.extent = self._cluster.extent(held.topic, held.positions)
         if self._once:
-            # A new leader may show less for a moment than the one before had shown.
+            # For a moment, a new leader may report a lower offset than the last one did.
             stable = held.extent.stable
             held.ends = {p: max(stable[p], at.offset) for p, at in held.positions.items()}
         self._feed.add({(held.topic, p): at for p, at in held.positions.items()})
@@ -496,7 +496,7 @@ class _Run:
         self._settle(0)
 
     def _take(self, taken: Taken) -> None:
-        """Keeps what came, and sees to what went wrong."""
+        """Keeps the messages, and handles what went wrong."""
         now_ms = self._clock.monotonic_ms()
         self._listen(taken, now_ms)
         for held in self._working:
@@ -512,7 +512,7 @@ class _Run:
                 self._see_to(held, taken)
 
     def _gathering(self, target: Target) -> Gathered:
-        """Returns what a batch was gathered in that is committed, or a new one."""
+        """Returns the `Gathered` of a committed batch, for reuse, or a new one."""
         needs_key = target.needs_key
         if self._used and self._used[0].again(needs_key=needs_key):
             return self._used.popleft()
@@ -525,7 +525,7 @@ class _Run:
         messages: Sequence[Any],
         ended: Mapping[Place, int],
     ) -> tuple[dict[int, At], Sequence[Any]]:
-        """Returns positions and messages up to the end of now; partitions that reached it rest."""
+        """Returns positions and messages up to the end; stops partitions that reached it."""
         ends = held.ends
         reached = {p for p, at in after.items() if at.offset >= ends[p]}
         if any(after[p].offset > ends[p] for p in reached):
@@ -537,7 +537,7 @@ class _Run:
         return {p: At(min(at.offset, ends[p]), at.epoch) for p, at in after.items()}, messages
 
     def _listen(self, taken: Taken, now_ms: int) -> None:
-        """Raises if the brokers were silent for long and something must come; else warns."""
+        """Raises if the brokers were silent for too long and a record is due; else warns."""
         if taken.messages or taken.ended or not (self._once or taken.troubles):
             self._heard_ms = now_ms
         elif self._heard_ms + self._cluster.wait_ms < now_ms:
@@ -547,7 +547,7 @@ class _Run:
             self._heard_ms = now_ms
 
     def _see_to(self, held: _Held, taken: Taken) -> None:
-        """Raises if something is wrong with a topic, or passes over what was purged."""
+        """Raises if something is wrong with a topic, or skips what was purged."""
         if any(topic == held.topic for topic, _ in taken.gone):
             held.target.check(self._cluster)
         for (topic, p), why in taken.damaged.items():
@@ -566,10 +566,10 @@ class _Run:
         held.move({p: At(start) for p, start in starts.items()}, self._clock.monotonic_ms())
 
     def _due(self) -> list[_Held]:
-        """Returns the topics of which a batch is to be committed now."""
+        """Returns the topics whose batch is to be committed now."""
         now_ms = self._clock.monotonic_ms()
         sizes = {held.topic: held.size_bytes for held in self._working}
-        # Many topics shall not take more memory than one.
+        # Many topics should not take more memory than one.
         limit = BATCH_BYTES if sum(sizes.values()) < 2 * BATCH_BYTES else max(sizes.values())
         return [
             held
@@ -588,11 +588,11 @@ class _Run:
             self._waiting.append((held, batch, made))
 
     def _settle(self, left: int) -> bool:
-        """Waits until at most ``left`` batches are not committed; tells whether one was."""
+        """Waits until at most ``left`` batches are uncommitted; returns whether any was settled."""
         any_was = False
         while self._waiting and (len(self._waiting) > left or self._waiting[0][2].done()):
             held, batch, made = self._waiting.popleft()
-            if held.error is not None:  # Committed or not: what came before it is the reason.
+            if held.error is not None:  # Committed or not: the cause is an earlier batch.
                 made.exception()
                 continue
             with self._stopping(held):
@@ -601,7 +601,7 @@ class _Run:
         return any_was
 
     def _look(self) -> None:
-        """Asks how far the topics go by now, and whether they are still the same."""
+        """Updates the topics' end offsets, and checks that they are still the same topics."""
         if self._discover is not None:
             self._add(self._discover)
         for held in self._working:
@@ -617,7 +617,7 @@ class _Run:
         self._looked_ms = self._clock.monotonic_ms()
 
     def _add(self, discover: Callable[[Collection[str]], list[Target]]) -> None:
-        """Begins with topics that were made meanwhile."""
+        """Starts to mirror topics that were created since."""
         try:
             new = discover(self._held)
         except ClogError as e:
@@ -629,12 +629,12 @@ class _Run:
                 self._begin(held)
 
     def _starts_rose(self, held: _Held) -> bool:
-        """Tells whether log start offsets are to follow, and no batch is on its way for it."""
+        """Returns whether log start offsets should follow, and no batch is under way to do it."""
         is_waiting = any(waiting is held for waiting, _, _ in self._waiting)
         return not is_waiting and bool(held.target.risen(held.extent.start, held.handed))
 
     def _look_for_new(self, held: _Held) -> None:
-        """Reads partitions that the topic has more than before, but as a run ends."""
+        """Reads partitions that were added to the topic, unless the run is ``once``."""
         if self._once:
             return
         new = held.target.new_partitions(self._cluster, held.positions)
@@ -643,7 +643,7 @@ class _Run:
 
     @contextmanager
     def _stopping(self, held: _Held) -> Iterator[None]:
-        """Stops one topic with an error; what came before the place is committed."""
+        """Stops one topic if the body raises; what was read before is committed."""
         try:
             yield
         except ClogError as e:
@@ -656,7 +656,7 @@ class _Run:
                     _log.error("topic %s is left alone from here on: %s", held.topic, e)
 
     def _raise_stopped(self, *, at_the_end: bool = False) -> None:
-        """Raises if no topic goes on, or one has stopped by the end."""
+        """Raises if all topics have stopped, or, at the end, if any has."""
         errors = [held.error for held in self._held.values() if held.error is not None]
         if errors and (at_the_end or len(errors) == len(self._held)):
             first, *others = errors
@@ -665,7 +665,7 @@ class _Run:
             raise first
 
     def told(self) -> Mirrored:
-        """Returns how far the topics are."""
+        """Returns the progress of all topics."""
         topics = {held.topic: held.told() for held in self._held.values() if held.positions}
         now_ms = self._clock.monotonic_ms()
         records = sum(topic.records for topic in topics.values())
@@ -683,11 +683,11 @@ class _Run:
 def taken_over(
     settings: Mapping[str, Setting], own: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns the configs of the log for a topic with these, and why others have no counterpart.
+    """Returns the log's configs for a topic's, and why some of those have no counterpart.
 
-    What somebody set for the topic is taken over, and of what the broker has for all topics that
-    which decides how long records stay: a topic is ``cleanup.policy=delete`` unless it says
-    otherwise, and a log ``compact``. ``own`` are the user's, and win.
+    What was set for the topic is taken over; so are those of the broker's defaults that decide how
+    long records stay: a topic is ``cleanup.policy=delete`` unless it says otherwise, a log
+    ``compact``. ``own`` are the user's, and take precedence.
     """
     config: dict[str, str] = {}
     left: dict[str, str] = {}
@@ -705,7 +705,7 @@ def taken_over(
 
 
 def _counterpart(name: str, value: str) -> str:
-    """Returns a config of a topic as a log has it, or raises why there is none."""
+    """Returns a log's counterpart of a topic's config, or raises an error that says why not."""
     if name == "compression.type" and value in _CODECS:
         return _CODECS[value]
     if why := _ANOTHER.get(name):
@@ -718,7 +718,7 @@ def _counterpart(name: str, value: str) -> str:
 
 
 def users_own(given: Mapping[str, object]) -> dict[str, str]:
-    """Returns the user's configs of the log; raises where one would spoil the mirror."""
+    """Returns the user's configs of the log; raises if one would spoil the mirror."""
     for name in given:
         check_known(name)
     own = parse_overrides(given)

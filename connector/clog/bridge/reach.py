@@ -1,4 +1,4 @@
-"""How logs of a bridge are reached: opened, made where there are none, and committed to."""
+"""How a bridge opens its logs, creates them if they do not exist, and commits to them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -9,12 +9,12 @@ from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import CommitConflictError, CommitStateUnknownError, NotFoundError
 
 _COMMITS: Final = 5
-"""So often one commit is tried where others were faster, or its reply was lost."""
+"""How often a commit is tried that lost a race or whose reply was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What all logs of a run are opened with, as of `Log.create`."""
+    """The arguments with which a run opens all its logs; see `Log.create`."""
 
     storage_options: Mapping[str, object] | None = field(default=None, repr=False)
     single_writer: bool = False
@@ -30,7 +30,7 @@ class Reach:
         )
 
     def made(self, url: str, creation: Callable[[], dict[str, Any]]) -> Log:
-        """Opens a log; where there is none, makes it as ``creation`` says, which is asked then."""
+        """Opens a log; if it does not exist, creates it with the arguments ``creation()``."""
         try:
             return self.opened(url)
         except NotFoundError:
@@ -39,7 +39,7 @@ class Reach:
             url,
             storage_options=self.storage_options,
             clock=self.clock,
-            exist_ok=True,  # Another one may have made it meanwhile: this one takes it up.
+            exist_ok=True,  # Another process may have created it by now.
             ids=self.ids,
             single_writer=self.single_writer,
             **creation(),
@@ -47,7 +47,7 @@ class Reach:
 
 
 def committed(t: Transaction) -> int:
-    """Commits; again where that is safe. Returns the version."""
+    """Commits, and retries where that is safe; returns the version."""
     for left in reversed(range(_COMMITS)):
         try:
             return t.commit().version

@@ -1,16 +1,16 @@
-"""Dead letters, played again: what decodes by now goes to the log that it was meant for.
+"""Replays dead letters: those that can now be decoded go to the log that they were meant for.
 
-A letter cannot go back to the offset that it had: a log is only appended to, and offsets behind its
-end are the source's, while it mirrors. So letters are played into a log that gives its offsets
-itself: that of a mirror that was ended, or another of the same columns. (While the mirror runs,
-`send` sends them to the topic, where they come to the mirror at new offsets.)
+A letter cannot return to its offset: a log is only appended to, and while it is a mirror, the
+offsets after its end are the source's. So letters are replayed into a log that assigns its own
+offsets: that of a mirror that was ended, or another with the same columns. (While the mirror runs,
+`send` sends them to the topic, from which the mirror takes them at new offsets.)
 
-L1. The id is taken up. Letters are read from where the log's positions of it say, and decoded.
+L1. The id is claimed. Letters are read from the id's positions in the log, and decoded.
 L2. In a compacted log that mirrored the letters' source, a letter is *superseded* if its key has a
-    record of a later offset there: the older value must not come back as the newer. What was played
-    again, or sent, keeps in its headers where it stood, and counts as that offset.
-L3. The others are appended, what still does not decode goes to the end of the dead letters, and the
-    position is moved, in one transaction. Crash before: L1 again; after: the next batch.
+    record with a later offset there: the older value must not return as the newest. A record that
+    was replayed or sent keeps its old place in its headers, and counts as being at that offset.
+L3. The others are appended, letters that still do not decode go to the end of the dead letters, and
+    the position is moved, in one transaction. Crash before: L1 again; after: the next batch.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,13 +47,13 @@ from clog.storage.types.columns import BYTES
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of dead letters.
+    """How many dead letters were appended, superseded, or kept.
 
     Attributes:
-        url: of the log.
-        records: appended to it.
-        superseded: left out, as their keys have later records.
-        dead_letters: that still do not decode, and are at the end of the dead letters again.
+        url: the log's URL.
+        records: how many were appended to it.
+        superseded: how many were left out because their keys have later records.
+        dead_letters: how many still do not decode; they are at the end of the dead letters again.
     """
 
     url: str
@@ -73,24 +73,24 @@ def replay(
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> Replayed:
-    """Decodes dead letters again, and appends those that decode by now to a typed log, each once,
-    also after a crash; the others are dead letters again. Ends at the end of now.
+    """Decodes dead letters again, and appends those that now decode to a typed log, each once, even
+    after a crash; the others become dead letters again. Stops at the current end.
 
     Args:
         dead_letters: the URL of their log.
-        url: a typed log that gives offsets: of a mirror that was ended, or any other.
-        decode: as of `mirror`.
-        storage_options: of the filesystem of both.
-        single_writer: as of `Log.create`.
+        url: a typed log that assigns offsets: of a mirror that was ended, or any other.
+        decode: see `mirror`.
+        storage_options: options of the filesystem of both.
+        single_writer: see `Log.create`.
         on_progress: called with how many more letters were read.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
 
     Raises:
-        InvalidInputError: the log is one of bytes, or mirrors a topic; or something that is no
-            letter among the letters.
-        SourceUndecodableError: a schema of theirs that the log cannot follow.
-        TransactionFencedError: another process plays these letters into the log.
+        InvalidInputError: the log is one of bytes or mirrors a topic, or a record among the dead
+            letters is not one.
+        SourceUndecodableError: the letters have a schema that the log cannot follow.
+        TransactionFencedError: another process replays these letters into the log.
 
     >>> replay("orders-dead", "orders", decode="json").records  # doctest: +SKIP
     1
@@ -108,7 +108,7 @@ def replay(
 def played(
     letters: Log, log: Log, decoding: Decoding, on_progress: Callable[[int], None] = lambda _: None
 ) -> Replayed:
-    """Plays the letters of one log into another; see `replay`."""
+    """Replays the letters of one log into another; see `replay`."""
     check_letters(letters)
     if log.schema == BYTES:
         raise InvalidInputError(f"{log.url} is a log of bytes, which has no columns for letters")
@@ -125,7 +125,7 @@ def played(
 
 
 class _Player:
-    """Plays letters of one log into another; a worker."""
+    """Replays letters of one log into another; a worker."""
 
     def __init__(self, letters: Log, log: Log, decoder: Decoder) -> None:
         self._letters = letters
@@ -135,9 +135,9 @@ class _Player:
         self._mirrored = set(log.positions(ID))
 
     def played(self, on_progress: Callable[[int], None]) -> Replayed:
-        """Plays all that there are."""
+        """Replays all current letters."""
         with self._log.transaction(self._id, TIMEOUT_MS) as t:
-            t.abort()  # What a former one left is finished, and whoever plays them now is fenced.
+            t.abort()  # Finishes what an earlier run left, and fences one that still runs.
         positions = self._log.positions(self._id).get(self._letters.id, {})
         counts = np.zeros(3, int)
         for p, end in self._letters.stable_offsets().items():
@@ -149,7 +149,7 @@ class _Player:
         return Replayed(self._log.url, *counts.tolist())
 
     def _play(self, batch: pa.RecordBatch, p: int, position: int) -> tuple[int, int, int]:
-        """Plays a batch (L2, L3); returns how many went where."""
+        """Replays a batch (L2, L3); returns how many are appended, superseded, and kept."""
         places, rows = self._told(pa.Table.from_batches([batch]))
         partitions = np.array([one.partition for one in places], np.int32)
         offsets = np.array([one.offset for one in places], np.int64)
@@ -168,7 +168,7 @@ class _Player:
         return new.num_rows, int(old.sum()), len(found.reasons)
 
     def _told(self, batch: pa.Table) -> tuple[list[Place], pa.Table]:
-        """Returns where letters stood, and the records that they were, which keep that."""
+        """Returns the old places of letters, and their records, whose headers keep the places."""
         places, headers = [], []
         for some, offset in zip(
             batch.column("headers").to_pylist(), batch.column("offset").to_pylist(), strict=True
@@ -186,7 +186,7 @@ class _Player:
         return places, rows.append_column("headers", of_headers(headers))
 
     def _superseded(self, keys: pa.Array, places: list[Place]) -> np.ndarray[Any, Any]:
-        """Tells which keys have later records in the log; only where it mirrored their source."""
+        """Returns which letters are superseded (L2): their keys have later records in the log."""
         old = np.zeros(len(places), bool)
         if not LogConfig.from_overrides(self._log.config).compact:
             return old
@@ -204,7 +204,7 @@ class _Player:
     def _last_offsets(
         self, partition: int, wanted: pa.Array, after: int
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Returns the last offset of keys among the records of a partition behind an offset."""
+        """Returns the last offset of each key in a partition from an offset on; -1: none."""
         last = np.full(len(wanted), -1, np.int64)
         start = self._log.start_offsets()[partition]
         columns = ["key", "offset", "headers"]
@@ -216,7 +216,7 @@ class _Player:
         return last
 
     def _stood(self, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
-        """Returns the offsets of records; of letters that were played, those that they had."""
+        """Returns the offsets of records; for replayed letters, those that they had before."""
         offsets = to_numpy(batch.column("offset")).copy()
         if batch.column("headers").null_count < batch.num_rows:
             for i, some in enumerate(batch.column("headers").to_pylist()):

@@ -1,27 +1,27 @@
-"""The way back: a log's records, sent to a topic of Kafka, each once.
+"""The way back: sends a log's records to a Kafka topic, each exactly once.
 
-Where the sending stands is kept in one place, with the records: each transaction of Kafka has
-records and, as the offsets of a consumer group in partitions of the topic itself, the log's offsets
-behind them. Kept in the log, it would be before or behind what Kafka has, and a kill between the
-two commits would double records or lose them. With it goes the log's id and the version that was
-read, by which deletes are noticed that were missed.
+The sender's position is kept in one place, with the records: each Kafka transaction contains
+records and the log's offsets after them, as the offsets of a consumer group in the partitions of
+the topic itself. A position kept in the log would be ahead of or behind what Kafka has, and a kill
+between the two commits would duplicate or lose records. With the position are kept the log's id and
+the version that was read, by which missed deletes are noticed.
 
-J1. The producer takes its transactional id up: what a former one left open is ended, and its
-    transactions that are still on their way are fenced.
-J2. The group's offsets are read, committed ones alone. Kafka forgets each a week after it was told
-    last (``offsets.retention.minutes``): so the log has a lower bound beside them, a position in
-    the topic under the id of the sending. Where the bound or another partition's offset is there
-    and a partition's own is not, its last record in the topic tells, by the header `OFFSET_HEADER`;
-    if it does not, that is a stop, unless the partition never had one.
-J3. Records are sent in transactions, of one commit each; before it the topic's id is asked for.
-    Each has the offsets of all partitions, so that none is forgotten before the others; so has one
-    without records, which a run makes that has none to send, and each day in which none come.
-J4. From time to time, and in the end, the bound is raised, by a commit of the log.
+J1. The producer claims its transactional id: what an earlier producer left open is ended, and its
+    transactions that are still under way are fenced.
+J2. The group's committed offsets are read. Kafka forgets each a week after its last commit
+    (``offsets.retention.minutes``): so the log has a lower bound as well, a position in the topic
+    under the sender's id. If the bound or another partition's offset exists and a partition's own
+    does not, the partition's position is in the header `OFFSET_HEADER` of its last record in the
+    topic. Without that header it is an error, unless the partition never had a record.
+J3. Records are sent in transactions, each with one commit, before which the topic's id is checked.
+    Each has the offsets of all partitions, so that none is forgotten before the others. A run with
+    nothing to send makes a transaction without records, and so does each day without records.
+J4. From time to time, and at the end, the bound is raised by a commit to the log.
 
-Offsets are others there: a transaction's marker takes one in each partition, and what the log's
-cleaner removed leaves no gap. The header `OFFSET_HEADER` says where a record stands in the log, and
-`LOG_HEADER` in which. Times are in milliseconds there; one that a mirror had moved is the former
-one again.
+Offsets differ in the topic: a transaction's marker takes one in each partition, and what the log's
+cleaner removed leaves no gap. The header `OFFSET_HEADER` has a record's offset in the log, and
+`LOG_HEADER` the log's id. Times in the topic are in milliseconds; if a mirror changed one, the
+original is restored.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,15 +60,15 @@ from clog.storage.types.columns import BYTES
 OFFSET_HEADER: Final = "clog.offset"
 LOG_HEADER: Final = "clog.log"
 RECORDS_MAX: Final = 50_000
-"""Of one transaction; or so many as have `BYTES_MAX`."""
+"""Records of one transaction; fewer if they have `BYTES_MAX`."""
 BYTES_MAX: Final = 32 << 20
 POLL_MS: Final = 500
 BOUND_MS: Final = 60_000
 TELL_MS: Final = 86_400_000
 _TAIL: Final = 64
-"""Offsets at the end of a partition, of which one is looked for that has a record."""
+"""How many offsets at the end of a partition are searched for a record."""
 _DIGITS: Final = 20
-"""More than an offset has."""
+"""More digits than an offset has."""
 _WAIT_S: Final = 30.0
 _Header = tuple[str, bytes | None]
 _PRODUCER: Final[Mapping[str, object]] = {"enable.idempotence": True, "linger.ms": 20}
@@ -79,12 +79,12 @@ class Sent:
     """How far a log is sent.
 
     Attributes:
-        url: of the log.
-        topic: its name.
-        target: what the topic is, ``kafka:<cluster id>/<topic id>``.
-        offsets: by partition, up to where the topic has the log.
-        ends: by partition, the log's last stable offset, as it was asked for last.
-        records: sent in this run.
+        url: the log's URL.
+        topic: the topic's name.
+        target: the topic's identity, ``kafka:<cluster id>/<topic id>``.
+        offsets: by partition, the offset up to which the topic has the log.
+        ends: by partition, the log's last stable offset when it was last requested.
+        records: the number of records sent in this run.
     """
 
     url: str
@@ -114,30 +114,30 @@ def send(
     should_stop: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
 ) -> Sent:
-    """Sends a log's records to a topic of Kafka, each once, also after a crash: to the partition of
+    """Sends a log's records to a Kafka topic, each once, even after a crash: to the partition with
     the same number, with the log's offset in a header. Readers of the topic need
-    ``isolation.level=read_committed``, as for every transactional producer.
+    ``isolation.level=read_committed``, as with any transactional producer.
 
     Args:
         url: the log, of bytes.
         target: ``kafka://HOST:PORT/TOPIC``, a topic with at least as many partitions.
-        once: stop at the end of now; else the log is followed.
-        skip_purged: go on behind records that the log has removed before they were sent.
-        from_bound: where Kafka has forgotten the position, go on where the log knows it was, at
-            the latest: some records are then sent twice.
-        storage_options: of the log's filesystem.
-        kafka_options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
-        wait_ms: as of `mirror`.
-        on_progress: called with how far it is, after each transaction.
-        should_stop: asked several times a second; true ends it.
+        once: stop at the current end; otherwise the log is followed.
+        skip_purged: continue after records that the log removed before they were sent.
+        from_bound: if Kafka has forgotten the position, continue from the lower bound that the log
+            has: some records are then sent twice.
+        storage_options: options of the log's filesystem.
+        kafka_options: librdkafka's, such as ``security.protocol`` and ``sasl.password``.
+        wait_ms: see `mirror`.
+        on_progress: called with the progress, after each transaction.
+        should_stop: called several times a second; true ends the run.
         clock: the source of times; None: the system's clock.
 
     Raises:
-        InvalidInputError: a log of columns, a topic with fewer partitions, or another argument.
-        NotFoundError: no such log or topic; Kafka has forgotten the position; or records or
-            tombstones were removed that the topic does not have.
-        SourceReplacedError: the topic was deleted and made again meanwhile.
-        TransactionFencedError: another one sends the log to this topic.
+        InvalidInputError: a log with columns, a topic with too few partitions, or a wrong argument.
+        NotFoundError: the log or topic does not exist, Kafka has forgotten the position, or records
+            or tombstones were removed that the topic does not have.
+        SourceReplacedError: the topic was deleted and recreated during the run.
+        TransactionFencedError: another process sends the log to this topic.
         SourceUnavailableError: the brokers do not answer.
 
     >>> send("orders", "kafka://localhost:9092/orders-2", once=True).records  # doctest: +SKIP
@@ -188,11 +188,11 @@ class _Sender:
         self._told_ms: int | None = None
 
     def close(self) -> None:
-        """Ends it; what is in an open transaction is dropped."""
+        """Closes the clients; an open transaction is dropped."""
         self._group.close()
 
     def told(self) -> Sent:
-        """Returns how far it is."""
+        """Returns the progress."""
         offsets = {p: at.offset for p, at in self._at.items()}
         return Sent(
             self._log.url,
@@ -204,7 +204,7 @@ class _Sender:
         )
 
     def begin(self, *, from_bound: bool) -> None:
-        """Takes the id up, and finds out where to go on (J1, J2)."""
+        """Claims the id, and finds the positions to continue from (J1, J2)."""
         self._ask(lambda: self._producer.init_transactions(_WAIT_S), "who sends")
         known = self._committed()
         bound = self._log.positions(self._id).get(self._topic.source, {})
@@ -227,7 +227,7 @@ class _Sender:
         self._bound = dict(bound)
 
     def check_there(self, *, skip_purged: bool) -> None:
-        """Raises if the log has removed what is to be sent, or passes over it if so wanted."""
+        """Raises if the log has removed what was still to be sent, or skips it if so wanted."""
         starts = self._log.start_offsets()
         ends = self._ends_now(max(at.offset for at in self._at.values()))
         now = {p: Position(at.offset, self._log.handle.planned[0]) for p, at in self._at.items()}
@@ -265,7 +265,7 @@ class _Sender:
         *,
         once: bool,
     ) -> None:
-        """Sends until the end of now (``once``), or until it is stopped."""
+        """Sends up to the current end (``once``), or until it is stopped."""
         while not should_stop():
             self._ends = self._log.stable_offsets()
             for records, after in self._batches():
@@ -283,11 +283,11 @@ class _Sender:
         self._raise_bound(at_least_ms=0)
 
     def _is_to_tell(self) -> bool:
-        """Tells whether no transaction was made for so long that Kafka could forget the offsets."""
+        """Returns whether the last transaction is so old that Kafka could forget the offsets."""
         return self._told_ms is None or self._told_ms + TELL_MS <= self._clock.monotonic_ms()
 
     def _batches(self) -> Iterator[tuple[pa.Table, dict[int, int]]]:
-        """Yields records of all partitions up to now's ends, and the next offsets behind them."""
+        """Yields records of all partitions up to the current ends, and the offsets after them."""
         held: list[pa.RecordBatch] = []
         after: dict[int, int] = {}
         for p, end in self._ends.items():
@@ -303,12 +303,12 @@ class _Sender:
                     if rows >= RECORDS_MAX or sum(one.nbytes for one in held) >= BYTES_MAX:
                         yield pa.Table.from_batches(held), after
                         held, after = [], {}
-            after[p] = end  # What comes behind the last record has none.
+            after[p] = end  # The offsets after the last record have none.
         if after:
             yield pa.Table.from_batches(held) if held else pa.table({}), after
 
     def _transaction(self, records: pa.Table, after: Mapping[int, int]) -> None:
-        """Sends records, and with them how far the log is sent (J3)."""
+        """Sends records, and in the same transaction the new positions (J3)."""
         version = self._log.handle.planned[0]
         at = self._at | {p: Position(offset, version) for p, offset in after.items()}
         marks = [
@@ -347,7 +347,7 @@ class _Sender:
         columns = (
             *(column.to_pylist() for column in (records.column("partition"), texts)),
             *(records.column(name).to_pylist() for name in ("key", "value", "headers")),
-            np.maximum(times_ms, 1).tolist(),  # The client takes 0 for now.
+            np.maximum(times_ms, 1).tolist(),  # To the client, 0 means now.
         )
         produce = self._producer.produce
         for p, offset, key, value, headers, time_ms in zip(*columns, strict=True):
@@ -362,12 +362,12 @@ class _Sender:
                 self._produce_late(record, time_ms, own)
 
     def _produce_late(self, record: tuple[Any, ...], time_ms: int, headers: list[_Header]) -> None:
-        """Sends what the client did not take at once."""
+        """Sends a record that the client did not accept immediately."""
         while True:
             try:
                 self._producer.produce(*record, timestamp=time_ms, headers=headers)
                 return
-            except BufferError:  # What was sent before goes on its way first.
+            except BufferError:  # Its queue is full: earlier records are sent first.
                 self._producer.poll(0.05)
             except self._cluster.failures as e:
                 offset = (dict(headers)[OFFSET_HEADER] or b"").decode()
@@ -381,10 +381,10 @@ class _Sender:
         try:
             self._producer.abort_transaction(_WAIT_S)
         except self._cluster.failures:
-            pass  # The next one that takes the id up ends it, or its timeout.
+            pass  # The next producer with this id ends it, or its timeout.
 
     def _raise_bound(self, *, at_least_ms: int) -> None:
-        """Notes in the log how far it was sent, where that has moved (J4)."""
+        """Records in the log how far it was sent, if that has changed (J4)."""
         now = {p: at.offset for p, at in self._at.items()}
         if now == self._bound or self._bound_ms + at_least_ms > self._clock.monotonic_ms():
             return
@@ -393,7 +393,7 @@ class _Sender:
         self._bound, self._bound_ms = now, self._clock.monotonic_ms()
 
     def _committed(self) -> dict[int, Position]:
-        """Returns what the group's offsets say of this log, by partition."""
+        """Returns the group's positions in this log, by partition."""
         places = [
             self._cluster.place(self._topic.topic, p, None) for p in range(self._log.partitions)
         ]
@@ -406,8 +406,8 @@ class _Sender:
         return found
 
     def _tail(self, partition: int) -> tuple[int | None, bool]:
-        """Returns the offset of the log behind the last record of a partition of the topic, if that
-        is one of the log's; and whether the topic never had one there.
+        """Returns the log's offset after the last record of a partition of the topic, if that is
+        one of the log's; and whether the topic never had a record there.
         """
         extent = self._cluster.extent(self._topic.topic, [partition])
         end, place = extent.stable[partition], (self._topic.topic, partition)
@@ -428,7 +428,7 @@ class _Sender:
         return None if last is None else self._told_by(partition, last), False
 
     def _told_by(self, partition: int, message: Any) -> int | None:
-        """Returns the offset of the log behind a record of the topic; None: it has another."""
+        """Returns the log's offset after a record of the topic; None if it is not of this log."""
         headers = dict(message.headers() or ())
         digits = headers.get(OFFSET_HEADER) or b""
         is_offset = digits.isdigit() and len(digits) < _DIGITS
@@ -445,7 +445,7 @@ class _Sender:
         return offset + 1
 
     def _ends_now(self, at_least: int) -> Mapping[int, int]:
-        """Returns the log's end offsets; the newest ones, where those known are not so high."""
+        """Returns the log's end offsets; refreshes them unless the known ones are high enough."""
         ends = self._log.end_offsets()
         if min(ends.values()) <= at_least:
             self._log.handle.refresh()
@@ -453,7 +453,7 @@ class _Sender:
         return ends
 
     def _ask(self, question: Callable[[], Any], what: str) -> Any:
-        """Returns an answer of the producer's or the group's; its failures are told as ours."""
+        """Returns an answer of the producer or the group; raises its failures as our errors."""
         try:
             return question()
         except self._cluster.failures as e:
@@ -478,7 +478,7 @@ class _Sender:
 
 
 def _former(headers: Sequence[Mapping[str, Any]], time_ms: int) -> tuple[list[_Header], int]:
-    """Returns headers and time as they were before a mirror added to them."""
+    """Returns headers and time as they were before a mirror changed them."""
     names = (OFFSET_HEADER, LOG_HEADER, TIMESTAMP_HEADER.decode())
     moved = [h["value"] for h in headers if h["key"] == names[2]]
     others = [(h["key"], h["value"]) for h in headers if h["key"] not in names]

@@ -1,26 +1,26 @@
-"""The log that mirrors one topic: how it is made, where it stands, and what is committed to it.
+"""The log that mirrors one topic: how it is created, its positions, and what is committed to it.
 
-All of it is committed by transactions of one id, `ID`, so that there is one mirror at a time: who
-begins takes the id up, and whoever had it before is fenced (S48). What a transaction commits:
+All commits are transactions with one id, `ID`, so that there is one mirror at a time: a mirror that
+starts claims the id, and the one that had it is fenced (S48). A transaction commits:
 
-- records at their offsets, and in each partition an end that covers what has no record: markers of
-  transactions, aborted records, what the source's cleaner removed;
+- records at their offsets, and in each partition an end that covers offsets without a record:
+  transaction markers, aborted records, what the source's cleaner removed;
 - the position in the topic, as `kafka:<cluster id>/<topic id>`, with the leader epoch as its mark;
-- of a log of columns, what does not decode, as it is, to the log of dead letters, which takes part
-  in the transaction: the mirrored log is its home, so that no marker takes an offset there.
+- if the log has columns, undecodable records, unchanged, to the log of dead letters, which takes
+  part in the transaction: its home is the mirrored log, so that no marker takes an offset there.
 
 I1. The log is opened, or created with the topic's partitions and configs.
-I2. The id is taken up, and the positions are read. Where there are none, a first commit says what
-    the topic is and where it starts. Another topic's positions are a stop. Crash before: an empty
-    log, which the next run takes.
-I3. In each partition, the record before the position is compared with the source's, where both
-    still have it: clusters that were restored from a copy have the same ids.
+I2. The id is claimed, and the positions are read. If there are none, a first commit records the
+    topic's identity and start. Positions in another topic are an error. Crash before: an empty log,
+    which the next run uses.
+I3. In each partition, the record before the position is compared with the source's, if both still
+    have it: clusters that were restored from a copy have the same ids.
 I4. Batches are read (`Feed`) from the positions, with their leader epochs.
-I5. Before each commit the topic's id and number of partitions are asked for: what was fetched
-    before came from that topic then. Another id, or no topic, is a stop, and nothing of the batch
-    is committed.
+I5. Before each commit the topic's id and number of partitions are requested: whatever was fetched
+    before then came from that topic. If the id differs or the topic is gone, the mirror stops, and
+    nothing of the batch is committed.
 I6. Records, covered ends and positions are committed together. Crash before: I1 again, from the
-    positions of before. A lost reply: the transaction is committed again, and is there once.
+    previous positions. Lost reply: the transaction is committed again, and takes effect once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,20 +60,20 @@ from clog.storage.errors import (
 from clog.storage.format.documents import NONE
 
 ID: Final = "clog-mirror"
-"""Of the transactions of every mirror."""
+"""The id of every mirror's transactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings(Reach):
-    """How logs are opened and made.
+    """How logs are opened and created.
 
     Attributes:
-        partitions: of a log that is made; None: as many as the topic has.
-        config: of a log that is made, over that of the topic.
+        partitions: of a new log; None: as many as the topic has.
+        config: of a new log; overrides that of the topic.
         follow_start: whether the log start offset follows the source's.
-        skip_purged: whether what the source removed is passed over.
+        skip_purged: whether records that the source removed are skipped.
         decoding: how records become columns; None: they stay bytes.
-        dead_letters: the URL of the log for those that cannot, of several topics the folder of
+        dead_letters: the URL of the log for undecodable records; for several topics, the folder of
             these logs; None: they are an error.
     """
 
@@ -87,7 +87,7 @@ class LogSettings(Reach):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one commit takes: records, or None, between positions of each partition."""
+    """What one commit adds: records, or None, between two positions of each partition."""
 
     records: Columns | None
     before: Mapping[int, At]
@@ -95,11 +95,11 @@ class Batch:
 
 
 class Target:
-    """A log, and the topic that it mirrors. Batches are committed in the order they are given, by
-    one thread at a time.
+    """A log, and the topic that it mirrors. Batches are committed in the order in which they are
+    given, by one thread at a time.
 
     Attributes:
-        positions: by partition, as they were committed last: that is where the next batch begins.
+        positions: the last committed ones, by partition: the next batch begins there.
         left: configs of the topic that a log made just now could not take over, and why.
         letters: the log of records that do not decode; None: they are an error.
     """
@@ -127,14 +127,14 @@ class Target:
 
     @property
     def needs_key(self) -> bool:
-        """Whether records without a key are left out; decoded ones do not fit, but truncates."""
+        """Whether records without a key are left out; a decoder treats them as undecodable."""
         return (
             self.decoder is None
             and LogConfig.from_overrides(self.log.handle.tip.head.config).compact
         )
 
     def begin(self, cluster: Cluster) -> None:
-        """Takes the id up, and finds out where to go on (I2, I3)."""
+        """Claims the id, and finds the positions to continue from (I2, I3)."""
         ended = self.log.handle.refresh().head.gives_offsets
         if ended != NONE:
             raise InvalidInputError(
@@ -157,7 +157,7 @@ class Target:
         self._check_last(cluster)
 
     def new_partitions(self, cluster: Cluster, known: Mapping[int, At]) -> dict[int, At]:
-        """Returns partitions that the topic has more, from where they begin."""
+        """Returns the partitions that were added to the topic, with their start positions."""
         new = range(len(known), self.topic.partitions)
         starts = cluster.starts(self.topic.topic, new)
         purged = {p: start for p, start in starts.items() if start > 0}
@@ -166,7 +166,7 @@ class Target:
         return {p: At(start) for p, start in starts.items()}
 
     def know(self) -> None:
-        """Reads the positions, and takes nothing up: a mirror that runs goes on."""
+        """Reads the positions without claiming the id: a mirror that is running continues."""
         found = self.log.positions(ID, marks=True)
         if not found:
             raise InvalidInputError(f"{self.log.url} mirrors nothing")
@@ -174,7 +174,7 @@ class Target:
         self.positions = self._found(found)
 
     def commit(self, cluster: Cluster, batch: Batch) -> int:
-        """Commits a batch (I5, I6) of the topic that it was; returns how many are dead letters."""
+        """Commits a batch if the topic is the same (I5, I6); returns how many are dead letters."""
         assert batch.before == self.positions, "the batch before it was not committed"
         self.check(cluster)
         starts = {}
@@ -189,7 +189,7 @@ class Target:
 
     @contextmanager
     def _unless_taken_over(self) -> Iterator[None]:
-        """Raises in a mirror's words what the body raises where another one has the id."""
+        """Raises an error that names the mirror if the body finds that another one has the id."""
         try:
             yield
         except TransactionFencedError as e:
@@ -213,18 +213,18 @@ class Target:
         return found
 
     def risen(self, starts: Mapping[int, int], at: Mapping[int, At]) -> dict[int, int]:
-        """Returns log start offsets that follow the source's, none beyond a position."""
+        """Returns the log start offsets that should follow the source's, none after a position."""
         if not self._settings.follow_start:
             return {}
         now = {p: min(start, at[p].offset) for p, start in starts.items() if p in at}
         return {p: start for p, start in now.items() if start > self._starts.get(p, 0)}
 
     def is_untouched(self, partition: int) -> bool:
-        """Tells whether nothing of a partition was mirrored yet."""
+        """Returns whether nothing of a partition was mirrored yet."""
         return self.positions[partition].offset == self._starts.get(partition, 0)
 
     def check(self, cluster: Cluster) -> None:
-        """Raises if the topic is not what it was (I5)."""
+        """Raises if the topic is not the same any more (I5)."""
         try:
             now = cluster.topic(self.topic.topic)
         except NotFoundError:
@@ -239,7 +239,7 @@ class Target:
             self.topic = now
 
     def check_quiet(self, cluster: Cluster) -> None:
-        """Raises if the topic has anything that the log has not, so that somebody writes to it."""
+        """Raises if the topic has anything that the log does not: it is still written to."""
         self.check(cluster)
         extent = cluster.extent(self.topic.topic, self.positions)
         at = {p: position.offset for p, position in self.positions.items()}
@@ -252,7 +252,7 @@ class Target:
             )
 
     def lost(self, cluster: Cluster, partitions: list[int], places: Mapping[int, At]) -> Exception:
-        """Returns why positions of these partitions are not in the source any more."""
+        """Returns the error that says why these positions are no longer in the source."""
         try:
             self.check(cluster)
             extent = cluster.extent(self.topic.topic, partitions)
@@ -272,7 +272,7 @@ class Target:
         )
 
     def purged(self, starts: Mapping[int, int], at: Mapping[int, At]) -> SourcePurgedError:
-        """Returns the error of what the source removed before it was mirrored."""
+        """Returns the error for records that the source removed before they were mirrored."""
         p, start = min(starts.items())
         first = at[p].offset
         return SourcePurgedError(
@@ -284,7 +284,7 @@ class Target:
         )
 
     def damaged(self, partition: int, at: At, why: str) -> SourceDamagedError:
-        """Returns the error of what the source cannot read itself."""
+        """Returns the error for a place that the source itself cannot read."""
         return SourceDamagedError(
             f"partition {partition} of {self.address} cannot be read at offset {at.offset} or soon"
             f" after it: {why}. A file of the broker's is damaged there, and reading again does not"
@@ -340,7 +340,7 @@ class Target:
             )
 
     def _check_last(self, cluster: Cluster) -> None:
-        """Raises if a record before a position is another one at the source (I3); two reads."""
+        """Raises if the record before a position differs from the source's (I3); two reads."""
         starts = self._starts
         asked = {p: at for p, at in self.positions.items() if at.offset > starts.get(p, 0)}
         if not asked:
@@ -361,7 +361,7 @@ class Target:
                 )
 
     def _same(self, mine: pa.RecordBatch, theirs: Columns) -> bool:
-        """Tells whether a record of the log is the source's; one that no longer decodes may be."""
+        """Returns whether a record may be the source's; true if that no longer decodes."""
         rows = theirs.rows
         if self.decoder is not None:
             rows = self.decoder.decoded(theirs, self.log).rows
@@ -388,7 +388,7 @@ class Target:
         self._starts |= starts
 
     def _append(self, t: Transaction, records: Columns, found: Typed) -> None:
-        """Appends what decodes to the log, and the rest to that of dead letters."""
+        """Appends the decoded records to the log, and the rest to the dead letters."""
         at = found.places
         if found.rows.num_rows:
             t.append(found.rows, records.partitions[at], offsets=records.offsets[at])
@@ -411,7 +411,7 @@ _END: Final = (
 def _last_records(
     cluster: Cluster, topic: str, asked: Mapping[int, At], clock: Clock
 ) -> dict[int, Columns]:
-    """Returns records right before positions, but those that the source lost since."""
+    """Returns the records right before positions, except any that the source has lost since."""
     feed = Feed(cluster, group="clog-mirror-check")
     found: dict[int, Columns] = {}
     waiting = {(topic, p) for p in asked}
@@ -436,7 +436,7 @@ def _last_records(
 
 
 def first_record(cluster: Cluster, topic: Topic, clock: Clock) -> Mapping[str, bytes | None]:
-    """Returns key and value of an early record of a topic with a value, else empty."""
+    """Returns key and value of an early record of a topic that has a value; {} if there is none."""
     feed = Feed(cluster, group="clog-mirror-first")
     starts = cluster.starts(topic.topic, range(topic.partitions))
     waiting = {(topic.topic, p) for p in starts}

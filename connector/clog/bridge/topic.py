@@ -1,26 +1,26 @@
-"""A topic of Kafka as a source: where it stands, what it is, how far it goes.
+"""A Kafka topic as a source: its address, its identity, its extent.
 
-An *address* is where topics are looked for, `kafka://HOST:PORT/TOPIC`. What a topic *is* are the
-ids of its cluster and of itself: one that was deleted and made again has another id, however much
-it looks the same. A name in a log's positions is made of these two (FORMAT.md §11.4).
+An *address* is where topics are looked for, `kafka://HOST:PORT/TOPIC`. A topic is identified by the
+ids of its cluster and of itself: a topic that was deleted and recreated has a new id, even if it is
+otherwise the same. The source's name in a log's positions consists of both ids (FORMAT.md §11.4).
 
-Of each partition three offsets are asked for: the *log start*, below which nothing is left, the
-*last stable offset*, where ``read_committed`` ends, and the *high watermark*. Between the last two
-lie records of transactions that have not ended.
+Three offsets are requested of each partition: the *log start*, below which nothing is left, the
+*last stable offset*, where ``read_committed`` ends, and the *high watermark*. Records between the
+last two may belong to open transactions.
 
 `Cluster` asks Kafka's own client; each question is one round trip, more where leaders differ.
 
-`Feed` reads records. Positions are those of librdkafka, after each batch that it gave: the next
-offset, and the leader epoch of the batch before it. That is not the last record's: behind it may
-lie markers of transactions, and what was aborted, in another epoch. Who began again there with the
-last record's epoch would be told of a truncation that never was. ``auto.offset.reset`` is
-``error``, always: every other value goes on somewhere else, silently.
+`Feed` reads records. Positions are those that librdkafka has after each batch: the next offset,
+and the leader epoch of the batch before it. That is not the epoch of the last record: transaction
+markers and aborted records may follow it, in another epoch. A consumer that resumed there with the
+last record's epoch would get a truncation error although nothing was truncated.
+``auto.offset.reset`` is always ``error``: any other value silently continues somewhere else.
 
-Messages become columns (`Gathered`). Keys, values, headers and times stay what they are, with two
-exceptions, which are counted: a time that a log cannot hold (Kafka has -1 for none, and takes any
-other) becomes the nearest one that it can, and the header `TIMESTAMP_HEADER` says in ms what it
-was; a record without a key that a log cannot take, since it is compacted, is left out, as Kafka's
-own cleaner would do with it at its first pass.
+Messages become columns (`Gathered`). Keys, values, headers and times are kept unchanged, with two
+exceptions, which are counted. A time that a log cannot hold (Kafka uses -1 for no time, and accepts
+any other) becomes the nearest one that it can, and the header `TIMESTAMP_HEADER` keeps the original
+in ms. A record without a key is left out if the log is compacted and so cannot take it; Kafka's own
+cleaner would remove it in its first pass.
 """
 
 import base64
@@ -52,29 +52,29 @@ if TYPE_CHECKING:
 SCHEME: Final = "kafka://"
 PORT_DEFAULT: Final = 9092
 WAIT_MS: Final = 60_000
-"""How long an answer, or any record, may take. librdkafka connects, and tries again, by itself
-meanwhile.
+"""How long an answer, or any record, may take; until then librdkafka connects and retries by
+itself.
 """
 WORD_S: Final = 5.0
-"""After so long without an answer a warning is logged, or the wait ends if a stop was asked for."""
+"""After this long without an answer a warning is logged; if a stop was requested, the wait ends."""
 _STEP_S: Final = 0.25
-"""How often a longer wait looks whether to stop."""
+"""How often a longer wait checks whether to stop."""
 _PAUSE_MS: Final = 250
-"""How long after a broker went away somebody is asked again."""
+"""How long to wait before asking again after a broker went away."""
 _QUIET: Final = {"log_level": 2}
-"""librdkafka prints less than that on standard error; what matters comes as an error, too."""
+"""librdkafka prints only what is more severe to standard error; what matters is also raised."""
 _GLOB: Final = frozenset("*?[")
 
 MESSAGES: Final = 600
-"""At once, of small ones; of large ones so many as have about `TAKEN_BYTES`. Python looks for
-garbage whenever there are 700 more objects than before: of 5,000 messages, that takes a third of
-the time."""
+"""Messages taken at a time if they are small; of large ones, as many as have about `TAKEN_BYTES`.
+Python looks for garbage whenever there are 700 more objects than before: with 5,000 messages, that
+takes a third of the time."""
 TAKEN_BYTES: Final = 16 << 20
 WAIT_S: Final = 0.2
-"""For messages; an interrupt is heard after it."""
+"""How long to wait for messages; an interrupt takes effect only after it."""
 _GROUP: Final = "clog-mirror"
 _TRIES: Final = 3
-"""So often a broker may fail to read at one offset."""
+"""How often a broker may fail to read at one offset."""
 OPTIONS: Final[Mapping[str, object]] = {
     "auto.offset.reset": "error",
     "check.crcs": True,
@@ -82,19 +82,19 @@ OPTIONS: Final[Mapping[str, object]] = {
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     "isolation.level": "read_committed",
-    "max.poll.interval.ms": 86_400_000,  # nobody waits for the partitions: there is no group
+    "max.poll.interval.ms": 86_400_000,  # no one waits for the partitions: there is no group
 }
-"""What a mirror rests on; nobody may set them otherwise."""
+"""The options that a mirror relies on; users cannot override them."""
 
 _log = logging.getLogger(__name__)
 
 Place = tuple[str, int]
-"""A topic and a partition of it."""
+"""A topic and one of its partitions."""
 TIMESTAMP_HEADER: Final = b"clog.mirror.timestamp"
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 _MS_MAX: Final = (2**63 - 1) // 1000
 _RECORD_BYTES: Final = 48
-"""What a record takes beside key, value and headers, about: offset, time, places."""
+"""About what a record takes besides key, value and headers: offset, time, lengths."""
 _Ints = np.ndarray[Any, Any]
 
 
@@ -103,8 +103,8 @@ class Address:
     """Where topics are looked for.
 
     Attributes:
-        brokers: as Kafka's clients take them, ``HOST:PORT,HOST:PORT``.
-        topic: a name, or a pattern of names as the shell has them: ``orders-*``.
+        brokers: in the form that Kafka's clients accept, ``HOST:PORT,HOST:PORT``.
+        topic: a name, or a shell-style pattern of names: ``orders-*``.
     """
 
     brokers: str
@@ -115,7 +115,7 @@ class Address:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it may mean several topics."""
+        """Whether it may match several topics."""
         return not _GLOB.isdisjoint(self.topic)
 
     def of(self, topic: str) -> "Address":
@@ -131,7 +131,7 @@ def address_of(text: str) -> Address:
     """
     brokers, slash, topic = text.removeprefix(SCHEME).partition("/")
     hosts = [host.strip() for host in brokers.split(",")]
-    shown = redact(text).rpartition("@")[2]  # What stands before it may be a password.
+    shown = redact(text).rpartition("@")[2]  # A password may precede it.
     if not text.startswith(SCHEME) or "@" in text or not all((*hosts, slash, topic)):
         raise InvalidInputError(
             f"{shown!r:.120} is not the address of a topic; give kafka://HOST:PORT/TOPIC, and user"
@@ -143,17 +143,17 @@ def address_of(text: str) -> Address:
 
 
 def _with_port(host: str) -> str:
-    bare = host.rpartition("]")[2]  # The colons of an IPv6 address stand in brackets.
+    bare = host.rpartition("]")[2]  # The colons of an IPv6 address are in brackets.
     return host if ":" in bare else f"{host}:{PORT_DEFAULT}"
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a topic is.
+    """The identity of a topic.
 
     Attributes:
-        id: as Kafka's tools print it.
-        partitions: their number.
+        id: in the form that Kafka's tools print.
+        partitions: the number of partitions.
     """
 
     cluster_id: str
@@ -163,13 +163,13 @@ class Topic:
 
     @property
     def source(self) -> str:
-        """What positions in it are committed under."""
+        """The name under which positions in it are committed."""
         return f"kafka:{self.cluster_id}/{self.id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How far the partitions of a topic go, by partition, at one moment.
+    """Where the partitions of a topic begin and end at one moment, by partition.
 
     Attributes:
         start: the log start offset.
@@ -183,20 +183,20 @@ class Extent:
 
 
 def client_library() -> Any:
-    """Returns the module of Kafka's client, or raises and says what brings it."""
+    """Returns the module of Kafka's client; if it is missing, the error says what to install."""
     with from_extra("kafka", "Kafka", "confluent_kafka"):
         import confluent_kafka
     return confluent_kafka
 
 
 class Cluster:
-    """Answers about topics, and makes consumers of them; of one thread at a time.
+    """Answers questions about topics, and makes consumers; for one thread at a time.
 
     Args:
-        brokers: where the cluster is asked first.
-        options: of librdkafka, such as ``security.protocol`` and ``sasl.password``.
-        wait_ms: how long an answer may take, and how long is asked again where a broker went away
-            while it was to answer.
+        brokers: the bootstrap servers.
+        options: librdkafka's, such as ``security.protocol`` and ``sasl.password``.
+        wait_ms: how long an answer may take, and how long to keep asking if the broker that should
+            answer went away.
         should_stop: while it is true, no answer is waited for longer than `WORD_S`.
     """
 
@@ -223,7 +223,7 @@ class Cluster:
 
     @property
     def id(self) -> str:
-        """The cluster's id; asked for once."""
+        """The cluster's id; requested once."""
         if not self._id:
             ask = partial(self._admin.describe_cluster, request_timeout=self._wait_s)
             told = self._answer(ask, "its cluster id")
@@ -236,10 +236,10 @@ class Cluster:
         return self._id
 
     def matching(self, address: Address) -> list[str]:
-        """Returns the topics that an address means; raises NotFoundError if there are none."""
+        """Returns the topics that an address matches; raises NotFoundError if there are none."""
         if not address.is_pattern:
             return [address.topic]
-        _ = self.id  # Who does not answer at all is told there.
+        _ = self.id  # Raises if the brokers do not answer at all.
         try:
             known = self._admin.list_topics(timeout=self._wait_s).topics
         except self._kafka.KafkaException as e:
@@ -255,20 +255,20 @@ class Cluster:
         return found
 
     def topic(self, name: str) -> Topic:
-        """Returns what a topic is now; NotFoundError: there is none of this name."""
+        """Returns a topic's current identity; raises NotFoundError if no topic has this name."""
         asked = self._kafka.TopicCollection([name])
         ask = partial(self._admin.describe_topics, asked, request_timeout=self._wait_s)
         told = self._answer(lambda: ask()[name], f"topic {name}")
         return Topic(self.id, name, _as_printed(str(told.topic_id)), len(told.partitions))
 
     def configs(self, topic: str) -> dict[str, "Setting"]:
-        """Returns the configs in force of a topic; none where this client may not see them."""
+        """Returns a topic's effective configs; none if this client is not allowed to see them."""
         kafka = self._kafka
         resource = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
         ask = partial(self._admin.describe_configs, [resource], request_timeout=self._wait_s)
         try:
             told = self._answer(lambda: ask()[resource], f"the configs of topic {topic}")
-        except InvalidInputError:  # Reading records needs no right to see configs.
+        except InvalidInputError:  # Reading records does not need the right to see configs.
             return {}
         own = kafka.admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return {
@@ -278,7 +278,7 @@ class Cluster:
         }
 
     def extent(self, topic: str, partitions: Iterable[int]) -> Extent:
-        """Returns how far these partitions of a topic go."""
+        """Returns where these partitions of a topic begin and end."""
         admin, committed = self._kafka.admin, self._kafka.IsolationLevel.READ_COMMITTED
         latest = admin.OffsetSpec.latest()
         wanted = list(partitions)
@@ -295,38 +295,38 @@ class Cluster:
         return self._listed(topic, self._list(topic, list(partitions), earliest, None))
 
     def consumer(self, own: Mapping[str, object]) -> "kafka.Consumer":
-        """Returns a consumer with these options over those given."""
+        """Returns a consumer with these options, which override the cluster's."""
         made: kafka.Consumer = self._made(self._kafka.Consumer, {**self._options, **own})
         return made
 
     def producer(self, own: Mapping[str, object]) -> Any:
-        """Returns a producer with these options over those given."""
+        """Returns a producer with these options, which override the cluster's."""
         return self._made(self._kafka.Producer, {**self._options, **own})
 
     def place(self, topic: str, partition: int, offset: int | None, metadata: str = "") -> Any:
-        """Returns a place in a topic as Kafka's client takes it."""
+        """Returns a place in a topic in the form that Kafka's client accepts."""
         at = self._kafka.OFFSET_INVALID if offset is None else offset
         return self._kafka.TopicPartition(topic, partition, at, metadata)
 
     @property
     def failures(self) -> type[Exception]:
-        """What Kafka's client raises."""
+        """The exception that Kafka's client raises."""
         raised: type[Exception] = self._kafka.KafkaException
         return raised
 
     def is_fenced(self, error: Any) -> bool:
-        """Tells whether a producer's error says that another one has its id."""
+        """Returns whether a producer's error says that another producer has its id."""
         kinds = self._kafka.KafkaError
         ours = (kinds.PRODUCER_FENCED, kinds.INVALID_PRODUCER_EPOCH)
         return error.code() in (kinds._FENCED, *ours)  # noqa: SLF001 - public there
 
     def is_too_large(self, error: Any) -> bool:
-        """Tells whether a broker refused a record for its size."""
+        """Returns whether a broker refused a record for its size."""
         kinds = self._kafka.KafkaError
         return error.code() in (kinds.MSG_SIZE_TOO_LARGE, kinds.RECORD_LIST_TOO_LARGE)
 
     def unavailable(self, what: str) -> SourceUnavailableError:
-        """Returns the error of what was waited for in vain, with what the client said last."""
+        """Returns the error for an answer that did not come, with the client's last message."""
         return SourceUnavailableError(
             f"{self.brokers} did not tell {what}{self._last_word()}; {_CHECK}, then run it again"
         )
@@ -336,13 +336,13 @@ class Cluster:
         return self.wait_ms / 1000
 
     def _last_word(self) -> str:
-        self._admin.poll(0)  # It speaks when it is asked to.
+        self._admin.poll(0)  # Only this delivers the client's errors.
         return f" (the client says: {self._said[-1].str()})" if self._said else ""
 
     def _list(
         self, topic: str, partitions: list[int], spec: Any, isolation: Any
     ) -> dict[int, Callable[[], Any]]:
-        """Asks for offsets of partitions; returns what give them, and ask anew if called again."""
+        """Requests offsets; returns functions that give them, and ask again if called again."""
         more = {} if isolation is None else {"isolation_level": isolation}
         limit = {"request_timeout": self._wait_s, **more}
 
@@ -361,7 +361,7 @@ class Cluster:
     def _made(self, make: Any, options: Mapping[str, object]) -> Any:
         try:
             return make({**options, "error_cb": self._said.append})
-        except self._kafka.KafkaException as e:  # It repeats values, which may be secret.
+        except self._kafka.KafkaException as e:  # Its text repeats values, which may be secret.
             named = re.search(r'property:? "([\w.]+)"', e.args[0].str())
             which = f"the option {named[1]}" if named else "its options"
         except (TypeError, ValueError):
@@ -371,7 +371,7 @@ class Cluster:
         )
 
     def _answer(self, ask: Callable[[], Any], what: str) -> Any:
-        """Returns the answer, asking again while brokers come and go, or raises its error."""
+        """Returns the answer, retrying while brokers come and go, or raises its error."""
         end_ms = self._clock.monotonic_ms() + self.wait_ms
         while True:
             try:
@@ -383,7 +383,7 @@ class Cluster:
             self._clock.sleep_ms(_PAUSE_MS)
 
     def _awaited(self, future: Any, what: str) -> Any:
-        """Returns what a future brings; warns after `WORD_S`."""
+        """Returns the result of a future; warns after `WORD_S`."""
         try:
             return future.result(WORD_S)
         except TimeoutError:
@@ -398,7 +398,7 @@ class Cluster:
         raise self.unavailable(what)
 
     def _error(self, error: Any, what: str) -> ClogError:
-        """Returns what an answer that is an error means for whoever asked."""
+        """Returns our error for an error of Kafka's."""
         kinds, code = self._kafka.KafkaError, error.code()
         if code in (kinds.UNKNOWN_TOPIC_OR_PART, kinds.UNKNOWN_TOPIC_ID):
             return NotFoundError(
@@ -423,21 +423,21 @@ _CHECK: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A config of a topic; ``is_own``: set for it, not the broker's."""
+    """A config of a topic; ``is_own``: whether it is set for the topic, not by the broker."""
 
     value: str
     is_own: bool
 
 
 def _passing(kinds: Any) -> tuple[int, ...]:
-    """Returns the errors of a broker that goes or comes: it, or another one, answers later."""
+    """Returns the errors of a broker that stops or starts: it or another answers later."""
     leaders = kinds.LEADER_NOT_AVAILABLE, kinds.NOT_LEADER_FOR_PARTITION
     epochs = kinds.FENCED_LEADER_EPOCH, kinds.UNKNOWN_LEADER_EPOCH
     return (kinds._TRANSPORT, *leaders, *epochs)  # noqa: SLF001 - public there
 
 
 def _admin_client() -> Any:
-    from confluent_kafka.admin import AdminClient  # Not there before somebody asks for it.
+    from confluent_kafka.admin import AdminClient  # Its module is loaded only here.
 
     return AdminClient
 
@@ -447,7 +447,7 @@ def _number(source: Any) -> int:
 
 
 def _as_printed(topic_id: str) -> str:
-    """Returns a topic's id as Kafka prints it: base64 for URLs, without its padding.
+    """Returns a topic's id in the form that Kafka prints: base64 for URLs, without padding.
 
     >>> _as_printed("3qn3ImSZREmvK/mhd8HBFA")
     '3qn3ImSZREmvK_mhd8HBFA'
@@ -467,7 +467,7 @@ def _as_printed(topic_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The next offset to read of a partition, and the leader epoch of what lies before it."""
+    """The next offset to read of a partition, and the leader epoch of the batch before it."""
 
     offset: int
     epoch: int | None = None
@@ -475,15 +475,15 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What came.
+    """The result of one read.
 
     Attributes:
         messages: by topic, in the order of their offsets in each partition.
-        ended: partitions that were read to the end there was, and where that is.
-        lost: partitions whose next offset is not in the source any more, or never was.
-        gone: partitions that the brokers do not have any more.
-        damaged: partitions of which a broker cannot read the next offset, and what it says.
-        troubles: what else was said.
+        ended: the end offsets of partitions that were read to their current end.
+        lost: partitions whose next offset is no longer in the source, or never was.
+        gone: partitions that the brokers no longer have.
+        damaged: the broker's error, by partition, where it cannot read the next offset.
+        troubles: all other errors.
     """
 
     messages: Mapping[str, list[Any]]
@@ -495,7 +495,7 @@ class Taken:
 
 
 class Feed:
-    """Reads partitions from where it is told; of one thread."""
+    """Reads partitions from given offsets; for one thread."""
 
     def __init__(self, cluster: Cluster, *, group: str = _GROUP) -> None:
         import confluent_kafka
@@ -508,25 +508,25 @@ class Feed:
         self._read: set[Place] = set()
 
     def close(self) -> None:
-        """Ends it; what was read and not taken is dropped."""
+        """Closes the consumer; messages that were fetched but not taken are dropped."""
         self._consumer.close()
 
     def add(self, places: Mapping[Place, At]) -> None:
-        """Reads these partitions, too."""
+        """Reads these partitions as well."""
         self._topics |= {topic for topic, _ in places}
         if places:
             self._consumer.incremental_assign([self._place(p, at) for p, at in places.items()])
             self._read |= places.keys()
 
     def remove(self, places: Iterable[Place]) -> None:
-        """Reads these partitions no longer, those of them that are read."""
+        """Stops reading those of these partitions that are being read."""
         made = self._read.intersection(places)
         if made:
             self._consumer.incremental_unassign([self._kafka.TopicPartition(*p) for p in made])
             self._read -= made
 
     def take(self, wait_s: float = WAIT_S) -> Taken:
-        """Returns what came, once it is enough, or has been waited for."""
+        """Returns what was read, once it is enough or the wait is over."""
         came = self._consumer.consume(self._count, wait_s)
         events, messages = [], came
         if came and any(map(is_not, map(type(came[0]).error, came), repeat(None))):
@@ -538,7 +538,7 @@ class Feed:
         return self._sorted(self._by_topic(messages), events)
 
     def positions(self, places: Iterable[Place]) -> dict[Place, At]:
-        """Returns where partitions stand of which something was taken. No request."""
+        """Returns the positions of partitions of which something was taken. No request."""
         asked = [self._kafka.TopicPartition(*place) for place in places]
         return {
             (tp.topic, tp.partition): At(tp.offset, _epoch(tp.leader_epoch))
@@ -547,7 +547,7 @@ class Feed:
         }
 
     def _by_topic(self, messages: list[Any]) -> dict[str, list[Any]]:
-        """Returns messages by topic; most often all are of one."""
+        """Returns messages by topic; most often all belong to one."""
         topics = self._topics if len(self._topics) == 1 else {m.topic() for m in messages}
         if len(topics) == 1:
             return {next(iter(topics)): messages} if messages else {}
@@ -596,12 +596,12 @@ class Columns:
     """Records of one topic, in the order of their offsets in each partition.
 
     Attributes:
-        rows: as `Log.append` takes them.
+        rows: in the form that `Log.append` takes.
         partitions: of each row.
         offsets: of each row.
-        size_bytes: of keys, values and headers, about.
-        clamped: how many times were moved.
-        keyless: how many records were left out for want of a key.
+        size_bytes: the approximate size of keys, values and headers.
+        clamped: how many times were changed.
+        keyless: how many records were left out because they have no key.
     """
 
     rows: pa.Table
@@ -613,7 +613,7 @@ class Columns:
 
     @property
     def counts(self) -> Counter[str]:
-        """Returns what `MirroredTopic` counts of them, by its names there."""
+        """The counts that `MirroredTopic` has of them, by its names."""
         return Counter(
             records=self.rows.num_rows,
             size_bytes=self.size_bytes,
@@ -623,10 +623,10 @@ class Columns:
 
 
 class Gathered:
-    """Messages of one topic until they are committed, as columns; of one thread.
+    """Messages of one topic until they are committed, as columns; for one thread.
 
-    Their bytes go to memory that `again` uses once more: to clear fresh pages for it takes the
-    system several times as long as to copy them there. ``needs_key`` leaves out those without one.
+    Their bytes are copied to memory that `again` reuses: clearing fresh pages takes the system
+    several times as long as copying to them. ``needs_key`` leaves out messages without a key.
     """
 
     def __init__(self, *, needs_key: bool) -> None:
@@ -640,19 +640,19 @@ class Gathered:
         self._headers_bytes = self._clamped = self._keyless = 0
 
     def again(self, *, needs_key: bool) -> bool:
-        """Forgets all; tells whether it may be used again: not while its columns are in use."""
+        """Forgets all; returns whether it can be reused: not while its columns are in use."""
         self._clear(needs_key=needs_key)
         return self._keys.again() and self._values.again()
 
     @property
     def size_bytes(self) -> int:
-        """Of keys, values and headers, about."""
+        """The approximate size of keys, values and headers."""
         size_bytes = self._keys.size_bytes + self._values.size_bytes + self._headers_bytes
         return size_bytes + _RECORD_BYTES * self._keys.rows
 
     def add(self, messages: Sequence[Any]) -> None:
-        """Takes messages of Kafka's client."""
-        kind: Any = type(messages[0])  # Its methods, unbound: a step of C for each message.
+        """Adds messages of Kafka's client."""
+        kind: Any = type(messages[0])  # Its unbound methods: each call is a step in C.
         keys = list(map(kind.key, messages))
         if self._needs_key and None in keys:
             self._keyless += keys.count(None)
@@ -680,7 +680,7 @@ class Gathered:
         self._numbers.append((partitions, offsets, held_ms))
 
     def columns(self) -> Columns:
-        """Returns what was taken."""
+        """Returns the messages as columns."""
         partitions, offsets, times_ms = map(np.concatenate, zip(*self._numbers, strict=True))
         columns = {
             "key": self._keys.column(),
@@ -695,7 +695,7 @@ class Gathered:
 
 
 class _Octets:
-    """Keys or values, one after the other."""
+    """Keys or values, one after another."""
 
     def __init__(self) -> None:
         self._data = BytesIO()
@@ -704,7 +704,7 @@ class _Octets:
         self.rows = self.size_bytes = 0
 
     def again(self) -> bool:
-        """Forgets them, but for the memory; tells whether nobody else uses that any more."""
+        """Forgets them, but keeps the memory; returns whether no column uses that any more."""
         self._lengths, self._absent = [], []
         self.rows = self.size_bytes = 0
         try:

@@ -1,21 +1,21 @@
-"""Keys and values in bytes, decoded one by one: JSON, Avro, Protobuf, or what they are; and what
-schema registries, Kafka Connect and Debezium say of their columns.
+"""Decodes keys and values one by one: JSON, Avro, Protobuf, or plain bytes and text; and derives
+columns from the schemas of schema registries, Kafka Connect and Debezium.
 
-A decoder takes bytes and the type that is wanted, and returns a value of Python's as `Log.append`
-takes it; whether it fits the type is seen later, for many at once. One that cannot be decoded is an
-`UndecodableError`, whose text is the reason and holds nothing of the bytes.
+A decoder takes bytes and the wanted type, and returns a Python value that `Log.append` accepts;
+whether it fits the type is checked later, for many at once. If the bytes cannot be decoded, it
+raises an `UndecodableError`, whose text is the reason and contains none of the bytes.
 
-What was written with a schema that can be read tells its own column: a `Written` is the field that
-such a schema makes, and how its values are read. Types that have no column, such as unions of
-several, records within themselves and records without a field, are refused: their bytes could also
-hold more than their length, without end.
+A schema with which values were written defines their column: a `Written` is that column, and how
+its values are read. Types without a column, such as unions of several types, recursive records and
+records without fields, are refused: a few bytes of such a type could also expand to a value of
+unbounded size.
 
-What a schema registry's serialisers wrote begins with a zero byte and four bytes of its schema's
-id; in Protobuf follow the *indexes* of the message in its file, and the messages in that.
-Confluent's client asks the registry, each id once, and a schema that is known there never changes.
-What the registry does not know makes a value undecodable. A registry that does not answer says
-nothing about values: that is an error of its own, so that no outage makes dead letters of a topic.
-So it is with too many ids that are not known: these are no values of this registry.
+Bytes from a schema registry's serialisers begin with a zero byte and four bytes of the schema's id;
+in Protobuf the *indexes* follow, of the message in its file and of messages nested in it.
+Confluent's client asks the registry once for each id; a registered schema never changes.
+A value with an unknown id is undecodable. A registry that does not answer says nothing about
+values: that is a separate error, so that an outage does not turn a topic into dead letters.
+So are too many unknown ids: the values were not written with this registry.
 """
 
 import base64
@@ -37,21 +37,21 @@ from clog.storage.store.opening import redact
 from clog.storage.types.conform import from_json, parsed_json
 
 _FIELDS_MAX: Final = 4 * FIELDS_MAX
-"""Within a schema: a change has a row twice, and says where it is from."""
+"""In a schema: a change has its row twice, and its source."""
 HEADER_BYTES: Final = 5
-"""Of a registry's header: a zero byte, and four of the schema's id."""
+"""The size of a registry's header: a zero byte, and four of the schema's id."""
 DIGITS_MAX: Final = 38
 AVRO, PROTOBUF = "AVRO", "PROTOBUF"
-"""Kinds of schemas, as the registry calls them."""
+"""The registry's names for kinds of schemas."""
 UNKNOWN_MAX: Final = 1000
-"""So many ids may be unknown to the registry."""
+"""How many ids may be unknown to the registry."""
 _INDEXES_MAX: Final = 64
-"""Messages within messages; Protobuf itself reads 100 levels."""
+"""How deep messages may be nested; Protobuf itself reads 100 levels."""
 _NOT_FOUND: Final = 404
 _REFUSED: Final = (401, 403)
 
 Fix = Callable[[Any], Any]
-"""Makes the value that a column takes of one that is there."""
+"""Converts a non-null value to one that its column accepts."""
 
 
 class UndecodableError(Exception):
@@ -59,7 +59,7 @@ class UndecodableError(Exception):
 
 
 class Decode(Protocol):
-    """Makes a Python value of bytes, for a type of the log; raises `UndecodableError`."""
+    """Decodes bytes into a Python value for a type of the log; raises `UndecodableError`."""
 
     def __call__(self, data: bytes, kind: pa.DataType, /) -> Any:
         """Returns the value."""
@@ -67,13 +67,13 @@ class Decode(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What values of one type become.
+    """The column for values of one type.
 
     Attributes:
         kind: the column's type.
-        fix: what is still to be done to a value; None: nothing.
-        nullable: whether it may be missing.
-        fields, depth: how many there are within, and within one another.
+        fix: converts a decoded value for the column; None: it needs no conversion.
+        nullable: whether a value may be missing.
+        fields, depth: the number of fields, nested ones included, and how deep they are nested.
     """
 
     kind: pa.DataType
@@ -88,8 +88,8 @@ class Written:
     """A schema with which values were written.
 
     Attributes:
-        column: what they become.
-        read: makes a value of the bytes, as the column takes it; it raises anything.
+        column: the column for these values.
+        read: decodes bytes into a value that the column accepts; may raise any exception.
     """
 
     column: Column
@@ -97,14 +97,14 @@ class Written:
 
 
 def json_values(data: bytes, kind: pa.DataType) -> Any:
-    """Decodes JSON; types that JSON lacks are written as ``clog consume --json`` prints them.
+    """Decodes JSON; types that JSON lacks have the form that ``clog consume --json`` prints.
 
     Args:
         data: UTF-8; a schema registry's header before it is skipped.
-        kind: the type that the log has for it.
+        kind: the log's type for the value.
 
     Raises:
-        UndecodableError: it is not JSON, or it is null.
+        UndecodableError: the data is not JSON, or null.
 
     >>> json_values(b'{"price": 3}', pa.struct([("price", pa.int64())]))
     {'price': 3}
@@ -113,7 +113,7 @@ def json_values(data: bytes, kind: pa.DataType) -> Any:
 
 
 def json_document(data: bytes, kind: pa.DataType) -> Any:
-    """Returns what JSON holds, behind a registry's header or not; see `json_values`."""
+    """Returns a parsed JSON document, with or without a registry's header; see `json_values`."""
     try:
         return parsed_json(_text(data[HEADER_BYTES:] if data[:1] == b"\0" else data), kind)
     except json.JSONDecodeError as e:
@@ -125,7 +125,7 @@ def json_document(data: bytes, kind: pa.DataType) -> Any:
 
 
 def plain_keys(data: bytes, kind: pa.DataType) -> Any:
-    """Decodes a key: text and bytes are what they are, anything else is JSON."""
+    """Decodes a key: text and bytes are taken as they are, anything else is JSON."""
     types = pa.types
     if types.is_binary(kind) or types.is_fixed_size_binary(kind):
         return data
@@ -141,7 +141,7 @@ def avro_values(schema: Any = None, *, by_id: Mapping[int, Any] | None = None) -
             header, a zero byte and four bytes of the id.
 
     Raises:
-        InvalidInputError: not exactly one of the two is given, or it is not an Avro schema; or
+        InvalidInputError: not exactly one of the two is given, one is not an Avro schema, or
             fastavro is not installed.
 
     >>> avro_values("long")(bytes([6]), pa.int64())  # fastavro is an extra; doctest: +SKIP
@@ -170,8 +170,8 @@ def avro_values(schema: Any = None, *, by_id: Mapping[int, Any] | None = None) -
 
 
 def parsed_avro(schema: Any, named: dict[str, Any]) -> Any:
-    """Returns a schema of Avro as fastavro takes it, where ``named`` has those that it refers to;
-    what it names goes there. Raises anything.
+    """Returns an Avro schema parsed by fastavro. ``named`` has the types that it refers to; its own
+    named types are added. May raise any exception.
     """
     with from_extra("avro", "Avro", "fastavro"):
         import fastavro
@@ -179,14 +179,14 @@ def parsed_avro(schema: Any, named: dict[str, Any]) -> Any:
 
 
 def read_avro(parsed: Any, body: bytes) -> Any:
-    """Returns the value in bytes of this schema; UndecodableError: none, or bytes are left over."""
+    """Decodes a value of this schema; UndecodableError if it is invalid or bytes are left over."""
     import fastavro
 
     buffer = BytesIO(body)
     try:
         value: Any = fastavro.schemaless_reader(buffer, parsed, None)
         why = "bytes are left over" if buffer.read(1) else None
-    except Exception as e:  # noqa: BLE001 - any bytes may come, and they raise anything
+    except Exception as e:  # noqa: BLE001 - arbitrary bytes may raise anything
         value, why = None, type(e).__name__
     if why is not None:
         raise UndecodableError(f"is no Avro of this schema: {why}")
@@ -194,14 +194,14 @@ def read_avro(parsed: Any, body: bytes) -> Any:
 
 
 def there(value: Any) -> Any:
-    """Returns a value, unless it is null inside of its encoding."""
-    if value is None:  # It would delete the key.
+    """Returns the value; raises if it is null inside its encoding."""
+    if value is None:  # A null would delete the key.
         raise UndecodableError("is null inside of its encoding, which is no tombstone")
     return value
 
 
 def headed(data: bytes) -> tuple[int, bytes]:
-    """Returns the schema's id in a registry's header, and what comes behind it."""
+    """Returns the schema's id in a registry's header, and the bytes after the header."""
     if not _has_header(data):
         raise UndecodableError("has no header with a schema id")
     return int.from_bytes(data[1:HEADER_BYTES], "big"), data[HEADER_BYTES:]
@@ -215,7 +215,7 @@ def _text(data: bytes) -> str:
 
 
 def _hint(data: bytes, number: int | None) -> str:
-    """Returns what to do about the header of a registry that nobody said was there."""
+    """Returns what to do about a registry's header that was not expected; "" if there is none."""
     if number is not None or not _has_header(data):
         return ""
     found, _ = headed(data)
@@ -230,7 +230,7 @@ def _has_header(data: bytes) -> bool:
 
 
 def _without_uuid(schema: Any) -> Any:
-    """Returns a schema in which UUIDs are the strings that they are stored as."""
+    """Returns a schema in which UUIDs are strings, as they are stored."""
     if isinstance(schema, list):
         return [_without_uuid(one) for one in schema]
     if not isinstance(schema, dict):
@@ -244,13 +244,13 @@ def _without_uuid(schema: Any) -> Any:
 
 
 def struct_of(fields: Iterable[tuple[str, Column]], what: str) -> Column:
-    """Returns the column of records that have these fields; raises if they have none."""
+    """Returns the column of records with these fields; raises if there are none."""
     columns: dict[str, Column] = {}
     count = 1
     for name, column in fields:
         columns[name] = column
         count += column.fields
-        if count > _FIELDS_MAX:  # Types that are named twice have twice as many within.
+        if count > _FIELDS_MAX:  # Each use of a named type counts again.
             raise InvalidInputError(f"{what} has more than {_FIELDS_MAX} fields within")
     if not columns:
         raise InvalidInputError(f"{what} has no fields, and so no column")
@@ -262,29 +262,29 @@ def struct_of(fields: Iterable[tuple[str, Column]], what: str) -> Column:
 
 
 def _around(kind: pa.DataType, fix: Fix | None, *inner: Column) -> Column:
-    """Returns the column of what has others within; raises if no log can have it."""
+    """Returns the column of a type with inner columns; raises if no log can have it."""
     depth = 1 + max(one.depth for one in inner)
-    if depth > DEPTH_MAX + 1:  # A row within a change is one deeper than in a log.
+    if depth > DEPTH_MAX + 1:  # A row in a change is one level deeper than in a log.
         raise InvalidInputError(f"fields are nested more than {DEPTH_MAX} deep")
     return Column(kind, fix, fields=1 + sum(one.fields for one in inner), depth=depth)
 
 
 def fixed_of(size: object) -> pa.DataType:
-    """Returns the type of so many bytes; raises if there is none."""
+    """Returns the type of values with this many bytes; raises if no column has it."""
     if type(size) is not int or not 0 < size <= FIXED_BYTES_MAX:
         raise InvalidInputError(f"no column has values of a fixed size of {size!s:.20} bytes")
     return pa.binary(size)
 
 
 def list_of(element: Column) -> Column:
-    """Returns the column of lists."""
+    """Returns the column of lists of these elements."""
     kind = pa.list_(pa.field("element", element.kind, nullable=element.nullable))
     fix = element.fix
     return _around(kind, None if fix is None else lambda v: [_fixed(fix, x) for x in v], element)
 
 
 def map_of(key: Column, item: Column) -> Column:
-    """Returns the column of maps."""
+    """Returns the column of maps with these keys and values."""
     kind = pa.map_(key.kind, pa.field("value", item.kind, nullable=item.nullable))
     if key.fix is None and item.fix is None:
         return _around(kind, None, key, item)
@@ -326,7 +326,7 @@ _MEANINGS: Final = {
     f"{_DEBEZIUM}.NanoTimestamp": _times(pa.timestamp("ns"), np.datetime64, "ns"),
     f"{_DEBEZIUM}.ZonedTimestamp": Column(_ZONED, lambda v: from_json(v, _ZONED)),
 }
-"""What a number or a text means, by the name that its schema has."""
+"""The columns of numbers and texts with a special meaning, by the name of their schema."""
 _NUMBERS: Final = {
     "boolean": pa.bool_(),
     "int8": pa.int8(),
@@ -340,18 +340,18 @@ _NUMBERS: Final = {
 
 
 def meaning_of(name: object) -> Column | None:
-    """Returns what values of this name of Connect's or Debezium's mean; None: what they are."""
+    """Returns the column for a schema name of Connect's or Debezium's; None: no special meaning."""
     return _MEANINGS.get(name) if isinstance(name, str) else None
 
 
 def decimal_of(precision: object, scale: object) -> pa.DataType:
-    """Returns the type of decimals; raises if there is none of so many digits."""
+    """Returns the type of decimals; raises if none has this many digits."""
     digits = DIGITS_MAX if precision is None else int(str(precision))
     return pa.decimal128(digits, int(str(scale or 0)))
 
 
 def connect_column(schema: Any) -> Column:
-    """Returns what Connect's JSON becomes by the schema beside it; InvalidInputError: nothing."""
+    """Returns the column for a schema in Connect's JSON; raises InvalidInputError if none fits."""
     try:
         return _connect(schema)
     except RecursionError:
@@ -386,7 +386,7 @@ def _connect(schema: Any) -> Column:
 
 
 def _decimal(value: Any, *, scale: int) -> Any:
-    """Returns a decimal of Connect's: the bytes of a number without its point, or that number."""
+    """Returns a decimal of Connect's, given as a number or as the bytes of its unscaled value."""
     if not isinstance(value, str):
         return Decimal(value) if isinstance(value, int) else value
     try:
@@ -397,11 +397,11 @@ def _decimal(value: Any, *, scale: int) -> Any:
 
 
 class Registry:
-    """Asks a schema registry; of one thread at a time.
+    """Asks a schema registry; for one thread at a time.
 
     Args:
-        url: where it is; a list of addresses with commas between is taken, too.
-        options: of confluent-kafka's ``SchemaRegistryClient``, such as ``basic.auth.user.info``.
+        url: its address, or several, separated by commas.
+        options: confluent-kafka's for ``SchemaRegistryClient``, such as ``basic.auth.user.info``.
     """
 
     def __init__(self, url: str, options: Mapping[str, object]) -> None:
@@ -430,7 +430,7 @@ class Registry:
         self._unknown = 0
 
     def latest(self, subject: str, kind: str) -> Written | None:
-        """Returns what the newest schema of a subject makes; None: there is none."""
+        """Returns the newest schema of a subject; None if there is none."""
         found = self._asked(partial(self._client.get_latest_version, subject, **_form(kind)))
         if found is None:
             return None
@@ -443,10 +443,10 @@ class Registry:
             raise InvalidInputError(f"the newest schema of subject {subject} {e}") from None
 
     def written(self, kind: str, number: int, indexes: tuple[int, ...] = ()) -> Written:
-        """Returns what a schema makes. One request, the first time.
+        """Returns the schema with this id. One request, the first time.
 
         Raises:
-            UndecodableError: it is not known, or has no columns.
+            UndecodableError: the schema is unknown, or has no columns.
             SourceUnavailableError: the registry does not answer.
         """
         place = (kind, number, indexes)
@@ -458,7 +458,7 @@ class Registry:
         return found
 
     def _made(self, kind: str, number: int, indexes: tuple[int, ...]) -> Written | str:
-        """Returns what a schema makes, or why it makes nothing."""
+        """Returns the schema with this id, or why it cannot be used."""
         if (kind, number) not in self._known:
             ask = partial(self._client.get_schema, number, **_form(kind))
             self._known[kind, number] = self._asked(ask)
@@ -525,7 +525,7 @@ class Registry:
         return Written(Column(column.kind), lambda body: read(make.FromString(body)))
 
     def _references(self, schema: Any, form: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-        """Yields what a schema refers to, by name, before what refers to it, each once."""
+        """Yields the schemas that a schema refers to, with names, dependencies first, each once."""
         done: set[str] = set()
 
         def visit(one: Any, depth: int) -> Iterator[tuple[str, Any]]:
@@ -545,7 +545,7 @@ class Registry:
         yield from visit(schema, 0)
 
     def _asked(self, ask: Any) -> Any:
-        """Returns an answer of the registry; None: it knows no such thing."""
+        """Returns an answer of the registry; None if it says "not found"."""
         try:
             return ask()
         except self._error as e:
@@ -557,7 +557,7 @@ class Registry:
                     " check its options, such as basic.auth.user.info"
                 ) from None
             why = f"it says {e.http_status_code}"
-        except Exception as e:  # noqa: BLE001 - of three HTTP clients, by the release
+        except Exception as e:  # noqa: BLE001 - one of three HTTP clients, depending on the release
             why = type(e).__name__
         raise SourceUnavailableError(
             f"the schema registry {self.url} did not answer ({why}); check the address, then run it"
@@ -570,7 +570,7 @@ def _form(kind: str) -> dict[str, str]:
 
 
 def framed(registry: Registry, kind: str, data: bytes) -> tuple[Written, bytes]:
-    """Returns with which schema bytes were written, and what comes behind their header."""
+    """Returns the schema with which bytes were written, and the bytes after their header."""
     number, body = headed(data)
     if kind != PROTOBUF:
         return registry.written(kind, number), body
@@ -579,7 +579,7 @@ def framed(registry: Registry, kind: str, data: bytes) -> tuple[Written, bytes]:
 
 
 def _indexes(body: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Returns which message of a file it is, and what is behind: varints, or 0 for the first."""
+    """Returns the indexes of a message in its file (varints, or 0 for the first), and the rest."""
     count, at = _varint(body, 0)
     if count == 0:
         return (0,), body[at:]
@@ -622,11 +622,11 @@ _LOGICAL: Final = {
     "local-timestamp-millis": pa.timestamp("ms"),
     "local-timestamp-micros": pa.timestamp("us"),
 }
-"""Logical types whose values fastavro makes Python's."""
+"""Logical types whose values fastavro converts to Python's."""
 
 
 def _avro_column(schema: Any, named: Mapping[str, Any], above: tuple[str, ...]) -> Column:
-    """Returns what values of a schema of Avro become."""
+    """Returns the column for an Avro schema."""
     if isinstance(schema, list):
         others = [one for one in schema if one != "null"]
         if len(others) != 1:
@@ -655,7 +655,7 @@ def _avro_column(schema: Any, named: Mapping[str, Any], above: tuple[str, ...]) 
 
 
 def _avro_leaf(schema: Mapping[str, Any]) -> Column | None:
-    """Returns what numbers, texts and bytes become that mean something; None: they do not."""
+    """Returns the column for a logical, fixed or named type; None if it is a plain one."""
     logical = schema.get("logicalType")
     if logical == "decimal":
         return Column(decimal_of(schema["precision"], schema.get("scale")))
@@ -690,7 +690,7 @@ _STAMP: Final = pa.timestamp("ns", "UTC")
 
 
 def _add_well_known(pool: Any, name: str) -> None:
-    """Adds what Protobuf itself brings, where a file depends on it."""
+    """Adds a file that Protobuf itself provides, with its dependencies."""
     from importlib import import_module
 
     from google.protobuf import descriptor_pb2
@@ -709,7 +709,7 @@ def _add_well_known(pool: Any, name: str) -> None:
 
 
 def _message_column(message: Any, above: tuple[str, ...]) -> Column:
-    """Returns what messages become; its fix reads a message."""
+    """Returns the column for messages; its fix reads a message."""
     name = message.full_name
     if name in above:
         raise InvalidInputError(f"the message {name:.80} has itself within, and so no column")
@@ -766,7 +766,7 @@ def _lone_column(field: Any, above: tuple[str, ...]) -> Column:
 
 
 def _is_repeated(field: Any) -> bool:
-    """Tells whether a field is a list; Protobuf 7 says so otherwise than those before."""
+    """Returns whether a field is a list; Protobuf 7 has another attribute for it."""
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
     return bool(field.label == field.LABEL_REPEATED)
@@ -777,6 +777,6 @@ def _same(value: Any) -> Any:
 
 
 def _stamp(message: Any) -> Any:
-    """Returns a time to the nanosecond, or what fits no column."""
+    """Returns a time to the nanosecond; a text, which fits no column, if it is out of range."""
     ns = message.seconds * 1_000_000_000 + message.nanos
     return np.datetime64(ns, "ns") if -(2**63) < ns < 2**63 else str(ns)

@@ -1,20 +1,20 @@
-"""A mirrored log compared with its topic, while both have cleaners of their own.
+"""Compares a mirrored log with its topic, although each has its own cleaner.
 
-Two cleaners remove what they like when they like, so counts and hashes of records never agree. What
-must agree, up to the end offsets that the log has at the beginning:
+The two cleaners remove different records at different times, so counts and hashes never agree. The
+following must agree, up to the log's end offsets at the beginning:
 
-1. Every offset that both have is the same record, byte for byte.
-2. The last value of each key is the same, deleted keys aside.
-3. An offset that only one of them has is superseded by a later record of its key, or a tombstone,
-   which a cleaner may remove in its time, or has no key and the log is compacted. What lies below
-   either's log start offset, when all was read, is not compared.
-4. Of a log of columns, the topic's records are decoded as the mirror does, and compared as columns.
-   One that does not decode is a gap in the log, and among the dead letters, where these are given;
-   in the topic it supersedes those of its key, in the log none.
+1. Every offset that both have holds the same record, byte for byte.
+2. The last value of each key is the same, except for deleted keys.
+3. A record that only one of them has is superseded by a later one of its key, or is a tombstone,
+   which a cleaner may remove in time, or has no key and the log is compacted. Offsets below either
+   log start offset, as of the end of the read, are not compared.
+4. If the log has columns, the topic's records are decoded as the mirror does, and compared as
+   columns. An undecodable one is a gap in the log, and among the dead letters if these are given;
+   in the topic it supersedes earlier records of its key, in the log it does not.
 
-A partition is read in pieces, of the topic first, then of the log at the same offsets; kept are the
-last offset of each key, and the offsets that only one has. Nothing is written, and no mirror that
-runs is disturbed.
+A partition is read in pieces, first from the topic, then from the log at the same offsets; only the
+last offset of each key and the offsets that one side lacks are kept. Nothing is written, and a
+running mirror is not disturbed.
 """
 
 from collections import Counter
@@ -38,17 +38,17 @@ _PIECE_BYTES: Final = 64 << 20
 _SHOWN_MAX: Final = 10
 _COLUMNS: Final = ("key", "value", "headers", "timestamp")
 _LASTS: Final = pa.schema([("key", pa.binary()), ("code", pa.int64())])
-"""The last record of each key: its offset, twice, and one more for a tombstone."""
+"""The last record of each key; the code is twice its offset, plus one for a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that must agree and does not.
+    """Something that must agree but does not.
 
     Attributes:
-        partition: where.
-        offset: at which offset.
-        why: what is wrong; it names no key and no value.
+        partition: the partition where it is.
+        offset: the offset where it is.
+        why: what is wrong, without keys or values.
     """
 
     partition: int
@@ -58,18 +58,18 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        topic: its name.
-        url: of the log.
-        ends: by partition, up to where both were compared.
+        topic: the topic's name.
+        url: the log's URL.
+        ends: by partition, the offset up to which both were compared.
         same: how many offsets both have, with the same record.
-        only_topic: how many only the topic has, as it may.
-        only_log: how many only the log has, as it may.
+        only_topic: how many offsets only the topic has, which is allowed.
+        only_log: how many offsets only the log has, which is allowed.
         keys: how many keys have the same last value.
-        undecodable: how many offsets of the topic do not decode, so that the log lacks them.
-        differences: what must agree and does not, the first ten of each partition.
+        undecodable: how many of the topic's records do not decode, so that the log lacks them.
+        differences: what must agree but does not, the first ten of each partition.
     """
 
     topic: str
@@ -100,17 +100,17 @@ def verify(
     Args:
         source: ``kafka://HOST:PORT/TOPIC``.
         url: the log that mirrors it.
-        decode: of a log of columns, as the mirror has it.
-        dead_letters: the URL of the log that must have what does not decode; None: not asked.
-        storage_options: of the filesystem of the logs.
-        kafka_options: of librdkafka.
-        wait_ms: as of `mirror`.
+        decode: for a log of columns, the same as for its mirror.
+        dead_letters: the URL of the log that must have the undecodable records; None: not checked.
+        storage_options: options of the logs' filesystem.
+        kafka_options: librdkafka's.
+        wait_ms: see `mirror`.
         on_progress: called with how many more offsets were compared.
 
     Raises:
         SourceError: the topic is not the one that the log mirrors, or has another schema.
-        InvalidInputError: a pattern, a log that mirrors nothing, or one of columns without
-            ``decode``.
+        InvalidInputError: the source is a pattern, the log is not a mirror, or it has columns and
+            ``decode`` is missing.
 
     >>> verify("kafka://localhost:9092/orders", "orders").differences  # doctest: +SKIP
     ()
@@ -132,14 +132,14 @@ def verify(
         comparison = _Comparison(cluster, target, p, end)
         differences += comparison.differences(on_progress)
         counts += comparison.counts
-    target.check(cluster)  # All that was read came from this topic.
+    target.check(cluster)  # So all records read are from this topic.
     names = ("same", "only_topic", "only_log", "keys", "undecodable")
     told = {name: counts[name] for name in names}
     return Verified(address.topic, log.url, ends, **told, differences=tuple(differences))
 
 
 class _Comparison:
-    """One partition; a worker."""
+    """Compares one partition; a worker."""
 
     def __init__(self, cluster: Cluster, target: Target, partition: int, end: int) -> None:
         self._cluster = cluster
@@ -157,7 +157,7 @@ class _Comparison:
         self._hidden = _LASTS.empty_table()
 
     def differences(self, on_progress: Callable[[int], None]) -> list[Difference]:
-        """Reads and compares all of it; what it counted is in `counts` then."""
+        """Reads and compares all of it; then `counts` has the numbers."""
         at = self._start()
         for found, upto in self._pieces(at):
             mine = _log_rows(self._target.log, self._partition, at, upto)
@@ -172,7 +172,7 @@ class _Comparison:
         return min(self._end, max(theirs, log.start_offsets()[self._partition]))
 
     def _pieces(self, start: int) -> Iterator[tuple[Columns | None, int]]:
-        """Yields the topic's records, and the offset up to which these are all."""
+        """Yields the topic's records in pieces, each with the offset up to which it is complete."""
         place = (self._target.topic.topic, self._partition)
         clock = SystemClock()
         feed = Feed(self._cluster, group="clog-mirror-verify")
@@ -203,7 +203,7 @@ class _Comparison:
             feed.close()
 
     def _topic_rows(self, found: Columns | None, schema: pa.Schema) -> pa.Table:
-        """Returns the topic's records as the log would have them; notes the undecodable."""
+        """Returns the topic's records as the log would have them; notes undecodable ones."""
         if found is None:
             return schema.empty_table()
         decoder, log = self._target.decoder, self._target.log
@@ -212,7 +212,7 @@ class _Comparison:
             made = decoder.decoded(found, log)
             bad = np.array(sorted(made.reasons), np.int64)
             self._undecodable += offsets[bad].tolist()
-            # Without a value it may have a key, by which the topic's cleaner goes.
+            # Its key may decode without the value; the topic's cleaner uses that key.
             lost = rows.take(to_arrow(bad)).drop_columns("value")
             lost = lost.append_column("value", pa.nulls(len(bad), pa.binary()))
             where = (found.partitions[bad], offsets[bad])
@@ -238,8 +238,8 @@ class _Comparison:
             self._singles[i].append(_coded(side.filter(to_arrow(single))))
 
     def _judged(self, start: int) -> list[Difference]:
-        """Returns the differences, of offsets from where both begin by now."""
-        self._judge_undecodable(start)  # The more exact words come first.
+        """Returns the differences from the offset on where both now begin."""
+        self._judge_undecodable(start)  # First, as its reasons are more precise.
         known = _merged(_merged(*self._lasts), self._hidden)
         for i, owner in enumerate(("topic", "log")):
             singles = _from(pa.concat_tables([_LASTS.empty_table(), *self._singles[i]]), start)
@@ -265,7 +265,7 @@ class _Comparison:
         return [told[offset] for offset in sorted(told)][:_SHOWN_MAX]
 
     def _judge_undecodable(self, start: int) -> None:
-        """Compares what does not decode with the log, and with the dead letters, if given."""
+        """Compares undecodable records with the log, and with the dead letters, if given."""
         found = np.array([offset for offset in self._undecodable if offset >= start], np.int64)
         self.counts["undecodable"] = len(found)
         mine = [to_numpy(rows.column("code")) // 2 for rows in self._singles[1]]
@@ -277,7 +277,7 @@ class _Comparison:
             self._tell(found[~kept], "does not decode, and is not among the dead letters")
 
     def _unexplained(self, singles: pa.Table, known: pa.Table) -> np.ndarray[Any, Any]:
-        """Returns the offsets of those that neither may have removed."""
+        """Returns the offsets of those that neither cleaner may have removed."""
         codes = to_numpy(singles.column("code"))
         at = pc.index_in(singles.column("key"), value_set=known.column("key").combine_chunks())
         last = to_numpy(known.column("code"))
@@ -294,7 +294,7 @@ class _Comparison:
 
 
 def _log_rows(log: Log, partition: int, start: int, end: int) -> pa.Table:
-    first = max(start, log.start_offsets()[partition])  # It may have risen meanwhile.
+    first = max(start, log.start_offsets()[partition])  # It may have risen since.
     columns = [*_COLUMNS, "offset"]
     return log.read(
         partition=partition, start=first, end=max(first, end), columns=columns
@@ -302,19 +302,19 @@ def _log_rows(log: Log, partition: int, start: int, end: int) -> pa.Table:
 
 
 def _unequal(theirs: pa.Table, mine: pa.Table) -> list[int]:
-    """Returns which rows of two tables differ; by row only where a column does."""
+    """Returns which rows of two tables differ; compares row by row only columns that differ."""
     found: set[int] = set()
     for name in _COLUMNS:
         one, other = theirs.column(name), mine.column(name)
         if not one.equals(other):
             pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-            # What is no number equals nothing, and is the same all the same.
+            # NaN does not equal NaN, but is the same value.
             found |= {i for i, (a, b) in enumerate(pairs) if a != b and repr(a) != repr(b)}
     return sorted(found)
 
 
 def _coded(rows: pa.Table) -> pa.Table:
-    """Returns key and code of records."""
+    """Returns the keys and codes of records (`_LASTS`)."""
     tombstones = to_numpy(rows.column("value").is_null())
     codes = 2 * to_numpy(rows.column("offset")) + tombstones
     keys = [key_bytes(chunk) for chunk in rows.column("key").chunks]
@@ -322,7 +322,7 @@ def _coded(rows: pa.Table) -> pa.Table:
 
 
 def _merged(one: pa.Table, other: pa.Table) -> pa.Table:
-    """Returns the last record of each key; those without a key have none."""
+    """Returns the last record of each key; records without a key are left out."""
     rows = pa.concat_tables([one, other])
     rows = rows.filter(rows.column("key").is_valid())
     last = rows.group_by("key").aggregate([("code", "max")])
@@ -338,16 +338,16 @@ def _alive(rows: pa.Table) -> pa.Table:
 
 
 def _without(rows: pa.Table, others: pa.Table) -> pa.Table:
-    """Returns those whose key is not the other's with the same last record."""
+    """Returns the rows whose key has another last record, or none, among the others."""
     return rows.filter(pc.not_equal(rows.column("code"), _codes(rows, others)))
 
 
 def _newer(rows: pa.Table, others: pa.Table) -> pa.Table:
-    """Returns those whose key has no later record among the others."""
+    """Returns the rows whose key has no later record among the others."""
     return rows.filter(pc.greater(rows.column("code"), _codes(rows, others)))
 
 
 def _codes(rows: pa.Table, others: pa.Table) -> pa.ChunkedArray:
-    """Returns the codes that the others have for the rows' keys; -1 where they have none."""
+    """Returns the others' codes for the rows' keys; -1 if there is none."""
     at = pc.index_in(rows.column("key"), value_set=others.column("key").combine_chunks())
     return pc.fill_null(others.column("code").take(at), -1)

@@ -1,7 +1,7 @@
-"""State of quix-streams' applications in logs, instead of in RocksDB and changelog topics.
+"""Keeps the state of quix-streams applications in logs instead of RocksDB and changelog topics.
 
-`keep_state` gives an application its store manager (`stores`), which it has to get before its
-dataframes use state. quix-streams is imported when it is called.
+`keep_state` gives an application its store manager (`stores`); it must be called before dataframes
+use state. quix-streams is imported only then.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from clog.storage.env import from_extra, install_extra
 from clog.storage.errors import InvalidInputError
 
 RELEASES: Final = ("3.28.",)
-"""Of quix-streams, whose store manager is as `stores` knows it."""
+"""The releases of quix-streams that have the store manager that `stores` extends."""
 
 
 def keep_state(
@@ -22,18 +22,18 @@ def keep_state(
     *,
     storage_options: Mapping[str, object] | None = None,
 ) -> None:
-    """Has an ``Application`` of quix-streams keep its state in logs below a URL, one for each
+    """Makes a quix-streams ``Application`` keep its state in logs below a URL, one for each
     partition of each stream, with the position in its topics in the same commit.
 
     Args:
-        app: made with ``use_changelog_topics=False``, and without dataframes that use state yet.
+        app: made with ``use_changelog_topics=False``, and still without dataframes that use state.
         url: the folder of the logs; each is created with the first state of its partition.
-        cache_dir: a local folder for the files of `StateStore`; nothing is lost with it.
-        storage_options: of the filesystem of the logs.
+        cache_dir: a local folder for the files of `StateStore`; it can be deleted without loss.
+        storage_options: options of the logs' filesystem.
 
     Raises:
-        InvalidInputError: another release of quix-streams, or an application that has changelog
-            topics, or state already.
+        InvalidInputError: quix-streams has another release, or the application has changelog topics
+            or already has state.
 
     >>> from quixstreams import Application  # doctest: +SKIP
     >>> app = Application("localhost:9092", use_changelog_topics=False)  # doctest: +SKIP
@@ -48,7 +48,7 @@ def keep_state(
         )
     from clog.bridge.quix.stores import ClogStateStoreManager
 
-    before = app._state_manager  # noqa: SLF001 - it has no other door for a manager
+    before = app._state_manager  # noqa: SLF001 - no other way to set a manager
     if before.using_changelogs:
         raise InvalidInputError(
             "the log is the changelog: make the application with use_changelog_topics=False"

@@ -1,24 +1,24 @@
-"""The stores of quix-streams on `StateStore`: a subclass of its manager, and what that makes.
+"""Implements quix-streams' stores on `StateStore`: a subclass of its manager, and its stores.
 
-Each partition of a stream has one `StateStore` on a log of its own, in which all its stores have
-their keys: the store's name, the column family and the key, with zero bytes between. With them is
-the *position*: the next offset of each topic, and the highest time that was seen. So a commit has
-the changes of all stores of a partition, and up to where they go.
+Each partition of a stream has one `StateStore` on its own log, which has the keys of all its
+stores: the store's name, the column family and the key, separated by zero bytes. It also has the
+*position*: the next offset of each topic, and the highest time seen. So a commit contains the
+changes of all stores of a partition, and the position up to which they go.
 
 quix-streams commits in this order: changes are prepared, offsets are committed to Kafka, stores are
 flushed. Here the first flush commits what all stores of the partition have prepared.
 
-Q1. A partition is assigned: its state is opened, which fences whoever had it before. Where its
-    position is not the group's offset, the consumer is sent to the position: back, where a process
-    died between Kafka's commit and the state's, and nothing is counted twice or missed.
-Q2. A position that the topic does not have any more is an error; nothing is ever wiped.
+Q1. A partition is assigned: its state is opened, which fences the process that had it before. If
+    its position is not the group's offset, the consumer seeks to the position: backwards if a
+    process died between Kafka's commit and the state's, so nothing is counted twice or missed.
+Q2. A position that the topic no longer has is an error; nothing is ever wiped.
 Q3. The checkpoint commits. Crash before: Q1.
 
-Values have an expiry before them, eight bytes, 0 for none. A value whose expiry is not after the
-highest time that the partition has seen is not there; the first ones, by an index in the order of
-expiries, are deleted with each commit.
+Each value is preceded by its expiry, eight bytes, 0 for none. A value that expires no later than
+the highest time that the partition has seen counts as missing; an index in the order of expiries
+finds such values, and each commit deletes some.
 
-Windows and joins by time are tied to RocksDB's iterators there, and refused.
+Windows and joins by time depend on RocksDB's iterators in quix-streams, and are refused.
 """
 
 import json
@@ -41,9 +41,9 @@ from clog.storage import Log
 from clog.storage.errors import InvalidInputError, SourcePurgedError, SourceTruncatedError
 
 POSITION: Final = b"position"
-"""The key of the position; no store's key is without a zero byte."""
+"""The key of the position; every key of a store has a zero byte."""
 EXPIRED_MAX: Final = 10_000
-"""So many values are deleted at most with one commit."""
+"""How many values one commit deletes at most."""
 _INDEX: Final = "__expiry__"
 _STAMP_BYTES: Final = 8
 _WAIT_S: Final = 30
@@ -71,7 +71,7 @@ class _Held:
         self.offsets |= {topic: offset + 1 for topic, offset in (offsets or {}).items()}
 
     def commit(self) -> None:
-        """Commits what all stores have prepared, with the position; nothing the second time."""
+        """Commits what all stores have prepared, with the position; then there is nothing left."""
         if not self._prepared:
             return
         for store, cache in self._prepared:
@@ -94,7 +94,7 @@ class _Held:
             self.state.put(_key(store, _INDEX, place), b"")
 
     def _expire(self, store: str) -> None:
-        """Deletes values whose time is over, the first ones by the index."""
+        """Deletes expired values, in the order of the index."""
         prefix = _key(store, _INDEX, b"")
         passed = takewhile(
             lambda row: int.from_bytes(row[0][len(prefix) :][:_STAMP_BYTES], "big") <= self.now_ms,
@@ -104,13 +104,13 @@ class _Held:
             stamp = place[len(prefix) :][:_STAMP_BYTES]
             family, _, key = place[len(prefix) + _STAMP_BYTES :].partition(b"\0")
             mine = _key(store, family.decode(), key)
-            # It may have been written anew, with another expiry, or none.
+            # It may have been written again, with another expiry or none.
             if (self.state.get(mine) or b"")[:_STAMP_BYTES] == stamp:
                 self.state.delete(mine)
             self.state.delete(place)
 
     def release(self) -> bool:
-        """Closes the state once no store uses it; tells whether that is so."""
+        """Closes the state once no store uses it; returns whether it is closed."""
         self.users -= 1
         if not self.users:
             self.state.close()
@@ -127,7 +127,7 @@ class ClogPartition(StorePartition):  # type: ignore[misc]
         self.partition = partition
 
     def close(self) -> None:
-        """Closes it; what was not committed is dropped."""
+        """Closes it; uncommitted changes are dropped."""
         if self.held.release():
             self.store.manager.forget(self.store.stream_id, self.partition)
 
@@ -136,17 +136,17 @@ class ClogPartition(StorePartition):  # type: ignore[misc]
         return ClogTransaction(self)
 
     def get(self, key: bytes, cf_name: str = "default") -> Any:
-        """Returns what is committed of a key, behind its expiry, or ``Marker.UNDEFINED``."""
+        """Returns the committed value of a key, with its expiry, or ``Marker.UNDEFINED``."""
         found = self.held.state.get(_key(self.store.name, cf_name, key))
         return Marker.UNDEFINED if found is None else self.living(found)
 
     def living(self, value: bytes) -> Any:
-        """Returns a value as it is kept, unless its time is over."""
+        """Returns a value as stored, or ``Marker.UNDEFINED`` if it has expired."""
         expiry = int.from_bytes(value[:_STAMP_BYTES], "big")
         return Marker.UNDEFINED if 0 < expiry <= self.held.now_ms else value
 
     def exists(self, key: bytes, cf_name: str = "default") -> bool:
-        """Tells whether a key has a value."""
+        """Returns whether a key has a value."""
         return self.get(key, cf_name) is not Marker.UNDEFINED
 
     def write(self, cache: Any, changelog_offset: int | None) -> None:  # noqa: ARG002 - theirs
@@ -154,13 +154,13 @@ class ClogPartition(StorePartition):  # type: ignore[misc]
         self.held.commit()
 
     def get_changelog_offset(self) -> None:
-        """Returns nothing: there is no changelog beside the log."""
+        """Returns nothing: there is no changelog besides the log."""
 
     def write_changelog_offset(self, offset: int) -> None:
         """Does nothing, as above."""
 
     def recover_from_changelog_message(self, **_: Any) -> None:
-        """Refuses what comes from a changelog topic."""
+        """Refuses messages of a changelog topic."""
         raise InvalidInputError(
             "state in a log has no changelog topic; make the application with"
             " use_changelog_topics=False"
@@ -168,12 +168,12 @@ class ClogPartition(StorePartition):  # type: ignore[misc]
 
 
 class ClogTransaction(PartitionTransaction):  # type: ignore[misc]
-    """What one checkpoint does with a store's partition."""
+    """The changes of one checkpoint to a store's partition."""
 
     def __init__(self, partition: ClogPartition) -> None:
         super().__init__(partition=partition, dumps=dumps, loads=loads)
 
-    def _set_bytes(  # noqa: PLR0917 - quix-streams calls it so
+    def _set_bytes(  # noqa: PLR0917 - quix-streams' signature
         self,
         key: Any,
         value: bytes,
@@ -202,7 +202,7 @@ class ClogTransaction(PartitionTransaction):  # type: ignore[misc]
     def exists(
         self, key: Any, prefix: bytes, cf_name: str = "default", timestamp: int | None = None
     ) -> bool:
-        """Tells whether a key has a value."""
+        """Returns whether a key has a value."""
         found = self._get_bytes(key=key, prefix=prefix, cf_name=cf_name, timestamp=timestamp)
         return isinstance(found, bytes)
 
@@ -215,12 +215,12 @@ class ClogTransaction(PartitionTransaction):  # type: ignore[misc]
         partition.held.prepare(partition.store.name, self._update_cache, processed_offsets)
 
     def _flush(self, changelog_offset: int | None) -> None:
-        # Without changes, too: the position moves.
+        # Even without changes: the position moves.
         self._partition.write(cache=self._update_cache, changelog_offset=changelog_offset)
 
 
 def _expiry(timestamp: int | None, ttl: timedelta | None) -> int:
-    """Returns when a value expires, in ms; 0: never."""
+    """Returns the time in ms when a value expires; 0: never."""
     if ttl is None:
         return 0
     if ttl <= timedelta(0):
@@ -243,7 +243,7 @@ class ClogStore(Store):  # type: ignore[misc]
 
 
 class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
-    """Makes stores in logs, and sends the consumer where their state is."""
+    """Makes stores in logs, and moves the consumer to the position of their state."""
 
     def __init__(
         self,
@@ -261,14 +261,14 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
         self._storage_options = storage_options
         self._held: dict[tuple[str | None, int], _Held] = {}
 
-    def register_store(  # quix-streams calls it so
+    def register_store(  # quix-streams' signature
         self,
         stream_id: str | None,
         store_name: str = DEFAULT_STATE_STORE_NAME,
         store_type: Any = None,  # noqa: ARG002
         changelog_config: Any = None,  # noqa: ARG002
     ) -> None:
-        """Makes a store, whatever type of its own it would have."""
+        """Makes a store; the store type that quix-streams asks for is ignored."""
         if "\0" in store_name:
             raise InvalidInputError("a store's name cannot have a zero byte")
         stores = self._stores.setdefault(stream_id, {})
@@ -303,7 +303,7 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
     def on_partition_assign(
         self, stream_id: str | None, partition: int, committed_offsets: dict[str, int]
     ) -> dict[str, StorePartition]:
-        """Opens the stores of a partition, and sends the consumer to their position (Q1, Q2)."""
+        """Opens the stores of a partition, and moves the consumer to their position (Q1, Q2)."""
         found: dict[str, StorePartition] = super().on_partition_assign(
             stream_id=stream_id, partition=partition, committed_offsets=committed_offsets
         )
@@ -349,5 +349,5 @@ def _tied(what: str) -> InvalidInputError:
 
 
 def _folder(stream_id: str | None) -> str:
-    """Returns a folder's name for a stream, which may be several topics."""
+    """Returns a folder name for a stream, which may have several topics."""
     return quote(stream_id or "", safe="") or "none"

@@ -1,1 +1,1 @@
-"""Databases of MySQL, captured into logs by Debezium's engine in this process."""
+"""Captures MySQL databases into logs with Debezium's engine, which runs in this process."""

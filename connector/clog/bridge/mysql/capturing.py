@@ -1,33 +1,33 @@
-"""A database of MySQL, captured into logs: all tables at one transaction of the source.
+"""Captures a MySQL database into logs: all tables as of one transaction of the source.
 
-Logs, cuts and what a crash leaves are those of a capture of PostgreSQL (`postgres.logs`, L1 to L4);
-what differs is how the source is read (`engine`).
+The logs, the cuts and the state after a crash are those of a PostgreSQL capture (`postgres.logs`,
+L1 to L4); the difference is how the source is read (`engine`).
 
-1. *Load.* Where the home has no offset, the engine sends the rows that are there, of one moment.
-   They are one group, every table's visible in one commit. A kill begins the load anew.
-2. *Follow.* Rows wait until the end of their transaction. Where a batch ends between transactions
-   what waits is committed, the cut with the offset and with the history that is new since: a run
-   that comes after begins there, and what tables have beyond it is skipped.
-3. *Tables change.* The engine says so in order. TRUNCATE and DROP become tombstones; a column that
-   is added without a default, or dropped, evolves the log. What changes rows without a message
-   stops the capture, at each run, until all tables are loaded anew: then the home forgets offset
-   and history, and 1 begins, with a tombstone for each key that is not there any more.
+1. *Load.* If the home has no offset, the engine sends the existing rows, as of one moment. They are
+   one group; each table's rows become visible in one commit. After a kill the load starts again.
+2. *Follow.* Rows wait until the end of their transaction. When a batch ends between transactions,
+   what waits is committed, the cut with the offset and the new part of the history: the next run
+   starts there, and skips what tables have beyond it.
+3. *Tables change.* The engine reports it in order. TRUNCATE and DROP become tombstones; a column
+   that is added without a default, or dropped, evolves the log. A change of rows without a message
+   stops the capture, and each later run, until all tables are reloaded: then the home forgets
+   offset and history, and 1 begins, with a tombstone for each key that no longer exists.
 
-A table's log is made with the table, and gets other columns with the first row that has them: its
-schema says which. The position of a transaction is where it begins: it is known before the
-transaction's rows, of which large ones are written before its end.
+A table's log is created with the table, and its columns change with the first row that has the new
+ones, according to the row's schema. The position of a transaction is where it begins: it is known
+before the transaction's rows, and a large transaction is written before its end.
 
-The logs are compared with their source (`verify_capture_mysql`) as those of PostgreSQL
-(`postgres.verifying`, V5); what differs is how what changes meanwhile is known:
+The logs are compared with their source (`verify_capture_mysql`) like those of PostgreSQL
+(`postgres.verifying`, V5); the difference is how changes in the meantime are found:
 
-E1. A cut of the logs is named, for as long as this takes; the home has, of the cut's commit, where
-    the binary log goes on behind it.
-E2. A moment of the source is held, and then looked where the binary log ends.
-E3. The engine reads the binary log from E1 to E2. The keys that it tells are left out, and tables
-    that were emptied or altered; all others must be equal.
+E1. A cut of the logs is named for the duration of the comparison; with the cut's commit, the home
+    has the position in the binary log after it.
+E2. A moment of the source is held; then the end of the binary log is read.
+E3. The engine reads the binary log from E1 to E2. The keys in it are left out, and so are tables
+    that were truncated or altered; all others must be equal.
 
-The engine's own code makes values of the rows that are held, so they are what a load would take. Of
-JSON the binary log and the rows have different texts: equal are those that mean the same.
+The engine's own code converts the held rows to values, so they are the same as in a load. The
+binary log and the rows have different texts for JSON: texts with the same meaning are equal.
 """
 
 import dataclasses
@@ -100,7 +100,7 @@ _SHAPES: Final = b"shapes"
 _HISTORY: Final = b"history/"
 _DROPS: Final = r"\bdrop\s+(column\s+)?(if\s+exists\s+)?`?{}`?\b"
 _ROWS: Final = 8192
-"""So many rows of a table become columns at once."""
+"""How many rows of a table become columns at a time."""
 _IDLE_MS: Final = 20_000
 _LOOK_MS: Final = 5000
 _JSON: Final = "io.debezium.data.Json"
@@ -124,36 +124,36 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> Captured:
-    """Captures tables of a database of MySQL, each into a typed log at ``url/database.table``,
-    keyed by its primary key, and names in the log at ``url`` which versions of them show the same
-    moment, as `capture` does of PostgreSQL. Run again it goes on; returns how far it has come.
+    """Captures tables of a MySQL database, each into a typed log at ``url/database.table`` with the
+    table's primary key, and records in the log at ``url`` which of their versions show the same
+    moment, like `capture`. Another run continues where the last one stopped. Returns the progress.
 
     Debezium's engine reads the server, in this process: extra ``capture-debezium``, and Java 17.
 
     Args:
         dsn: ``mysql://USER@HOST:PORT/DATABASE``; the password comes from ``MYSQL_PWD``.
         url: the home; the folder of the tables' logs.
-        once: stop when all is there that the source has now; else it is followed.
-        tables: patterns of ``database.table``; none: all.
-        exclude: patterns of tables that are left out.
+        once: stop when all that the source has now is captured; otherwise the source is followed.
+        tables: patterns of ``database.table``; empty: all.
+        exclude: patterns of tables to leave out.
         masks: by ``database.table.column``: ``drop`` or ``hash``.
-        reload: load all tables anew.
-        partitions: of logs that are made.
-        config: of logs that are made.
-        storage_options: of the logs' filesystem.
-        single_writer: as of `Log.create`.
-        on_progress: called with how far it is, after each commit and every few seconds.
-        should_stop: asked several times a second; true ends it.
+        reload: load all tables again.
+        partitions: of new logs.
+        config: of new logs.
+        storage_options: options of the logs' filesystem.
+        single_writer: see `Log.create`.
+        on_progress: called with the progress, after each commit and every few seconds.
+        should_stop: called several times a second; true ends the run.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
 
     Raises:
-        SourceError: the database is not what it was, or holds what cannot be kept; its subclass
-            says what happened.
-        SourceUnavailableError: it does not answer.
+        SourceError: the database is not what it was, or has data that a log cannot keep; the
+            subclass says what happened.
+        SourceUnavailableError: the database does not answer.
         TransactionFencedError: another capture of the logs took over.
         InvalidInputError: an argument is wrong, or a table cannot be captured.
-        NotFoundError: no table is meant.
+        NotFoundError: no table matches.
 
     >>> shop = "mysql://me@localhost/shop"
     >>> capture_mysql(shop, "shop", once=True, tables=["shop.*"]).transactions  # doctest: +SKIP
@@ -182,7 +182,7 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How rows of a table become columns: by name its type, and what is done to its values."""
+    """How rows of a table become columns: types, and functions that convert values, by name."""
 
     schema: pa.Schema
     fixes: Mapping[str, Fix]
@@ -212,7 +212,7 @@ class Reader:
 
 
 def reader_of(what: str, key: Any, row: Any, hashed: Collection[str]) -> Reader:
-    """Returns how rows become columns, by the schemas of `Event`; ``hashed`` ones are texts."""
+    """Returns the reader for the schemas of an `Event`; ``hashed`` columns are texts."""
     if key is None or row is None:
         raise SourceError(
             f"{what} has no primary key, and so no key of a log; leave it out (--exclude)"
@@ -236,7 +236,7 @@ def reader_of(what: str, key: Any, row: Any, hashed: Collection[str]) -> Reader:
 
 
 def _hashed_of(what: str, masks: Mapping[str, str]) -> list[str]:
-    """Returns the columns of a table that are hashed."""
+    """Returns the hashed columns of a table."""
     return sorted(
         column.removeprefix(f"{what}.")
         for column, how in masks.items()
@@ -245,7 +245,7 @@ def _hashed_of(what: str, masks: Mapping[str, str]) -> list[str]:
 
 
 def _chosen(choice: Choice) -> dict[str, str]:
-    """Returns the engine's settings of which tables and columns it sends."""
+    """Returns the engine's settings for the tables and columns that it sends."""
 
     def patterns(given: Iterable[str]) -> str:
         return ",".join(re.escape(one).replace(r"\*", ".*").replace(r"\?", ".") for one in given)
@@ -260,7 +260,7 @@ def _chosen(choice: Choice) -> dict[str, str]:
 
 
 class _Run:
-    """One run; a worker of the thread that begins it."""
+    """One run; a worker for the thread that starts it."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class _Run:
         self._ended = self._newest_ms = 0
 
     def prepare(self, *, reload: bool) -> None:
-        """Takes the home and the tables' logs up."""
+        """Claims the home and the tables' logs."""
         there = self._server.tables()
         meant = {name: has_key for name, has_key in there.items() if self._choice.has(name)}
         if not meant:
@@ -309,7 +309,7 @@ class _Run:
         self._check_choice(home.kept.get(ABOUT), is_again=reload)
         home.begin()
         if reload:
-            home.position = 0  # A binary log that was reset has lower positions.
+            home.position = 0  # After a reset, the binary log has lower positions.
         self._is_loading = reload or _OFFSET not in home.kept
         history = b""
         if not self._is_loading:
@@ -352,7 +352,7 @@ class _Run:
         return sorted(key for key in self._home.kept if key.startswith(_HISTORY))
 
     def follow(self, should_stop: Callable[[], bool], *, once: bool) -> None:
-        """Takes what the engine reads, until what was there is committed, or somebody stops it."""
+        """Takes the engine's events up to the current end (``once``), or until it is stopped."""
         until = end_of(self._files) if once else None
 
         def has_all() -> bool:
@@ -380,10 +380,10 @@ class _Run:
         return has_all() and self._home.position >= self._position
 
     def _look(self) -> None:
-        """Looks where the server's binary log ends.
+        """Reads where the server's binary log ends.
 
         Raises:
-            SourcePurgedError: it does not have any more what the logs lack.
+            SourcePurgedError: the binary log no longer has what the logs lack.
         """
         self._files = self._server.files()
         at = self._home.position
@@ -398,7 +398,7 @@ class _Run:
             )
 
     def _take(self, event: Event) -> None:
-        """Takes an event."""
+        """Processes an event."""
         value = event.value
         if event.topic == _TRANSACTIONS:
             assert event.offset is not None, "it is no row"
@@ -430,7 +430,7 @@ class _Run:
             self._position, self._offset = position, offset or self._offset
 
     def _reach(self, at: int, offset: str) -> None:
-        """Takes an offset between transactions."""
+        """Processes an offset between transactions."""
         if self._is_loading:
             self._end_load(at, offset)
         self._reached = max(self._reached, at)
@@ -454,7 +454,7 @@ class _Run:
             self._reach(self._began + 1, event.offset)
 
     def _pass_on(self, what: str) -> None:
-        """Gives rows that wait to their log."""
+        """Passes waiting rows to their log."""
         rows = self._waiting.pop(what, [])
         if not rows:
             return
@@ -471,14 +471,14 @@ class _Run:
         one.take(Changes(one, batch, deleted, {}, None, np.zeros(count, np.int32)), times_us)
 
     def _write_much(self) -> None:
-        """Writes what waits where it is much, to be seen with the end of its transaction."""
+        """Writes what waits if it is large; it becomes visible at the end of its transaction."""
         large = [one for one in self._tables.values() if one.pending_bytes]
         if sum(one.pending_bytes for one in large) > FLUSH_BYTES:
             self._is_written = True
             all_of((one.handle, one.flush) for one in large)
 
     def _end_load(self, at: int, offset: str) -> None:
-        """Makes the rows that were loaded visible, and those that were not go."""
+        """Makes the loaded rows visible, and deletes all others."""
         position = max(at, self._began + 1)
         for what in list(self._waiting):
             self._pass_on(what)
@@ -507,7 +507,7 @@ class _Run:
             self._on_progress(self.told())
 
     def _records(self, position: int) -> dict[bytes, bytes | None]:
-        """Returns what the home keeps with a cut."""
+        """Returns the records that the home keeps with a cut."""
         assert self._offset is not None, "there is a position"
         history = self._server.history()
         new: dict[bytes, bytes | None] = {
@@ -515,7 +515,7 @@ class _Run:
             _OFFSET: self._offset.encode(),
             _SHAPES: json.dumps(self._shapes, sort_keys=True).encode(),
         }
-        if self._history_bytes == 0:  # It begins anew with a load.
+        if self._history_bytes == 0:  # A load starts a new history.
             new |= dict.fromkeys(self._chapters())
         if len(history) > self._history_bytes:
             new[b"%s%018d" % (_HISTORY, position)] = history[self._history_bytes :]
@@ -526,7 +526,7 @@ class _Run:
         return {key: text for key, text in new.items() if kept.get(key) != text}
 
     def _take_change(self, event: Event) -> None:
-        """Takes a change of tables."""
+        """Processes a change of tables."""
         source = event.value["source"]
         at, is_loading = position_of(source), source["snapshot"] != "false"
         if not is_loading:
@@ -561,7 +561,7 @@ class _Run:
         self._commit()
 
     def _begin_table(self, what: str, key: Any, row: Any) -> None:
-        """Opens the log of a table that is what it is from here on."""
+        """Opens the log of a table that has this shape from here on."""
         reader = reader_of(what, key, row, _hashed_of(what, self._choice.masks))
         self._open(what, reader.schema)
         self._readers[what] = reader
@@ -601,7 +601,7 @@ class _Run:
             self._loaded.setdefault(what, [])
 
     def told(self) -> Captured:
-        """Returns how far it is committed."""
+        """Returns the progress."""
         at = self._home.position
         behind = sum(size for number, size in self._files.items() if number >= file_of(at))
         behind = max(0, behind - (at - position_of({"file": f".{file_of(at)}", "pos": 0})))
@@ -624,7 +624,7 @@ class _Run:
 
 
 def _columns_of(log: Log, names: Sequence[str], keys: set[str]) -> pa.Schema:
-    """Returns the columns of a table, as its log has them."""
+    """Returns the columns of a table with their types in its log."""
     key, value = log.schema.field("key").type, log.schema.field("value").type
     there = {field.name: field.type for field in value}
     if pa.types.is_struct(key):
@@ -635,7 +635,7 @@ def _columns_of(log: Log, names: Sequence[str], keys: set[str]) -> pa.Schema:
 
 
 def _shape(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what is kept of a table's shape, by the engine's words."""
+    """Returns the part of the engine's description of a table that is kept."""
     columns = {
         one["name"]: [one["typeExpression"], one["length"], one["scale"], one["enumValues"]]
         for one in table["columns"]
@@ -649,7 +649,7 @@ def _why_reload(
     ddl: str,
     change: Mapping[str, Any],
 ) -> str | None:
-    """Returns why rows may have changed without a message; None where they did not."""
+    """Returns why rows may have changed without a message; None if they did not."""
     if change["type"] == "CREATE" or table is None:
         return None
     if change.get("previousId") not in (None, change["id"]):
@@ -684,26 +684,26 @@ def verify_capture_mysql(
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> VerifiedCapture:
-    """Compares captured tables of MySQL with their source, at one moment of it and one cut of the
-    logs, as `verify_capture` does of PostgreSQL.
+    """Compares captured MySQL tables with their source, at one moment of it and one cut of the
+    logs, like `verify_capture`.
 
     Args:
-        dsn: as of `capture_mysql`.
+        dsn: see `capture_mysql`.
         url: the home.
-        tables: patterns of ``database.table``; none: all that are captured.
-        exclude: patterns of tables that are left out.
-        storage_options: of the logs' filesystem.
-        single_writer: as of `Log.create`.
+        tables: patterns of ``database.table``; empty: all that are captured.
+        exclude: patterns of tables to leave out.
+        storage_options: options of the logs' filesystem.
+        single_writer: see `Log.create`.
         on_progress: called with the name of each table, before it is read.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
 
     Raises:
         InvalidInputError: there is no capture at the URL.
-        SourceReplacedError: it is of another database.
-        SourcePurgedError: the server does not have any more what changed since the cut.
-        SourceUnavailableError: it does not answer.
-        NotFoundError: no table is meant; or the logs have no cut yet.
+        SourceReplacedError: the capture is of another database.
+        SourcePurgedError: the server no longer has the changes since the cut.
+        SourceUnavailableError: the server does not answer.
+        NotFoundError: no table matches, or the logs have no cut yet.
 
     >>> verify_capture_mysql("mysql://me@localhost/shop", "shop").is_equal  # doctest: +SKIP
     True
@@ -738,7 +738,7 @@ def verify_capture_mysql(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the home says at a cut."""
+    """The home's description of the capture at a cut."""
 
     url: str
     choice: Choice
@@ -765,7 +765,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A table that is compared; ``changed``: keys that are left out."""
+    """A table to compare; ``changed``: keys that are left out."""
 
     what: str
     url: str
@@ -780,7 +780,7 @@ class _Compared:
             one["field"] for one in self.shape.row["fields"] if one.get("name") == _JSON
         ]
         schema = self.reader.schema
-        for name in {*json_columns} & {*self.hashed}:  # Of which text is not known.
+        for name in {*json_columns} & {*self.hashed}:  # It is unknown which text was hashed.
             schema = schema.remove(schema.get_field_index(name))
 
         def source(take: Take) -> None:
@@ -795,7 +795,7 @@ class _Compared:
 
 
 class _Changed:
-    """What changed since a cut.
+    """The changes since a cut.
 
     Attributes:
         skipped: tables that are not compared, and why.
@@ -874,7 +874,7 @@ class _Changed:
 
 
 def _with_one_text(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Returns rows in which JSON that means the same has the same text."""
+    """Returns rows in which JSON with the same meaning has the same text."""
     for name in names:
         if (at := rows.schema.get_field_index(name)) >= 0:
             texts = [

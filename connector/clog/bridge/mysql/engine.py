@@ -1,18 +1,18 @@
-"""A server of MySQL, read by Debezium's engine: a Java machine in this process (pydbzengine).
+"""Reads a MySQL server with Debezium's engine, on Java in this process (pydbzengine).
 
-The engine loads what is there, then follows the binary log; it tells what it reads as *events*, in
-order: rows, beginnings and ends of transactions, changes of tables, and *heartbeats*, which say how
-far it is. Where it is to go on says an *offset*, which the engine makes and nobody else reads;
-what tables were like at an offset says its *history*, lines that only become more. Both are kept
-beside the logs, in the commit that they belong to: each run writes them to files of its own, from
-which the engine begins, and what the engine writes there of its own accord is not looked at.
+The engine loads the existing rows, then follows the binary log; it reports what it reads as
+*events*, in order: rows, beginnings and ends of transactions, changes of tables, and *heartbeats*,
+which show its progress. An *offset* says where to continue; only the engine interprets it. The
+*history* says what tables were like at an offset, in lines that are only appended to. Both are kept
+with the logs, in the commit that they belong to: each run writes them to its own files, from which
+the engine starts; what the engine itself writes to the offsets file is ignored.
 
-What a table is like by the engine's words, a *shape*, it tells of tables without rows, too, and it
-reads rows of a moment that is *held*, as it reads them for a load. That goes by classes of Debezium
-that are not its interface, and by one field of its task: of the releases that the extra allows.
+A *shape* is the engine's description of a table, even of one without rows. The engine also reads
+rows as of a moment that is *held*, the same way as for a load. Both use classes of Debezium that
+are not public, and one field of its task: those of the releases that the extra allows.
 
-A *position* is a number that orders what stands in the binary log: that of its file, then the bytes
-before it.
+A *position* is a number that orders the binary log: the number of a file, then the bytes before the
+place.
 """
 
 import json
@@ -37,7 +37,7 @@ from clog.storage.errors import (
 
 SCHEME: Final = "mysql://"
 NAME: Final = "clog"
-"""Of the engine, and the beginning of its topics."""
+"""The name of the engine, and the prefix of its topics."""
 _MYSQL: Final = "io.debezium.connector.mysql"
 _SELECTS: Final = "snapshot.select.statement.overrides"
 _FILE_BITS: Final = 40
@@ -78,7 +78,7 @@ def _check_library() -> None:
 
 
 def position_of(offset: Mapping[str, Any]) -> int:
-    """Returns the position that an offset has, or the source of an event.
+    """Returns the position of an offset, or of the source of an event.
 
     >>> position_of({"file": "binlog.000002", "pos": 4}) - (2 << 40)
     4
@@ -87,19 +87,19 @@ def position_of(offset: Mapping[str, Any]) -> int:
 
 
 def table_of(change: Mapping[str, Any]) -> str:
-    """Returns the table of which an event of the schema tells a change."""
+    """Returns the table whose change a schema event reports."""
     what: str = change["id"]
     return what.strip('"').replace('"."', ".")
 
 
 def end_of(files: Mapping[int, int]) -> int:
-    """Returns where a binary log ends that has these files."""
+    """Returns the end of a binary log with these files."""
     last = max(files)
     return (last << _FILE_BITS) | files[last]
 
 
 def start_java() -> None:
-    """Starts Java in this process, if it does not run; it is quiet, and leaves signals alone."""
+    """Starts Java in this process if it is not running; it is quiet, and leaves signals alone."""
     _check_library()
     import jpype
     from pydbzengine.engine.jvm import ensure_jvm_started
@@ -109,7 +109,7 @@ def start_java() -> None:
     silent = Path(__file__).with_name("log4j2.properties")
     try:
         ensure_jvm_started(["-Xmx512m", "-Xrs", f"-Dlog4j2.configurationFile={silent}"])
-    except (OSError, ValueError) as e:  # None is there, or not one for this processor.
+    except (OSError, ValueError) as e:  # No Java is installed, or not for this processor.
         why = "; ".join(str(e).splitlines()[:1])
         raise InvalidInputError(f"MySQL needs {_JAVA}: {why}") from e
     if (found := jpype.getJVMVersion()[0]) < _JAVA_MIN:
@@ -123,13 +123,13 @@ def file_of(position: int) -> int:
 
 
 def position_text(position: int) -> str:
-    """Returns a position for people: the number of its file, and the bytes."""
+    """Returns a position in readable form: the number of its file, and the bytes."""
     return f"{file_of(position):06d}:{position & ((1 << _FILE_BITS) - 1)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a server is, and its database, as positions are committed under it."""
+    """The identity of a server and its database, under which positions are committed."""
 
     name: str
     timeline: int = 0
@@ -137,13 +137,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What the engine tells.
+    """An event that the engine reports.
 
     Attributes:
-        topic: what it is of.
-        value: as JSON has it.
-        offset: where to go on behind it, as JSON; None: not within its transaction.
-        key: of a row, the schema of its key, as Kafka Connect has it in JSON; None: it has none.
+        topic: what it is about.
+        value: as parsed JSON.
+        offset: where to continue after it, in JSON; None: not within its transaction.
+        key: for a row, the schema of its key in Kafka Connect's JSON; None: it has no key.
         row: the schema of its columns, likewise.
     """
 
@@ -156,13 +156,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a table is like.
+    """The description of a table.
 
     Attributes:
-        key: as of `Event`.
-        row: as of `Event`.
-        schema: Debezium's own.
-        table: likewise.
+        key: see `Event`.
+        row: see `Event`.
+        schema: Debezium's own object.
+        table: Debezium's own object.
     """
 
     key: Any
@@ -172,11 +172,11 @@ class Shape:
 
 
 class Held:
-    """Tables as they were at one moment; of one thread.
+    """Tables as they were at one moment; for one thread.
 
     Args:
         connection: in a transaction of that moment.
-        reading: returns what reads rows as the engine does, which has begun by then.
+        reading: returns the engine's reader of rows; called only after the engine has started.
     """
 
     def __init__(self, connection: Any, reading: Callable[[], Any]) -> None:
@@ -184,7 +184,7 @@ class Held:
         self._reading = reading
 
     def rows(self, shape: Shape) -> Iterator[list[Mapping[str, Any]]]:
-        """Yields the rows of a table as events would have them, some at a time."""
+        """Yields the rows of a table in the form that events have, some at a time."""
         import jpype
 
         at = shape.table.id()
@@ -210,7 +210,7 @@ class Held:
 
 
 class Server:
-    """One database of a server, and the engine that reads it; a ``with`` statement ends it.
+    """One database of a server, and the engine that reads it; use it in a ``with`` statement.
 
     Args:
         dsn: ``mysql://USER@HOST:PORT/DATABASE?ssl-mode=…``; the password comes from ``MYSQL_PWD``.
@@ -220,7 +220,7 @@ class Server:
         try:
             parts = urlsplit(dsn)
             user, host, port = parts.username, parts.hostname, parts.port or 3306
-        except ValueError:  # Its text has parts of the address.
+        except ValueError:  # The error's text has parts of the address.
             raise InvalidInputError(_NO_ADDRESS) from None
         options = dict(parse_qsl(parts.query))
         self.database = unquote(parts.path.removeprefix("/"))
@@ -277,10 +277,10 @@ class Server:
             ) as connection:
                 return [_rows(connection, one) for one in statements]
         except jpype.JException as e:
-            raise self._error(_root(e)) from None  # Its text is not shown as it is.
+            raise self._error(_root(e)) from None  # Its text may have the password.
 
     def _error(self, why: str) -> SourceError | SourceUnavailableError:
-        """Returns what to raise, by the words of who failed, but for the password."""
+        """Returns the error to raise for a failure's text, without the password."""
         if self._password:
             why = why.replace(self._password, "***")
         if any(word in why for word in _AWAY):
@@ -290,7 +290,7 @@ class Server:
         return SourceError(f"{self.address}: {why}")
 
     def origin(self) -> Origin:
-        """Returns what it is; InvalidInputError: its binary log does not have what is needed."""
+        """Returns the server's identity; InvalidInputError: its binary log lacks what is needed."""
         ((found,),) = self.query(
             "SELECT @@server_uuid, @@log_bin, @@binlog_format, @@binlog_row_image"
         )
@@ -313,7 +313,7 @@ class Server:
         return {f"{self.database}.{name}": has != "0" for name, has in rows}
 
     def _selects(self) -> dict[str, str]:
-        """Returns how tables with a FLOAT are read, by their names: as text it has six digits."""
+        """Returns the queries for tables with a FLOAT, by name: as text, it has only six digits."""
         (rows,) = self.query(
             "SELECT table_name, column_name, data_type FROM information_schema.columns"
             " WHERE table_schema = DATABASE() ORDER BY table_name, ordinal_position"
@@ -328,7 +328,7 @@ class Server:
         }
 
     def choice(self, tables: Sequence[str], exclude: Sequence[str]) -> Choice:
-        """Returns which tables patterns mean, of which those without a dot are of the database."""
+        """Returns the choice by these patterns; those without a dot are for this database."""
         only, without = (
             tuple(one if "." in one else f"{self.database}.{one}" for one in given)
             for given in (tables, exclude)
@@ -336,7 +336,7 @@ class Server:
         return Choice(only, without)
 
     def files(self) -> dict[int, int]:
-        """Returns the bytes of each file of the binary log, by its number."""
+        """Returns the size of each file of the binary log in bytes, by its number."""
         (rows,) = self.query("SHOW BINARY LOGS")
         return {int(str(row[0]).rpartition(".")[2]): int(str(row[1])) for row in rows}
 
@@ -347,7 +347,7 @@ class Server:
         *,
         only: Mapping[str, str],
     ) -> None:
-        """Starts the engine at an offset, with its history, or from nothing: then it loads."""
+        """Starts the engine at an offset, with its history; without an offset, it loads."""
         import jpype
 
         selects = {} if offset is not None else self._selects()
@@ -395,7 +395,7 @@ class Server:
         self._thread.start()
 
     def _connecting(self) -> dict[str, object]:
-        """Returns the settings that say where the server is."""
+        """Returns the settings for connecting to the server."""
         return {
             "topic.prefix": NAME,
             "database.hostname": self._host,
@@ -408,7 +408,7 @@ class Server:
         }
 
     def _made(self, settings: Any) -> Any:
-        """Returns the engine; what it calls it calls in threads of its own."""
+        """Returns the engine; it makes its calls in its own threads."""
         import jpype
 
         api = "io.debezium.engine.DebeziumEngine"
@@ -422,7 +422,7 @@ class Server:
         self._why = str(message if error is None else _root(error))
 
     def _hand_over(self, records: Sequence[Any], _: Any) -> None:
-        """Takes what the engine read; in its thread."""
+        """Takes the engine's records; in its thread."""
         try:
             batch = [self._event(record) for record in records]
         except Exception as e:
@@ -444,7 +444,7 @@ class Server:
             offset = _offset(record) if is_last else None
             return Event(topic, known, offset, key, row)
         if topic == NAME:
-            self._schemas.clear()  # Tables are of another shape from here on.
+            self._schemas.clear()  # Tables may have another shape from here on.
         return Event(topic, known, _offset(record))
 
     def _schema(self, topic: str, source: Any) -> tuple[Any, Any]:
@@ -454,8 +454,8 @@ class Server:
         return self._schemas[topic]
 
     def shape(self, what: str) -> "Shape | None":
-        """Returns what a table is like by what the engine has read; None: it is not there, or not
-        meant. To be asked once there was an event.
+        """Returns the shape of a table as of what the engine has read; None if it does not exist or
+        is not chosen. Must be called only after an event.
         """
         import jpype
 
@@ -470,7 +470,7 @@ class Server:
 
     @contextmanager
     def held(self) -> "Iterator[Held]":
-        """Yields the tables as they are now, however they change."""
+        """Yields the tables as they are now, unaffected by later changes."""
         import jpype
 
         given = jpype.JClass("io.debezium.config.Configuration").from_(
@@ -501,7 +501,7 @@ class Server:
         return found.get(tasks[0])
 
     def batches(self, is_done: Callable[[], bool]) -> Iterator[list[Event]]:
-        """Yields events as they come, none for a silent moment; SourceError: the engine ended."""
+        """Yields events as they arrive, [] after a short silence; SourceError: the engine ended."""
         while not is_done():
             try:
                 yield self._events.get(timeout=_WAIT_S)
@@ -511,12 +511,12 @@ class Server:
                 yield []
 
     def history(self) -> bytes:
-        """Returns the history as it is by now."""
+        """Returns the current history."""
         return self._history.read_bytes()
 
 
 def _root(error: Any) -> str:
-    """Returns what the first cause of an error of Java says."""
+    """Returns the text of the root cause of a Java error."""
     while error.getCause() is not None:
         error = error.getCause()
     return " ".join(str(error).split())
@@ -530,7 +530,7 @@ def _offset(record: Any) -> str:
 
 
 def _select(database: str, table: str, columns: Sequence[tuple[str, bool]]) -> str:
-    """Returns the query of a table's rows; of each column is told whether it is a FLOAT."""
+    """Returns the query for a table's rows; ``columns``: names, and whether they are FLOATs."""
     names = ", ".join(
         f"CAST({_quoted(name)} AS DOUBLE) {_quoted(name)}" if is_float else _quoted(name)
         for name, is_float in columns
@@ -552,7 +552,7 @@ def _properties(given: Mapping[str, object]) -> Any:
 
 
 def _converter() -> Any:
-    """Returns what makes JSON of Kafka Connect's values, without their schemas."""
+    """Returns a converter of Kafka Connect's values to JSON, without their schemas."""
     import jpype
 
     made = jpype.JClass("org.apache.kafka.connect.json.JsonConverter")()
@@ -563,7 +563,7 @@ def _converter() -> Any:
 
 
 def _schemas(key: Any, row: Any) -> tuple[Any, Any]:
-    """Returns the schemas of a key, None where there is none, and of columns, as JSON has them."""
+    """Returns the schemas of a key (None if there is none) and of columns as parsed JSON."""
     convert = _converter()
     made = (None if one is None else convert.asJsonSchema(one).toString() for one in (key, row))
     of_key, of_row = (None if one is None else json.loads(str(one)) for one in made)

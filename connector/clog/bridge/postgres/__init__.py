@@ -1,1 +1,1 @@
-"""Databases of PostgreSQL, captured: all tables at one transaction of theirs."""
+"""Captures PostgreSQL databases into logs: all tables as of one transaction of the source."""

@@ -1,20 +1,20 @@
-"""A database of PostgreSQL, captured into logs: all tables at one transaction of the source.
+"""Captures a PostgreSQL database into logs: all tables as of one transaction of the source.
 
-1. *Prepare.* The home's id is taken up, the catalogue read and checked, then published; the slot is
-   made, after the publication: decoding goes by the catalogue of then. The tables' logs are made,
-   and their ids taken up (`logs`, L1).
-2. *Load.* Tables that have no position, or of which rows may have changed without a message, are
-   loaded from one exported snapshot, some at a time. In the first run it is that of the slot; later
-   one of a temporary slot, so these tables have a position of their own, and changes below it are
-   skipped.
+1. *Prepare.* The home's id is claimed; the catalogue is read, checked and published. Then the slot
+   is made, after the publication, because decoding uses the catalogue as of the decoded change. The
+   tables' logs are created, and their ids claimed (`logs`, L1).
+2. *Load.* Tables without a position, and tables whose rows may have changed without a message, are
+   loaded from one exported snapshot, several at a time. In the first run it is the slot's snapshot;
+   later it is that of a temporary slot, so these tables have their own position, and changes below
+   it are skipped.
 3. *Follow* the stream (`following`).
-4. What the stream says of a table, and every few seconds the catalogue, is compared with what it
-   was; before each cut the catalogue's stamp is, so that no cut lacks what changed without a
-   message. Where it differs what is handed over is committed, and all begins anew at 1.
+4. The stream's description of a table, and every few seconds the catalogue, are compared with the
+   known one; before each cut the catalogue's stamp is, so that no cut lacks changes that had no
+   message. If anything differs, what was handed over is committed, and the run restarts at 1.
 
-``once`` ends when all is committed that the source had written at the start of 3. What is refused
-for its arguments, or as another database has these logs, is so before an id is taken up: a capture
-that runs goes on.
+``once`` ends when everything is committed that the source had written at the start of 3. Wrong
+arguments, or logs of another database, are refused before an id is claimed: a capture that is
+running continues.
 """
 
 import json
@@ -66,14 +66,14 @@ from clog.storage.errors import (
 from clog.storage.keys.hashing import fingerprints_of, key_bytes
 
 INTERVAL_MS: Final = 250
-"""How long changes wait for others at most, while nothing else is committed."""
+"""The longest that changes wait for others while nothing else is being committed."""
 LOADERS: Final = 4
-"""So many tables are loaded at a time."""
+"""How many tables are loaded at a time."""
 _ASK_MS: Final = 200
 _LOCK_MS: Final = 500
-"""For so long a look at the catalogue waits for whoever has locked a table."""
+"""How long a read of the catalogue waits for the lock on a table."""
 _PATIENCE_MS: Final = 10_000
-"""After so long it is told whose transactions are waited for, and again after `_STALLED_MS`."""
+"""After this long a warning names the transactions waited for, and again every `_STALLED_MS`."""
 _STALLED_MS: Final = 600_000
 _WARN_BYTES: Final = 1 << 30
 _log = logging.getLogger(__name__)
@@ -85,14 +85,14 @@ class CapturedTable:
     """How far a table is captured.
 
     Attributes:
-        url: of its log.
-        version: of the log.
-        loaded: rows of its first load in this run.
-        expected: rows that it has, about.
+        url: the URL of its log.
+        version: the log's version.
+        loaded: the number of rows loaded from a snapshot in this run.
+        expected: about how many rows it has.
         is_loading: whether it is being loaded.
-        rows: taken in this run.
+        rows: the number of rows taken in this run.
         left: columns that are not captured, and why.
-        notes: by column, what is not as in the source.
+        notes: by column, what differs from the source.
     """
 
     url: str
@@ -107,18 +107,18 @@ class CapturedTable:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """How far a capture has come.
+    """The progress of a capture.
 
     Attributes:
-        url: of the home.
+        url: the home's URL.
         tables: by name.
         position: the LSN of the newest cut; None: there is no cut yet.
-        lag_bytes: of write-ahead log that the source has beyond it.
-        lag_ms: how long ago the newest transaction of the cut was committed, if there are others.
-        slot_bytes: what the slot makes the source keep.
-        transactions: taken in this run.
-        events: tables whose inserts alone are taken.
-        filters: by table, which rows alone are published.
+        lag_bytes: how much write-ahead log the source has after it.
+        lag_ms: how long ago the newest transaction of the cut was committed, if there are later.
+        slot_bytes: how much write-ahead log the slot makes the source keep.
+        transactions: the number of transactions taken in this run.
+        events: tables of which only inserts are taken.
+        filters: by table, the condition on published rows.
     """
 
     url: str
@@ -133,12 +133,12 @@ class Captured:
 
     @property
     def logs(self) -> dict[str, int]:
-        """The version of each table's log, by URL; `snapshot` says which belong together."""
+        """The version of each table's log, by URL; `snapshot` finds versions that fit together."""
         return {table.url: table.version for table in self.tables.values()}
 
     @property
     def rows(self) -> int:
-        """How many rows were taken in this run, tombstones too."""
+        """The number of rows taken in this run, including tombstones."""
         return sum(table.rows for table in self.tables.values())
 
 
@@ -164,39 +164,39 @@ def capture(  # noqa: PLR0913 - one for each option
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> Captured:
-    """Captures tables of a database of PostgreSQL, each into a typed log at ``url/schema.table``,
-    and names in the log at ``url`` which versions of them show the same moment: `snapshot` of
-    ``url`` has each transaction of the source whole or not at all. Run again it goes on; returns
-    how far it has come.
+    """Captures tables of a PostgreSQL database, each into a typed log at ``url/schema.table``, and
+    records in the log at ``url`` which of their versions show the same moment: `snapshot` of
+    ``url`` contains each transaction of the source entirely or not at all. Another run continues
+    where the last one stopped. Returns the progress.
 
     Args:
-        dsn: ``postgres://USER@HOST:PORT/DATABASE``; ``PGPASSWORD`` or ``PGPASSFILE`` beside it.
+        dsn: ``postgres://USER@HOST:PORT/DATABASE``; password in ``PGPASSWORD`` or ``PGPASSFILE``.
         url: the home; the folder of the tables' logs.
-        once: stop when all is there that the source has now; else it is followed.
-        tables: patterns of ``schema.table``; none: all.
-        exclude: patterns of tables that are left out.
+        once: stop when all that the source has now is captured; otherwise the source is followed.
+        tables: patterns of ``schema.table``; empty: all.
+        exclude: patterns of tables to leave out.
         masks: by ``schema.table.column``: ``drop``, ``hash`` or ``text``.
-        events: take inserts of tables without a usable key, as events; else these are an error.
-        publication: one that somebody else made; None: capture makes its own.
-        reload: load these tables anew, True: all, and with a new slot.
-        partitions: of logs that are made.
-        config: of logs that are made.
-        slot_bytes_max: give the slot up when it makes the source keep more than that.
-        storage_options: of the logs' filesystem.
-        single_writer: as of `Log.create`.
-        interval_ms: how long changes wait at most for a commit, while they are few.
-        on_progress: called with how far it is, after each commit and every few seconds.
-        should_stop: asked several times a second; true ends it, with all committed that was read.
+        events: take inserts of tables without a usable key as events; otherwise they are an error.
+        publication: an existing publication; None: the capture makes its own.
+        reload: load these tables again; True: all of them, with a new slot.
+        partitions: of new logs.
+        config: of new logs.
+        slot_bytes_max: drop the slot if it makes the source keep more than this.
+        storage_options: options of the logs' filesystem.
+        single_writer: see `Log.create`.
+        interval_ms: the longest that a few changes wait for a commit.
+        on_progress: called with the progress, after each commit and every few seconds.
+        should_stop: called several times a second; true ends the run once all it read is committed.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
 
     Raises:
-        SourceError: the database is not what it was, or holds what cannot be kept; its subclass
-            says what happened.
-        SourceUnavailableError: it does not answer.
+        SourceError: the database is not what it was, or has data that a log cannot keep; the
+            subclass says what happened.
+        SourceUnavailableError: the database does not answer.
         TransactionFencedError: another capture of the logs took over.
         InvalidInputError: an argument is wrong, or a table cannot be captured.
-        NotFoundError: no table is meant.
+        NotFoundError: no table matches.
 
     >>> capture("postgres://me@localhost/shop", "shop", once=True)  # doctest: +SKIP
     """
@@ -225,11 +225,11 @@ def capture(  # noqa: PLR0913 - one for each option
 
 
 class _StoppedError(Exception):
-    """Somebody stops the run while it loads."""
+    """The run is stopped while it loads."""
 
 
 class _Run:
-    """One run; a worker of the thread that begins it."""
+    """One run; a worker for the thread that starts it."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class _Run:
         self._newest_us = 0
 
     def to_the_end(self) -> None:
-        """Captures until nothing is left of now (``once``), or somebody stops it."""
+        """Captures up to the current end (``once``), or until it is stopped."""
         try:
             while True:
                 try:
@@ -282,7 +282,7 @@ class _Run:
                     continue
                 except SourceUnavailableError:
                     if self.home is not None:
-                        self.home.check()  # Who takes over ends the stream, too.
+                        self.home.check()  # A capture that takes over also ends the stream.
                     raise
                 break
         except _StoppedError:
@@ -290,7 +290,7 @@ class _Run:
         self.on_progress(self.told())
 
     def told(self) -> Captured:
-        """Returns how far it is committed."""
+        """Returns the progress."""
         home = self.home
         assert home is not None, "it is prepared first"
         now_ms, newest_ms = self.clock.now_ms(), self._newest_us // 1000
@@ -321,7 +321,7 @@ class _Run:
         )
 
     def _prepare(self) -> tuple[str, int]:
-        """Does 1 and 2; returns the slot, and from where on it is read."""
+        """Does 1 and 2; returns the slot and the position from which to read it."""
         identity = self.source.identity()
         home = self.home = self.home or self._begun(identity)
         slot = f"clog_{home.log.id[:24]}"
@@ -341,14 +341,14 @@ class _Run:
             if is_new and not self._reload and any(t.position for t in self.tables.values()):
                 raise self.source.lost(slot, "does not exist")
             exported = self._new_slot(slot) if is_new else None
-            if exported is not None:  # A history that was loaded anew may have lower positions.
+            if exported is not None:  # After a full reload, positions may be lower.
                 home.position = min(home.position, exported.lsn - 1)
             stale = {oid for oid, one in self.tables.items() if self._is_stale(home, one)}
             due = stale | reasons.keys()
             older = [one.log.url for one in self.tables.values() if one.is_older]
             for log_url in older:
                 _log.warning("%s was restored from an older copy; it is loaded anew", log_url)
-            if older or not home.position:  # An older log is none of the members until it is right.
+            if older or not home.position:  # An older log is no member until it is loaded.
                 home.mark_loading([one for one in self.tables.values() if not one.is_older])
             about = self._published
             home.keep(
@@ -372,7 +372,7 @@ class _Run:
             return slot, home.position if not is_new and home.position else found.confirmed_lsn
 
     def _catalogued(self, ask: Queries, home: Home, slot: str) -> list[SourceTable]:
-        """Returns the tables as they are published, and notes what the catalogue is like."""
+        """Returns the tables as published, and notes the catalogue's stamp."""
         tables = self._read(ask, home)
         if self._publication is None:
             self._due(home, tables)
@@ -397,7 +397,7 @@ class _Run:
         return there
 
     def _begun(self, identity: Identity) -> Home:
-        """Returns the home with its id taken up, where nothing is to be refused."""
+        """Returns the home, its id claimed only after all that could be refused was checked."""
         home = Home(self._url, identity, self._settings)
         home.read()
         about = json.loads(home.kept.get(ABOUT, b"{}"))
@@ -413,7 +413,7 @@ class _Run:
         return home
 
     def _check_history(self, ask: Queries, home: Home, identity: Identity, slot: str) -> None:
-        """Raises if what follows the home's position is not in the source any more."""
+        """Raises if the source no longer has what follows the home's position."""
         if home.timeline is not None:
             self.source.check_timeline(home.timeline, identity, home.position)
         found = ask.slot(slot)
@@ -430,10 +430,10 @@ class _Run:
                 f" to {lsn_text(home.position)}: another one read it, or {home.log.url} was"
                 " restored from an older copy",
             )
-        ask.free_slot(slot)  # Who reads it is fenced by now.
+        ask.free_slot(slot)  # Its reader is fenced by now.
 
     def _due(self, home: Home, tables: Sequence[SourceTable]) -> dict[int, str]:
-        """Returns why tables are loaded anew, by oid; InvalidInputError: one cannot be taken on."""
+        """Returns why tables are reloaded, by oid; InvalidInputError: one cannot be captured."""
         due = {}
         names = [] if isinstance(self._reload, bool) else self._reload
         if unknown := sorted(set(names) - {table.what for table in tables}):
@@ -466,8 +466,8 @@ class _Run:
 
     @staticmethod
     def _is_stale(home: Home, one: TableLog) -> bool:
-        """Tells whether a table is to be loaded: it never was, or was left out for a time, or its
-        log is an older one than the newest cut has.
+        """Returns whether a table must be loaded: it never was, or was left out for a time, or its
+        log is older than the one in the newest cut.
         """
         left_out = one.position < home.position and one.log.id not in home.members
         return not one.position or left_out or one.is_older
@@ -475,7 +475,7 @@ class _Run:
     def _open(
         self, tables: Sequence[SourceTable], plans: Sequence[TablePlan], identity: Identity
     ) -> None:
-        """Opens the tables' logs, and takes their ids up (L1)."""
+        """Opens the tables' logs, and claims their ids (L1)."""
         before, home = self.tables, self.home
         assert home is not None, "it comes first"
         bound = {oid: binding.folder for oid, binding in home.bindings.items()}
@@ -511,13 +511,13 @@ class _Run:
         self.tables = {one.table.oid: one for one in made}
 
     def _new_slot(self, name: str, *, temporary: bool = False) -> Exported:
-        """Makes a slot, which takes until all transactions have ended that are open."""
+        """Makes a slot; this takes until all transactions that are open have ended."""
         connection = self.source.connect(replication=True)
         make = partial(self.source.make_slot, connection, name, temporary=temporary)
         return self._patiently(connection, make)
 
     def _patiently(self, connection: Any, call: Callable[[], _T]) -> _T:
-        """Returns what a call on a connection returns that others may hold up for long."""
+        """Returns the result of a call that other transactions may block for a long time."""
         told_ms = self.clock.monotonic_ms() + _PATIENCE_MS
         with ThreadPoolExecutor(1, "clog-capture-wait") as pool:
             made = pool.submit(call)
@@ -561,7 +561,7 @@ class _Run:
                     future.result()
             except SourceError:
                 with self.source.connected() as ask:
-                    self._check_stamp(ask)  # It was altered since its catalogue was read.
+                    self._check_stamp(ask)  # Raises if a table was altered since.
                 raise
         self._loading = set()
         if self.should_stop():
@@ -573,7 +573,7 @@ class _Run:
         try:
             self._load_by(connection, queue, exported)
         except (SourceError, SourceUnavailableError):
-            if not self.should_stop():  # Else it was cancelled.
+            if not self.should_stop():  # If so, it was cancelled.
                 raise
         finally:
             self._loaders.remove(connection)
@@ -623,11 +623,11 @@ class _Run:
         self._loading.discard(oid)
 
     def _check_files(self, table: SourceTable, connection: Any) -> None:
-        """Raises if a table that was read was rewritten since its catalogue was: to snapshots that
-        are older it seems to be empty then. Who has read it keeps it from being so from now on.
+        """Raises if a table was rewritten since the catalogue was read: an older snapshot then sees
+        it as empty. From now on, the lock of the transaction that read it prevents a rewrite.
 
         Raises:
-            ChangedError: it was.
+            ChangedError: the table was rewritten.
         """
         files = {table.oid: table.file, **table.leaves}
         with connection.cursor() as cursor:
@@ -636,7 +636,7 @@ class _Run:
                 [list(files)],
             )
             is_other = any(files[oid] != (now or 0) for oid, now in cursor.fetchall())
-        if is_other:  # By TRUNCATE, which the stream has, or with its columns.
+        if is_other:  # By a TRUNCATE, which the stream has, or an ALTER.
             with self.source.connected() as ask:
                 self._check_stamp(ask)
 
@@ -692,7 +692,7 @@ class _Run:
             raise ChangedError("its catalogue changed")
 
     def _look(self, ask: Queries) -> None:
-        """Does 4, looks how far the source is; ChangedError: a table is not what it was."""
+        """Does 4, and updates how far the source is; ChangedError: a table is not what it was."""
         home = self.home
         assert home is not None, "it was prepared"
         slot = f"clog_{home.log.id[:24]}"
@@ -704,7 +704,7 @@ class _Run:
             else:
                 tables = catalogue.numbered(ask, self._published.names, tables)
         except LockedError:
-            tables = []  # The next look will tell; no cut is named before the stamp was compared.
+            tables = []  # The next look decides; no cut is named before the stamp was compared.
         if tables and {table.oid for table in tables} != self.tables.keys():
             raise ChangedError("there are tables more, or less")
         for table in tables:

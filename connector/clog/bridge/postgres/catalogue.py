@@ -1,18 +1,18 @@
-"""What the catalogue says of the tables that are captured, and whether they are what they were.
+"""Reads the captured tables from the catalogue, and finds out whether they have changed.
 
-A table is its oid, whatever its name is; a column is its number. Both are kept beside the logs, as
-a *binding*, and compared with the catalogue again and again: what rewrites rows without a message
-in the stream shows there. A column that was dropped and added again has another number; one that
-was added with a default has filled the rows that were there; where rows were rewritten the table
-has another file, and as VACUUM FULL and TRUNCATE do that, too, an entry of a column has another
-transaction; a label of an enum, or a column of a composite, changes what is written of all rows; a
-partition that was attached, detached, emptied or dropped changes the numbers of the leaves and
-their files; a publication that left a table or rows out for a time has another entry for it. All
-this *reloads* a table. A *stamp* is all this in one number, to be asked for before each cut.
+A table is identified by its oid, a column by its number, whatever their names are. Both are kept
+with the logs, as a *binding*, and compared with the catalogue again and again: it shows what
+changes rows without a message in the stream. A column that was dropped and added again has another
+number; one that was added with a default filled existing rows; a rewrite of the rows gives the
+table another file, and since VACUUM FULL and TRUNCATE do so too, it counts only if a column's entry
+has another transaction; a changed label of an enum or column of a composite changes the text of
+values; a partition that was attached, detached, emptied or dropped changes the oids of the leaves
+and their files; a publication that left a table or rows out for a time has another entry for it.
+Each of these *reloads* a table. A *stamp* is all this in one value, compared before each cut.
 
-A table can be followed if each update and delete names its row: by its replica identity, which must
-be a key. Others are refused before anything is published, as publishing their updates would make
-the application's own fail; or their inserts alone are taken, as plain events.
+A table can be followed if each update and delete names its row, by its replica identity, which must
+be a key. Other tables are refused before anything is published, because publishing their updates
+would make the application's own updates fail; or only their inserts are taken, as plain events.
 """
 
 import json
@@ -38,8 +38,8 @@ with recursive trees(root, oid) as (
   join pg_inherits i on i.inhparent = t.oid where c.relkind = 'p' and not i.inhdetachpending
 )
 """
-"""Tables, and with them their partitions. PostgreSQL's own functions would wait for whoever has
-locked one of the tables, as long as that takes: nothing is asked here that takes a lock.
+"""Tables with their partitions. PostgreSQL's own functions would wait, however long it takes, for
+transactions that have locked one of the tables: no query here takes a lock.
 """
 _TABLES: Final = """
 select c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
@@ -57,7 +57,7 @@ from pg_attribute a join pg_class c on c.oid = a.attrelid
 where a.attrelid = any(%s::oid[]) and a.attnum > 0 and not a.attisdropped
 order by 1, 3
 """
-"""The file stands here: it and the columns' entries are of the same moment, in one query."""
+"""Includes the file: in one query, it and the columns' entries are from the same moment."""
 _INDEXES: Final = """
 select i.indrelid::bigint, i.indisprimary, i.indisreplident, i.indimmediate,
     i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null,
@@ -106,12 +106,12 @@ select md5(string_agg(part, ' ' order by part collate "C")) from (
 """  # noqa: S608 - all is written here
 _FOLDER_MAX: Final = 240
 _OWN_TYPES: Final = 16384
-"""From this number on types are users'; those below it do not change."""
+"""Types from this number on are user-defined; those below it do not change."""
 _OPTIONS: Final = (
     "select pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot from pg_publication"
 )
 _LISTS_VERSION: Final = 150_000
-"""Since then publications have filters, lists of columns, and schemas."""
+"""The first version in which publications have filters, lists of columns, and schemas."""
 _LEAVES: Final = f"""{_TREES}
 select t.root::bigint, c.oid::bigint, c.relfilenode::bigint, greatest(c.relpages, 0)::bigint,
     c.relname::text, c.relkind = 'r' and c.relpersistence = 'p', c.relreplident::text, array(
@@ -122,15 +122,15 @@ from trees t join pg_class c on c.oid = t.oid where c.relkind <> 'p' and t.oid <
 """  # noqa: S608 - all is written here
 _log = logging.getLogger(__name__)
 EVENTS: Final = "events"
-"""How a table without a usable key is bound: its inserts alone are taken."""
+"""The identity of a table without a usable key: only its inserts are taken."""
 TEXT, DROP = "text", "drop"
 MASKED: Final = "masked"
-"""Why a column is left out."""
+"""The reason for which a masked column is left out."""
 MASKS: Final = (HASH, DROP, TEXT)
 
 
 def name_of(schema: str, table: str) -> str:
-    """Returns a table's name; what has a dot itself stands in quotes.
+    """Returns a table's name; parts with a dot are quoted.
 
     >>> name_of("public", "orders"), name_of("a.b", "c")
     ('public.orders', '"a.b".c')
@@ -141,23 +141,23 @@ def name_of(schema: str, table: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as the catalogue has it.
+    """A table in the catalogue.
 
     Attributes:
         identity: how updates name their row: ``key``, or `EVENTS`.
-        columns: those that are captured.
-        defaults: the numbers of those that filled rows which were there when they were added, or
-            may have.
-        toasted: columns that an update may leave out: those of any length. How they are stored,
-            and which old rows are sent, may change, and says nothing of the rows that are there.
-        leaves: of a table of partitions, the file of each leaf, by its oid.
-        width: how many columns it ever had.
-        file: of its rows; 0: it has none of its own.
-        stamps: of each column, which transaction wrote its entry.
-        labels: what values of its types are written with: the labels of enums, the columns of
+        columns: the captured columns.
+        defaults: the numbers of the columns that filled, or may have filled, existing rows when
+            they were added.
+        toasted: columns that an update may leave out: those of variable length. How they are
+            stored, and which old rows are sent, may change without any effect on existing rows.
+        leaves: for a partitioned table, the file of each leaf, by its oid.
+        width: how many columns it has ever had.
+        file: the file of its rows; 0: it has no file itself.
+        stamps: for each column, the transaction that wrote its entry.
+        labels: the names in the text of values of its types: the labels of enums, the columns of
             composites.
-        published: the numbers of what publishes it; empty: nothing does.
-        rows, pages: about.
+        published: the numbers of the entries that publish it; empty: there are none.
+        rows, pages: approximate numbers.
         masks: by column: `HASH`, `TEXT`.
         left: columns that are not captured, and why.
     """
@@ -182,12 +182,12 @@ class SourceTable:
 
     @property
     def what(self) -> str:
-        """The table, as users name it."""
+        """The table's name for users."""
         return name_of(self.schema, self.name)
 
     @property
     def sql(self) -> str:
-        """The table, as SQL names it."""
+        """The table's name in SQL."""
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     @property
@@ -196,7 +196,7 @@ class SourceTable:
 
     @property
     def folder(self) -> str:
-        """The last part of its log's URL; a long one ends with a hash, as local disks ask for."""
+        """The last part of its log's URL; local disks limit it, so a long one ends with a hash."""
         parts = (quote(part, safe="").replace(".", "%2E") for part in (self.schema, self.name))
         name = ".".join(parts)
         if len(name) <= _FOLDER_MAX:
@@ -204,14 +204,14 @@ class SourceTable:
         return f"{name[: _FOLDER_MAX - 33]}~{sha256(name.encode()).hexdigest()[:32]}"
 
     def select(self, where: str | None = None) -> str:
-        """Returns the query of all its rows, with the columns that are captured."""
+        """Returns the query for all its rows, with the captured columns."""
         names = ", ".join(quoted(c.name) for c in self.columns)
         only = "" if self.leaves else "ONLY "
         condition = f" WHERE {where}" if where else ""
         return f"SELECT {names} FROM {only}{self.sql}{condition}"  # noqa: S608 - all are quoted
 
     def binding(self, folder: str) -> bytes:
-        """Returns what is kept beside the logs; ``folder``: of its log, of another name maybe."""
+        """Returns the table's binding; ``folder``: its log's, perhaps under a former name."""
         columns = [[c.name, c.attnum, c.type_oid, c.typmod, c.in_key] for c in self.columns]
         leaves = {str(oid): node for oid, node in self.leaves.items()}
         body = {
@@ -234,7 +234,7 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A table as it was when it was captured last; see `SourceTable.binding`."""
+    """A table as it was when it was last captured; see `SourceTable.binding`."""
 
     oid: int
     schema: str
@@ -252,7 +252,7 @@ class Binding:
 
     @classmethod
     def read(cls, data: bytes) -> "Binding":
-        """Returns what `SourceTable.binding` made."""
+        """Returns the binding that `SourceTable.binding` encoded."""
         body = json.loads(data)
         body["columns"] = [tuple(row) for row in body["columns"]]
         body["leaves"] = {int(oid): node for oid, node in body["leaves"].items()}
@@ -264,10 +264,10 @@ class Binding:
         return name_of(self.schema, self.name)
 
     def why_reload(self, now: SourceTable) -> str | None:
-        """Returns why rows may have changed without a message; None where they did not.
+        """Returns why rows may have changed without a message; None if they did not.
 
         Raises:
-            InvalidInputError: the log cannot take what the table is now.
+            InvalidInputError: the log cannot hold the table any more.
         """
         if now.identity != self.identity:
             raise InvalidInputError(
@@ -309,9 +309,9 @@ class Choice:
     """Which tables are captured, and how.
 
     Attributes:
-        tables, exclude: patterns of ``schema.table``, as the shell has them; none: all.
+        tables, exclude: shell-style patterns of ``schema.table``; no ``tables``: all.
         masks: by ``schema.table.column``, one of `MASKS`.
-        events: whether tables without a usable key are captured, their inserts alone.
+        events: whether tables without a usable key are captured, only their inserts.
     """
 
     tables: Sequence[str] = ()
@@ -328,7 +328,7 @@ class Choice:
                 )
 
     def has(self, what: str) -> bool:
-        """Tells whether a table is meant."""
+        """Returns whether a table is chosen."""
         return _matches(what, self.tables or ["*"]) and not _matches(what, self.exclude)
 
 
@@ -346,8 +346,8 @@ def read(
     known: Collection[int] = (),
     publication: str | None = None,
 ) -> list[SourceTable]:
-    """Returns the tables that are meant, by their names. Four queries, or six.
-    Of somebody's ``publication``, those that it has. Where some are ``known``, by their oids, new
+    """Returns the chosen tables, in the order of their names. Four queries, or six.
+    With a given ``publication``, only those that it has. If some are ``known``, by their oids, new
     ones that cannot be followed are left out, with a warning the first time (``told``).
     """
     rows = _meant(ask, choice, publication)
@@ -395,7 +395,7 @@ def _table(
     choice: Choice,
     labels: Mapping[int, Sequence[Any]],
 ) -> SourceTable:
-    """Returns a table without its leaves; ``there``: its columns, as the catalogue has them."""
+    """Returns a table without its leaves; ``there``: its columns in the catalogue."""
     oid, schema, name, _, _, count, pages, width = row
     what, numbers = name_of(schema, name), frozenset(key or ())
     masks = {c[0]: choice.masks.get(f"{what}.{c[0]}") for c in there}
@@ -463,7 +463,7 @@ def _grouped(rows: Sequence[Any]) -> "defaultdict[int, list[Any]]":
 
 
 def _key_of(identity: str, indexes: Sequence[Any]) -> tuple[Sequence[int] | None, str]:
-    """Returns the numbers of the columns by which updates name their row; None, and why not."""
+    """Returns the numbers of the columns that name the row of an update; or None, and why."""
     if identity == "n":
         return None, "its REPLICA IDENTITY is NOTHING"
     usable = [row for row in indexes if row[2] and row[3]]
@@ -482,11 +482,11 @@ def _key_of(identity: str, indexes: Sequence[Any]) -> tuple[Sequence[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Publications:
-    """What is published.
+    """The publications that are read.
 
     Attributes:
-        names: of the publications that are read.
-        filters: by table, the condition of the rows that are sent, where it is not all.
+        names: their names.
+        filters: by table, the condition on the rows that are sent, unless all are.
     """
 
     names: tuple[str, ...]
@@ -494,14 +494,14 @@ class Publications:
 
 
 def own_names(name: str) -> tuple[str, str]:
-    """Returns the names of our publications: of tables with keys, and of events."""
+    """Returns the names of our publications: for tables with keys, and for events."""
     return name, f"{name}_events"
 
 
 def publish(ask: Queries, name: str, tables: Sequence[SourceTable]) -> Publications:
-    """Makes our publications publish these tables, exactly and whole; makes them where there are
-    none: also that of which there is no table yet, as one that is younger than the slot is not
-    found.
+    """Makes our publications publish exactly these tables, whole; creates the publications if they
+    do not exist, even one that has no table yet: decoding does not find one that is younger than
+    the slot.
     """
     names = []
     has_lists = ask.connection.server_version >= _LISTS_VERSION
@@ -539,9 +539,9 @@ def publish(ask: Queries, name: str, tables: Sequence[SourceTable]) -> Publicati
 def numbered(
     ask: Queries, names: Sequence[str], tables: Sequence[SourceTable]
 ) -> list[SourceTable]:
-    """Returns tables with the numbers of what publishes them: of each entry of these publications,
-    which is another one once its filter or columns changed, or its schema was left out for a time;
-    and of the transaction that said last what the publication sends.
+    """Returns tables with the numbers of the entries that publish them, which change if an entry's
+    filter or columns change or its schema is left out for a time; and of the transaction that last
+    set what the publication sends.
     """
     entries = "select oid, oid, null::oid, null::oid from pg_publication where puballtables"
     entries += " union all select oid, prpubid, prrelid, null from pg_publication_rel"
@@ -568,9 +568,9 @@ def numbered(
 
 
 def stamp(ask: Queries, names: Sequence[str], tables: Collection[int]) -> str:
-    """Returns what is another one after each change of the catalogue that may have changed rows of
-    these tables without a message, and after others, too, but for those that are common: TRUNCATE
-    and VACUUM FULL of what has no partitions. One query.
+    """Returns a value that differs after each change of the catalogue that may have changed rows of
+    these tables without a message. Other changes may change it too, but not the common ones:
+    TRUNCATE and VACUUM FULL of a table without partitions. One query.
     """
     ((found,),) = ask.rows(_STAMP, {"names": list(names), "oids": list(tables)})
     return str(found)
@@ -579,8 +579,8 @@ def stamp(ask: Queries, names: Sequence[str], tables: Collection[int]) -> str:
 def published(
     ask: Queries, source: Source, name: str, tables: Sequence[SourceTable]
 ) -> tuple[Publications, list[SourceTable]]:
-    """Returns what somebody else's publication publishes of these tables, with its filters."""
-    tables = numbered(ask, [name], tables)  # Before its filters: these are not older, then.
+    """Returns those of these tables that a publication of the user's has, and its filters."""
+    tables = numbered(ask, [name], tables)  # Before the filters, so that those are not older.
     found = ask.rows(f"{_OPTIONS} where pubname = %s", [name])
     if not found:
         raise NotFoundError(f"{source.address} has no publication {name}")

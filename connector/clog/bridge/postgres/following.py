@@ -1,17 +1,17 @@
-"""The stream of a captured database, from one look at its catalogue to the next.
+"""Follows the stream of a captured database from one reading of its catalogue to the next.
 
 1. *Read.* Messages wait until whole transactions are there, or a large part of one; then they are
-   decoded. What is older than the catalogue that was read may be of another shape; what is not may
-   be of a shape that is still to be found out, and ends it (`ChangedError`).
-2. *Hand over.* What was decoded gathers, for a short time, or until it is much. A *piece* is that:
-   parts of a group, in the order of the source, of which the last one ends it.
-3. *Commit.* Another thread commits the pieces in their order (L2), a third one names the cut of a
-   group (L3) while the next group is being committed, and then the source is told (L4). At most
-   three pieces wait, of which two still have their rows, so that a slow store slows the reading
-   down.
+   decoded. Messages older than the catalogue reading may have another shape; newer ones may have a
+   shape that is not known yet, which ends the following (`ChangedError`).
+2. *Hand over.* Decoded messages are gathered for a short time, or until there are many. The result
+   is a *piece*: a part of a group, in the order of the source; the last piece ends the group.
+3. *Commit.* A second thread commits the pieces in order (L2), a third one names the cut of a group
+   (L3) while the next group is being committed, and then the position is confirmed to the source
+   (L4). At most three pieces wait, two of them still with their rows, so that a slow store slows
+   the reading down.
 
-While nothing is published, the position moves on all the same, now and then: the source could
-forget nothing of what other databases write.
+Even if nothing is published, the position moves now and then: otherwise the source could not
+discard the write-ahead log of its other databases.
 """
 
 import select
@@ -32,36 +32,36 @@ from clog.bridge.postgres.types import TablePlan
 from clog.storage.env import Clock, dataclass
 
 _LOOK_MS: Final = 5000
-"""How often the catalogue is read, and how far the source is."""
+"""How often the catalogue and the source's position are read."""
 _TAKE_BYTES: Final = 2 << 20
 _PIECE_BYTES: Final = 4 << 20
 _IDLE_BYTES: Final = 16 << 20
 _IDLE_MS: Final = 20_000
-"""After so much, or so long, the position moves on though nothing was published."""
+"""After this much, or this long, the position moves although nothing was published."""
 _WAITING_MAX: Final = 3
 _WITH_ROWS_MAX: Final = 2
 _ASK_MS: Final = 200
 
 
 class ChangedError(Exception):
-    """A table is not what it was: what it is now is to be found out."""
+    """A table is not what it was: the catalogue must be read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is followed, and by whom.
+    """The tables that are followed, and the functions to call in between.
 
     Attributes:
         home: names the cuts.
-        tables: the logs, by their tables' oids.
-        read_lsn: where the source was when its catalogue was read.
-        interval_ms: how long changes wait for others at most, while nothing else is committed.
-        should_stop: asked several times a second.
+        tables: the logs, by the oids of their tables.
+        read_lsn: the source's position when its catalogue was read.
+        interval_ms: the longest that changes wait for others while nothing else is being committed.
+        should_stop: called several times a second.
         look: called every few seconds.
-        check: called before each cut; raises `ChangedError` if there is to be none, as rows may
-            have changed that the stream says nothing of.
-        on_commit: told of each commit how many transactions ended in it, and when the last one
-            was committed by the source, in us since 1970; 0: none.
+        check: called before each cut; raises `ChangedError` if it must not be made because rows may
+            have changed without a message in the stream.
+        on_commit: called after each commit with the number of transactions that ended in it, and
+            the time when the source committed the last one, in us since 1970; 0: none.
     """
 
     home: Home
@@ -77,8 +77,8 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What one thread hands over to the other. ``position``: of its last transaction; ``is_end``:
-    that is the end of the group; ``ended``, ``newest_us``: for `Followed.on_commit`.
+    """A piece to commit. ``position``: that of its last transaction; ``is_end``: whether it ends
+    the group; ``ended``, ``newest_us``: for `Followed.on_commit`.
     """
 
     decoded: tuple[Decoded, ...]
@@ -90,8 +90,8 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A piece that was handed over, but for its rows: its L2, which returns what does its L3, and
-    that.
+    """A piece that was handed over, without its rows. ``group``: its L2, which returns a function
+    that does its L3; ``cut``: its L3.
     """
 
     ended: int
@@ -101,10 +101,10 @@ class _Waiting:
 
 
 class _Reading:
-    """Messages that wait to be decoded; of one thread.
+    """Messages that wait to be decoded; for one thread.
 
     Attributes:
-        in_transaction: what was decoded ends within a transaction.
+        in_transaction: whether the decoded messages end within a transaction.
     """
 
     def __init__(self, tables: Mapping[int, TableLog], read_lsn: int) -> None:
@@ -124,7 +124,7 @@ class _Reading:
         return not (self._messages or self.in_transaction)
 
     def add(self, taken: Sequence[tuple[int, bytes]]) -> None:
-        """Has messages wait, each with its LSN."""
+        """Adds messages, each with its LSN."""
         if not taken:
             return
         lsns, messages = zip(*taken, strict=True)
@@ -135,7 +135,7 @@ class _Reading:
         self._bytes += sum(map(len, messages))
 
     def decoded(self) -> Decoded | None:
-        """Returns what waits up to the last end of a transaction, or a large part of one."""
+        """Decodes what waits up to the last end of a transaction, or a large part of one."""
         if self._ends:
             count = 1 + self._ends[0 if self.in_transaction else -1]
         elif self._bytes < _TAKE_BYTES:
@@ -143,7 +143,7 @@ class _Reading:
         else:
             count = len(self._messages)
         lsns = np.array(self._lsns[:count], np.int64)
-        has_one = np.flatnonzero(lsns)  # What describes a table has 0: it is as what follows.
+        has_one = np.flatnonzero(lsns)  # A table's description has 0: it belongs to what follows.
         if not has_one.size:
             return None
         count = int(has_one[-1]) + 1
@@ -172,7 +172,7 @@ class _Reading:
             raise ChangedError(f"{one.table.what} has columns more")
         if any(sent[name] != kind for name, kind in known.items() if name in sent):
             if is_old:
-                return None  # It was loaded since the types changed, and so since these rows.
+                return None  # It was loaded after the types changed, and so after these rows.
             raise ChangedError(f"a column of {one.table.what} has another type")
         if known.keys() <= sent.keys():
             return one, one.plan
@@ -185,7 +185,7 @@ class _Reading:
 
 
 class Following:
-    """The stream from a position on; a worker of the thread that begins it."""
+    """Follows the stream from a position on; a worker for the thread that starts it."""
 
     def __init__(self, of: Followed, stream: Stream, start: int) -> None:
         self._of = of
@@ -199,11 +199,11 @@ class Following:
         self._waiting: deque[_Waiting] = deque()
 
     def to_the_end(self, until: int | None) -> None:
-        """Follows until all is committed that the source had written below a position, where one is
-        given, or until somebody stops it.
+        """Follows until everything that the source wrote below ``until`` is committed, or until it
+        is stopped.
 
         Raises:
-            ChangedError: what was handed over is committed.
+            ChangedError: a table changed; what was handed over is committed.
         """
         with (
             ThreadPoolExecutor(1, "clog-cuts") as self._namer,
@@ -244,12 +244,12 @@ class Following:
 
     @property
     def _is_full(self) -> bool:
-        """Whether enough waits: of what has its rows still, and of all."""
+        """Whether enough pieces wait, or enough pieces that still have their rows."""
         with_rows = sum(not one.group.done() for one in self._waiting)
         return with_rows >= _WITH_ROWS_MAX or len(self._waiting) >= _WAITING_MAX
 
     def _hold(self) -> bool:
-        """Decodes what can be, where not much is held; tells whether something was."""
+        """Decodes what it can unless much is held already; returns whether it decoded anything."""
         if self._held_bytes > _PIECE_BYTES or (decoded := self._reading.decoded()) is None:
             return False
         if not self._held:
@@ -259,7 +259,7 @@ class Following:
         return True
 
     def _hand_over_due(self) -> None:
-        """Hands over what is much, or what waited, where no other group is being committed."""
+        """Hands over what is large enough, or has waited and no other group is being committed."""
         if not self._held or self._is_full:
             return
         waited = self._since_ms + self._of.interval_ms <= self._of.clock.monotonic_ms()
@@ -287,7 +287,7 @@ class Following:
         self._waiting.append(_Waiting(piece.ended, piece.newest_us, group, cut))
 
     def _settle(self, left: int) -> None:
-        """Waits until at most ``left`` pieces are not committed, and tells the source we live."""
+        """Waits until at most ``left`` pieces are uncommitted, and keeps the connection alive."""
         while self._waiting and (len(self._waiting) > left or self._waiting[0].cut.done()):
             first = self._waiting[0]
             while not first.cut.done():
@@ -300,7 +300,7 @@ class Following:
             self._of.on_commit(first.ended, first.newest_us)
 
     def _idle(self, *, even_little: bool = False) -> None:
-        """Moves the position on where nothing came, or there was no cut yet."""
+        """Moves the position if nothing came, or if a table is not in a cut yet."""
         home, now_ms = self._of.home, self._of.clock.monotonic_ms()
         behind = self._reached - home.position
         ahead = max(one.position for one in self._tables)
@@ -312,7 +312,7 @@ class Following:
             self._settle(0)
 
     def _commit(self, piece: _Piece, before: Future[None] | None) -> Callable[[], None] | None:
-        """Does L2, in the other thread, and waits for the cut before; returns what does L3."""
+        """Does L2, in the second thread, and waits for the previous cut; returns what does L3."""
         tables, home = self._tables, self._of.home
         for step, times_us in _steps(piece.decoded):
             if not isinstance(step, Changes):
@@ -339,13 +339,13 @@ class Following:
 
 
 def _name(group: Future[Callable[[], None] | None]) -> None:
-    """Does L3 of a group, once its L2 is done; in the third thread."""
+    """Does L3 of a group after its L2; in the third thread."""
     if cut := group.result():
         cut()
 
 
 def _steps(parts: Sequence[Decoded]) -> Iterator[tuple[Changes | Truncated, Any]]:
-    """Yields what is new to the tables' logs, a table's rows between two ends as one."""
+    """Yields the changes that are new to the logs, a table's rows between two truncates as one."""
     gathered: dict[int, list[tuple[Changes, Any]]] = {}
     for decoded in parts:
         lsns = np.array([t.commit_lsn for t in decoded.transactions], np.int64)

@@ -1,36 +1,36 @@
-"""The logs of a captured database: one for each table, and the home, which names what they show.
+"""The logs of a captured database: one for each table, and the home, which names their cuts.
 
-L1. *Taking up.* The id of captures is taken up in the home and in all tables' logs, before anything
-    is written: from then on a capture that ran before commits nothing more, in none of them.
-L2. *A group* of whole transactions of the source: each table's log takes its rows in a transaction
-    of its own, with the position, all logs at the same time.
-L3. *The cut*: one commit in the home, with its position, that names the version that each log had
-    after L2; the next group's L2 may go on beside it.
-L4. Only then the source is told what it may forget.
+L1. *Claim.* The captures' id is claimed in the home and in all tables' logs before anything is
+    written: from then on an earlier capture can no longer commit to any of them.
+L2. *Group* of whole transactions of the source: each table's log takes its rows and the position in
+    its own transaction, all logs at the same time.
+L3. *Cut*: one commit in the home, with its position, that names the version of each log after L2.
+    The next group's L2 may run at the same time.
+L4. Only then the source is told what it may discard.
 
-The source has decided what a transaction is, so nothing is ever aborted, and L2 needs no second
-phase. A crash leaves logs that are ahead of the others, or of the cut, each with a position that
-says how far: what comes again up to there is skipped. Until all are past that point there is no new
-cut.
+The source has already decided its transactions, so nothing is ever aborted, and L2 needs no second
+phase. A crash leaves logs that are ahead of others, or of the cut; each has a position that says
+how far, and what the stream repeats up to there is skipped. Until all are past that point there is
+no new cut.
 
-A table's position is under the name of the database and the table's oid: another table under the
-same name is not taken for it. What the table was like, a *binding*, is a record of the home.
+A table's position is under the name of the database and the table's oid: another table with the
+same name is not mistaken for it. What the table was like, its *binding*, is a record of the home.
 
-A first load is one commit of its log, too: nobody reads half of it. Until all tables are loaded,
-and the stream has passed the highest of their positions, the home's cut lacks members, which says
-so.
+A first load is also one commit to its log: no one reads half of it. Until all tables are loaded
+and the stream has passed the highest of their positions, the home's cut lacks members, which shows
+that it is incomplete.
 
-*Unchanged* values are those that the source did not send, since an update left them as they were:
-large ones, outside of their rows. What one was says the newest row of the *old* key: of an update
-that changes the key that is another one than it has now. It is looked for (`Filler`)
+*Unchanged* values are those that the source did not send because an update did not change them:
+large ones, stored outside their rows. The newest row of the *old* key has the value; in an update
+that changes the key, the old key is not the row's own. That row is looked for (`Filler`)
 
-1. among the rows before it in the same changes: such a row may lack the value itself, and takes it
-   from one before; all of it is one walk over arrays of positions, doubled at each step;
+1. among the earlier rows of the same changes: such a row may itself lack the value, and takes it
+   from an earlier one; all of this is one walk over arrays of positions, doubled at each step;
 2. among those of the same group, which are not committed yet, the newest first: they are kept for
-   this, on disk where they are much, as a transaction may have more rows than there is memory;
+   this, on disk if they are many, as a transaction may have more rows than fit in memory;
 3. in the log.
 
-A value that is nowhere there stops the capture: it is never made null.
+A value that is found nowhere stops the capture: it never becomes null.
 """
 
 import dataclasses
@@ -69,21 +69,21 @@ if TYPE_CHECKING:
     from clog.storage.read.table import Table
 
 ID: Final = "clog-capture"
-"""Of the transactions of every capture, and so the name of its cut."""
+"""The id of every capture's transactions, and so the name of its cut."""
 ABOUT: Final = b"capture"
-"""The key of the home's record of what all tables are captured by; those of tables are oids."""
+"""The key of the home's record of how all tables are captured; the keys of tables are oids."""
 PRESENT: Final = "present"
-"""The value's only column, where all columns of a table are in its key."""
+"""The value's only column if all columns of a table are in its key."""
 FLUSH_BYTES: Final = 16 << 20
-"""So much waits for a commit in memory, of all tables; what is more is written, and waits there."""
+"""How much of all tables waits for a commit in memory; anything more is written first."""
 _PART_BYTES: Final = 6 << 20
-"""So many rows at once get what they lack."""
+"""How many bytes of rows get their missing values at a time."""
 _PART_ROWS_MIN: Final = 256
 _FILLED_BYTES: Final = 4096
-"""Of such a row, before one was seen."""
+"""The assumed size of such a row before one was seen."""
 _VALUE_BYTES_MAX: Final = 2**31 - 1
 KEPT_BYTES: Final = 8 << 20
-"""So much of a group stays in memory, of each table, for what comes unchanged."""
+"""How much of a group stays in memory for unchanged values, for each table."""
 SEED: Final = 0x5EED
 _KEY, _DELETED = "\0key", "\0deleted"
 _Ints = np.ndarray[Any, Any]
@@ -93,7 +93,7 @@ _LookUp = Callable[[pa.Array], tuple[pa.Array, pa.RecordBatch]]
 
 
 class Origin(Protocol):
-    """What a source is: the name of its positions, and which history of its it has."""
+    """A source's identity: the name of its positions, and its current history."""
 
     @property
     def name(self) -> str: ...
@@ -104,7 +104,7 @@ class Origin(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings(Reach):
-    """How logs are opened and made: with these partitions and configs, and the key of hashes."""
+    """How logs are opened and made: with these partitions, configs, and key for hashes."""
 
     partitions: int
     config: Mapping[str, str]
@@ -112,8 +112,8 @@ class LogSettings(Reach):
 
 
 def all_of(calls: Iterable[tuple[Handle, Callable[[], _T]]]) -> list[_T]:
-    """Returns what calls for different logs returned, made at the same time; raises the first of
-    their errors, once all have ended.
+    """Calls functions for different logs at the same time, and returns their results; raises the
+    first of their errors after all have ended.
     """
     done = together([(handle.store, call) for handle, call in calls])
     for one in done:
@@ -123,24 +123,24 @@ def all_of(calls: Iterable[tuple[Handle, Callable[[], _T]]]) -> list[_T]:
 
 
 def no_home(url: str) -> InvalidInputError:
-    """Returns the error of a log that is not the home of a capture."""
+    """Returns the error for a log that is not the home of a capture."""
     return InvalidInputError(f"{url} is no home of a capture, or nothing is captured there yet")
 
 
 def other_database(url: str, captured: Iterable[str], found: str) -> SourceReplacedError:
-    """Returns the error of a home that captures another database than was found."""
+    """Returns the error for a home that captures another database than the one found."""
     names = ", ".join(sorted(captured))
     return SourceReplacedError(f"{url} captures {names}, and the address leads to {found}")
 
 
 class TableLog:
-    """A table's log. Handed on from thread to thread, used by one at a time.
+    """A table's log. Passed from thread to thread, used by one at a time.
 
     Attributes:
-        position: transactions of the source that committed below are in it; 0: it is not loaded.
-        is_older: it lacks what the newest cut had of it: it was restored from a copy.
-        pending_bytes: what waits for the commit in memory.
-        rows: taken in this run, tombstones too.
+        position: it has the transactions that the source committed below; 0: it is not loaded.
+        is_older: whether it lacks its version in the newest cut: it was restored from a copy.
+        pending_bytes: the size of what waits in memory for the commit.
+        rows: the number of rows taken in this run, including tombstones.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class TableLog:
         return bool(self._pending) or self._transaction is not None
 
     def take_on(self, table: SourceTable, plan: TablePlan) -> bool:
-        """Goes on with the table of now, as nothing waits for a commit; tells whether it can."""
+        """Drops what waits, and continues with the table as it is now; returns whether it can."""
         self._forget()
         if (table.columns, plan.schema) != (self.table.columns, self.plan.schema):
             return False
@@ -193,7 +193,7 @@ class TableLog:
         return True
 
     def _creation(self) -> dict[str, Any]:
-        """Returns how the log is made where there is none."""
+        """Returns the arguments with which the log is created if it does not exist."""
         columns = self._columns()
         creation: dict[str, Any] = {"schema": columns, "key": self.table.key}
         config: dict[str, object] = {"max.message.bytes": _VALUE_BYTES_MAX}
@@ -206,15 +206,15 @@ class TableLog:
         return {**creation, "partitions": partitions, "config": {**config, **self._settings.config}}
 
     def _columns(self) -> pa.Schema:
-        """Returns the columns of the log that the table wants."""
+        """Returns the columns that the log should have."""
         columns = self.plan.schema
         if self.table.key and not self._others:
             return columns.append(pa.field(self._present, pa.bool_()))
         return columns
 
     def begin(self, shown: Mapping[str, CutLog], *, is_taken_over: bool = False) -> None:
-        """Claims the id (L1), and reads what the log has; ``shown``: what the newest cut has.
-        ``is_taken_over``: what the log has of another table is removed by the next load.
+        """Claims the id (L1), and reads the log's position; ``shown``: the logs in the newest cut.
+        ``is_taken_over``: the log may have another table's rows, which the next load removes.
         """
         cut = shown.get(self.log.id)
         has = self.handle.has_committed
@@ -245,10 +245,10 @@ class TableLog:
             )
 
     def evolve(self) -> None:
-        """Gives the log the columns and types that the table has by now.
+        """Gives the log the columns and types that the table has now.
 
         Raises:
-            InvalidInputError: a type cannot become what it is now.
+            InvalidInputError: a column's type cannot change to the one it has now.
         """
         there = self.log.schema
         value = {field.name: field.type for field in there.field("value").type}
@@ -275,7 +275,7 @@ class TableLog:
             ) from e
 
     def take(self, changes: Changes, times_us: _Ints, start: int = 0) -> int:
-        """Takes changes of the group from a row on, with what they lack; returns the next row."""
+        """Takes the group's changes from a row on, filling in values; returns the next row."""
         end = self._end_of_part(changes, start)
         part = sliced(changes, start, end)
         rows = masked(self._whole(part.rows), self._hashed, self._settings.hash_key)
@@ -307,15 +307,15 @@ class TableLog:
         return keys
 
     def delete(self, keys: pa.Array, time_us: int) -> None:
-        """Takes tombstones."""
+        """Takes a tombstone for each of these keys."""
         count = len(keys)
         nulls = [pa.nulls(count, field.type) for field in self.plan.schema]
         rows = pa.RecordBatch.from_arrays(nulls, names=self.plan.schema.names)
         self._add(rows, keys, np.ones(count, bool), np.full(count, time_us))
 
     def truncate(self, time_us: int) -> None:
-        """Takes a tombstone for each key that the log had. What the group had before goes: there is
-        no cut that would show it. Of events nothing goes: what happened has happened.
+        """Takes a tombstone for each key in the log. The group's earlier rows are dropped: no cut
+        would show them. Events are kept: a truncate does not undo them.
         """
         if not self.table.key:
             return
@@ -326,7 +326,7 @@ class TableLog:
                 self.flush()
 
     def delete_others(self, loaded: list[Fingerprints], time_us: int) -> None:
-        """Takes a tombstone for each key that the log has, and that is none of those."""
+        """Takes a tombstone for each key that the log has and that is not among those loaded."""
         words = np.concatenate(loaded) if loaded else np.empty((0, 2), np.uint64)
         there = np.sort(_as_one(words))
         for keys in self._keys_there():
@@ -339,14 +339,14 @@ class TableLog:
                 self.flush()
 
     def _keys_there(self) -> Iterator[pa.Array]:
-        """Yields keys of the log's records, deleted ones too, and some again and again."""
+        """Yields the keys of the log's records, including deleted ones, some repeatedly."""
         for batch in self.log.read(columns=["key"]):
             keys = batch.column(0)
             words = _as_one(fingerprints_of(key_bytes(keys), seed=SEED))
             yield keys.take(to_arrow(np.unique(words, return_index=True)[1]))
 
     def flush(self) -> None:
-        """Writes what waits, to be seen with the commit."""
+        """Writes what waits; it becomes visible with the commit."""
         if self._transaction is None:
             t = self.log.transaction(ID, TIMEOUT_MS_MAX)
             self._transaction, self._stamp = t, None
@@ -382,7 +382,7 @@ class TableLog:
         self._filler.end_group()
 
     def _whole(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns rows that were sent before the table had all its columns with these as nulls."""
+        """Returns rows with nulls for columns that the table did not have when they were sent."""
         there = rows.schema.names
         if len(there) == len(self.plan.schema):
             return rows
@@ -393,7 +393,7 @@ class TableLog:
         return pa.RecordBatch.from_arrays(columns, schema=self.plan.schema)
 
     def _forget(self) -> None:
-        """Drops what waits."""
+        """Drops what waits for the commit."""
         if self._transaction is not None:
             self._transaction.abort()
         self._transaction, self._pending, self.pending_bytes = None, [], 0
@@ -409,7 +409,7 @@ class TableLog:
         return pa.StructArray.from_arrays([rows.column(name) for name in key], fields=fields)
 
     def _add(self, rows: pa.RecordBatch, keys: pa.Array, deleted: _Flags, times_us: _Ints) -> None:
-        """Has records wait for the commit."""
+        """Adds records that wait for the commit."""
         schema, count = self.log.handle.tip.head.log.schema, rows.num_rows
         there = arrow_schema(schema)
         kind = there.field("value").type
@@ -434,18 +434,18 @@ class TableLog:
 
     @property
     def _present(self) -> str:
-        """The name of `PRESENT`: one that no column of the key has."""
+        """The name of the `PRESENT` column, which differs from those of the key."""
         return next(
             name for name in (PRESENT, f"{PRESENT}_", f"{PRESENT}__") if name not in self.table.key
         )
 
     @property
     def _others(self) -> bool:
-        """Whether the table has columns beside its key."""
+        """Whether the table has columns outside its key."""
         return any(name not in self.table.key for name in self.plan.schema.names)
 
     def _look_up(self, keys: pa.Array) -> tuple[pa.Array, pa.RecordBatch]:
-        """Returns the keys that the log has of these, and their rows."""
+        """Returns those of these keys that the log has, and their rows."""
         if self._shown is None:
             self._shown = self.log.table()
         found = self._shown.of_key_bytes(keys.to_pylist()).combine_chunks()
@@ -456,7 +456,7 @@ class TableLog:
 
 
 def _as_one(words: Fingerprints) -> np.ndarray[Any, Any]:
-    """Returns fingerprints that compare as one number each."""
+    """Returns fingerprints in a form that compares each as one value."""
     return np.ascontiguousarray(words).view([("a", "<u8"), ("b", "<u8")]).reshape(-1)
 
 
@@ -464,12 +464,12 @@ class Home:
     """The home of a captured database.
 
     Attributes:
-        position: of the source, up to which its newest cut goes; 0: there is none yet.
-        timeline: of the source then.
+        position: the source's position at its newest cut; 0: there is no cut yet.
+        timeline: the source's timeline at that cut.
         bindings: what each table was like, by its oid.
-        members: the ids of the logs that its cuts have.
-        shown: what its newest cut has of each log, by the log's id.
-        kept: its records; what is no table's is the capture's own.
+        members: the ids of the logs in its cuts.
+        shown: each log's entry in its newest cut, by the log's id.
+        kept: its records; those that belong to no table are the capture's own.
     """
 
     def __init__(self, url: str, identity: Origin, settings: LogSettings) -> None:
@@ -486,7 +486,7 @@ class Home:
         self._source = identity.name
 
     def read(self) -> None:
-        """Reads what was captured; raises if that is another database, or nothing."""
+        """Reads the state of the capture; raises if it is another database's, or not a capture."""
         head = self.log.handle.refresh().head
         if ID not in head.cuts and any(head.partitions.end):
             raise InvalidInputError(
@@ -507,7 +507,7 @@ class Home:
         self.bindings = {binding.oid: binding for binding in bound}
 
     def begin(self) -> None:
-        """Takes the id up (L1), after `read`, and reads what was captured by now."""
+        """Claims the id (L1), after `read`, and reads the state of the capture again."""
         is_new = ID not in self.log.handle.tip.head.cuts
         with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
             t.abort()
@@ -516,7 +516,7 @@ class Home:
         self.read()
 
     def check(self) -> None:
-        """Raises if another capture has the id, before one more log is taken from it; one GET."""
+        """Raises if another capture has the id: no further log must be taken from it; one GET."""
         handle = self.log.handle
         with self.log.transaction(ID, TIMEOUT_MS_MAX) as t:
             t.abort()
@@ -525,7 +525,7 @@ class Home:
             raise taken_by_another(handle, ID, t.epoch)
 
     def keep(self, tables: Sequence[SourceTable], **about: object) -> None:
-        """Keeps what tables are like, and how they are captured; one commit, where it is new."""
+        """Saves what tables are like and how they are captured; one commit if anything is new."""
         folders = {oid: binding.folder for oid, binding in self.bindings.items()}
         records = {
             str(table.oid).encode(): table.binding(folders.get(table.oid, table.folder))
@@ -542,7 +542,7 @@ class Home:
         self.bindings |= {int(key): Binding.read(text) for key, text in new.items() if key != ABOUT}
 
     def mark_loading(self, logs: Sequence[TableLog]) -> None:
-        """Says which logs every cut is to have, and that there is none yet."""
+        """Declares which logs every cut must have, and that there is no cut yet."""
         t = self.log.transaction(ID, TIMEOUT_MS_MAX)
         t.name_cut([], logs)
         committed(t)
@@ -553,7 +553,7 @@ class Home:
         logs: Sequence[TableLog],
         records: Mapping[bytes, bytes | None] | None = None,
     ) -> None:
-        """Names what the logs show at a position of the source (L3), and keeps records with it."""
+        """Names the logs' versions at a position of the source (L3), and saves records with it."""
         self.prepared(position, logs, records)()
 
     def prepared(
@@ -562,8 +562,8 @@ class Home:
         logs: Sequence[TableLog],
         records: Mapping[bytes, bytes | None] | None = None,
     ) -> Callable[[], None]:
-        """Returns what is to be called for `cut` of what the logs show now, whatever they show by
-        then, before anything else is asked of the home; no request.
+        """Returns a function that does `cut` with what the logs show now, even if they have changed
+        by then. It must be called before any other method of the home. No request.
         """
         t = self.log.transaction(ID, TIMEOUT_MS_MAX)
         if records:
@@ -583,12 +583,12 @@ class Home:
 
 
 class Filler:
-    """What one table has in the group so far, and where missing values are found; of one thread.
+    """Keeps the rows of one table in the group so far, and finds missing values; for one thread.
 
     Args:
         what: the table, for errors.
         columns: those that may come without their values.
-        look_up: returns, for canonical bytes of keys, those that the log has, and their rows.
+        look_up: takes canonical bytes of keys; returns those that the log has, and their rows.
     """
 
     def __init__(self, what: str, columns: list[str], look_up: _LookUp) -> None:
@@ -617,7 +617,7 @@ class Filler:
         return rows
 
     def end_group(self) -> None:
-        """Forgets the group: the log has it."""
+        """Forgets the group, which the log has now."""
         self._earlier, self._kept_bytes = [], 0
         if self._file is not None:
             self._file.close()
@@ -651,7 +651,7 @@ class Filler:
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=rows.schema)
 
     def _outside(self, keys: pa.Array, names: list[str]) -> pa.RecordBatch:
-        """Returns the newest rows of these keys before the changes."""
+        """Returns these keys' newest rows from before the changes."""
         count = len(keys)
         left = np.arange(count)
         found: list[tuple[_Ints, pa.RecordBatch]] = []
@@ -715,20 +715,20 @@ class Filler:
 
 
 def _short(keys: pa.Array) -> _Ints:
-    """Returns hashes of 32 bits."""
+    """Returns 32-bit hashes of keys."""
     words = fingerprints_of(keys, seed=SEED)
     mixed = words[:, 0] ^ words[:, 1]
     return (mixed ^ (mixed >> np.uint64(32))).astype(np.uint32)
 
 
 def _has_any(ordered: _Ints, wanted: _Ints) -> bool:
-    """Tells whether ordered numbers have any of these."""
+    """Returns whether sorted numbers contain any of these."""
     at = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
     return bool((ordered[at] == wanted).any())
 
 
 def _before(keys: pa.Array) -> _Ints:
-    """Returns for each row where the one before it with the same key stands, or -1."""
+    """Returns for each row the index of the previous row with the same key, or -1."""
     codes = to_numpy(keys.dictionary_encode().indices)
     order = np.argsort(codes, kind="stable")
     before = np.full(len(codes), -1)
@@ -738,7 +738,7 @@ def _before(keys: pa.Array) -> _Ints:
 
 
 def _sources(before: _Ints, mask: _Flags) -> _Ints:
-    """Returns for each row where its value is: at a row, or outside, beyond all rows."""
+    """Returns for each row the index of the row that has its value; beyond all rows if none has."""
     count = len(before)
     at = np.arange(2 * count)
     rows = np.flatnonzero(mask)

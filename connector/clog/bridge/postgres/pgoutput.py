@@ -1,20 +1,20 @@
-"""Messages of PostgreSQL's output plugin pgoutput (protocol 1) as columns.
+"""Decodes messages of PostgreSQL's output plugin pgoutput (protocol 1) into columns.
 
-All messages of a call are one buffer. Those of one table are *walked* together, column by column:
-one step of NumPy moves all of them over their next value. What a value is made of stays where it
-lies; Arrow gathers the texts of a column in one step, and `types` makes values of them. Only what
-is rare, or small and of a transaction, is read one by one: Relation, Truncate.
+All messages of a call form one buffer. Those of one table are *walked* together, column by column:
+one NumPy step advances all of them past their next value. The bytes of values are not moved; Arrow
+gathers the texts of a column in one step, and `types` converts them to values. Only messages that
+are rare are read one by one: Relation, Truncate.
 
-1. Messages are told apart by their first byte; Begin and Commit number the transactions.
-2. Relation and Truncate cut what is decoded together, for their tables alone.
-3. Each run of changes of a table: old tuples are walked, then new ones (`_walked`).
-4. Rows are laid out (`_laid_out`): a change is one, an update that changed the key two, a tombstone
-   of the old key before the new row. A value that the new tuple lacks, because it is stored apart
-   and did not change, is taken of the old tuple where that has it, else named ``unchanged``.
+1. Messages are distinguished by their first byte; Begin and Commit number the transactions.
+2. Relation and Truncate split what is decoded together, but only for their tables.
+3. For each run of a table's changes, old tuples are walked, then new ones (`_walked`).
+4. Rows are laid out (`_laid_out`): one for a change, two for an update that changed the key: a
+   tombstone of the old key before the new row. A value that the new tuple lacks, because it is
+   stored separately and did not change, is taken from the old tuple, or else marked ``unchanged``.
 
-Old tuples of kind ``K`` have the identity's columns; ``n`` elsewhere says nothing. What a message
-says of lengths is checked before anything is read there: whatever comes, it is decoded, or refused
-by a `SourceError`, in memory of a few times its size.
+Old tuples of kind ``K`` have the identity's columns; an ``n`` in other columns has no meaning. The
+lengths in a message are checked before anything is read there: any input is either decoded or
+refused with a `SourceError`, in memory of a few times its size.
 """
 
 import struct
@@ -40,11 +40,11 @@ from clog.storage.errors import SourceError
 from clog.storage.numpy_arrays import BYTES_MAX, to_arrow
 
 OPTIONS: Final[Mapping[str, str]] = {"proto_version": "1"}
-"""How the stream is asked for, beside the publications."""
+"""The options with which the stream is requested, besides the publications."""
 _EPOCH_US: Final = 946_684_800_000_000
-"""PostgreSQL's epoch, 2000, since 1970."""
+"""PostgreSQL's epoch, 2000, counted from 1970."""
 _PADDING: Final = bytes(16)
-"""Behind the last message, so that what is read ahead of a check is there."""
+"""Follows the last message, so that reading ahead of a check stays within the buffer."""
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _BEGIN, _COMMIT, _RELATION, _TRUNCATE = b"BCRT"
 _OLD, _KEY, _NEW = b"OKN"
@@ -67,11 +67,11 @@ def _broken(what: str) -> SourceError:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A relation that changes name: what it is, and how its columns are kept; None: not at all.
+    """A relation that changes refer to, and how its columns are kept; None: not at all.
 
     Attributes:
-        at: for each column of the plan, which of the relation's it is.
-        key: those columns of the plan that are of the log's key.
+        at: for each column of the plan, its index in the relation.
+        key: the columns of the plan that belong to the log's key.
     """
 
     relation: Relation
@@ -83,18 +83,18 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What one call leaves for the next."""
+    """The state that one call leaves for the next."""
 
     relations: Mapping[int, _Known]
     open: Transaction | None
 
 
 class Decoder:
-    """Makes columns of messages; of one thread.
+    """Decodes messages into columns; for one thread.
 
     Args:
-        table_of: says what a relation is here, and how its columns are kept; None: not at all.
-            It is asked at each Relation message, in its place.
+        table_of: returns the table of a relation and how its columns are kept; None: not at all.
+            It is called for each Relation message, in the order of the stream.
     """
 
     def __init__(self, table_of: Callable[[Relation], tuple[Any, TablePlan] | None]) -> None:
@@ -102,7 +102,7 @@ class Decoder:
         self._state = _State({}, None)
 
     def decode(self, messages: Sequence[bytes]) -> Decoded:
-        """Returns what messages say; a call may begin and end within a transaction."""
+        """Decodes messages; a call may begin and end within a transaction."""
         buffer = _Buffer(messages)
         transactions, of_message = self._transactions(buffer)
         relations = dict(self._state.relations)
@@ -144,14 +144,14 @@ class Decoder:
         return _Known(relation, table, plan, at, key)
 
     def _transactions(self, buffer: "_Buffer") -> tuple[list[Transaction], Ints]:
-        """Returns the transactions, and for each message the index of its own."""
+        """Returns the transactions, and for each message the index of its transaction."""
         opened = self._state.open
         is_begin, is_commit = buffer.kinds == _BEGIN, buffer.kinds == _COMMIT
         for kind, mask in ((_BEGIN, is_begin), (_COMMIT, is_commit)):
             if (buffer.lengths[mask] != _LENGTHS[kind]).any():
                 raise _broken(f"has a message {chr(kind)} of another length")
         depth = np.cumsum(is_begin.astype(np.int64) - is_commit) + (opened is not None)
-        inside = depth + is_commit  # Of a Commit: before it.
+        inside = depth + is_commit  # For a Commit, the depth before it.
         outside = np.isin(buffer.kinds, list(b"IUDRT")) & (depth != 1)
         if (depth < 0).any() or (inside > 1).any() or outside.any():
             raise _broken("has changes outside of transactions, or transactions in others")
@@ -173,7 +173,7 @@ class Decoder:
 
 
 class _Buffer:
-    """Messages behind each other.
+    """Messages one after another.
 
     Attributes:
         starts, lengths, kinds: of each message; its kind is its first byte.
@@ -196,16 +196,16 @@ class _Buffer:
             raise _broken(f"has a message of the unknown kind {unknown}")
 
     def message(self, i: int) -> "_Message":
-        """Returns one message, to be read."""
+        """Returns one message for reading."""
         return _Message(self.data[self.starts[i] : self.ends[i]])
 
     def numbers(self, at: Ints, width: int) -> Ints:
-        """Returns the integers of so many bytes that begin there: with a sign those of 8."""
+        """Returns the integers of this many bytes at these places; only those of 8 are signed."""
         sign = "i" if width == 8 else "u"
         return self._windows[width][at].view(f">{sign}{width}")[:, 0].astype(np.int64)
 
     def texts(self, starts: Ints, ends: Ints, valid: Mask) -> pa.Array:
-        """Returns an array of strings that lie there, null where they are not ``valid``."""
+        """Returns an array of the strings at these places, null where they are not ``valid``."""
         if not valid.all():
             ends = np.maximum.accumulate(np.where(valid, ends, 0))
             starts = np.where(valid, starts, ends)
@@ -216,7 +216,7 @@ class _Buffer:
             pairs = zip(starts.tolist(), ends.tolist(), valid.tolist(), strict=True)
             parts = [self.data[s:e] if v else None for s, e, v in pairs]
             return pa.array(parts, pa.binary()).view(pa.string())
-        # Every other one is what lies between two, which nobody takes.
+        # Every other string is the gap between two, and is not taken.
         bounds = np.empty(2 * rows, np.int32)
         bounds[0::2], bounds[1::2] = starts, ends
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.data)]
@@ -236,7 +236,7 @@ class _Message:
         self._at = 1
 
     def numbers(self, layout: str) -> tuple[int, ...]:
-        """Returns what lies next."""
+        """Reads the next numbers."""
         packed = struct.Struct(f">{layout}")
         if self._at + packed.size > len(self._data):
             raise _broken("has a message that ends too early")
@@ -245,7 +245,7 @@ class _Message:
         return found
 
     def name(self) -> str:
-        """Returns the text that lies next and ends with a zero."""
+        """Reads the next text, which ends with a zero byte."""
         end = self._data.find(b"\0", self._at)
         if end < 0:
             raise _broken("has a message that ends too early")
@@ -257,7 +257,7 @@ class _Message:
             raise _broken("has a name that is not UTF-8") from None
 
     def end(self) -> None:
-        """Raises if there is more."""
+        """Raises if the message has more bytes."""
         if self._at != len(self._data):
             raise _broken("has a message that is longer than what it says")
 
@@ -293,7 +293,7 @@ def _relation_of(relations: Mapping[int, _Known], oid: int) -> _Known:
 
 
 class _Runs:
-    """The changes of a call by relation, taken in their order."""
+    """The changes of a call by relation, to be taken in order."""
 
     def __init__(self, buffer: _Buffer, of_message: Ints) -> None:
         self._buffer = buffer
@@ -310,7 +310,7 @@ class _Runs:
         self._left: dict[int, Ints] = dict(zip(found.tolist(), own, strict=True))
 
     def left(self) -> list[int]:
-        """Returns the relations of which changes are left."""
+        """Returns the relations that have changes left."""
         return [oid for oid, at in self._left.items() if len(at)]
 
     def until(self, end: int, known: _Known) -> list[Changes]:
@@ -327,7 +327,7 @@ class _Runs:
 
 @dataclass(frozen=True, slots=True)
 class _Tuples:
-    """Where values of tuples lie, by column of the plan: their kinds, starts and ends."""
+    """The places of the values of tuples, by column of the plan: kinds, starts and ends."""
 
     kinds: list[Octets]
     starts: list[Ints]
@@ -335,7 +335,7 @@ class _Tuples:
 
 
 def _walked(buffer: _Buffer, at: Ints, until: Ints, known: _Known) -> tuple[_Tuples, Ints]:
-    """Returns the tuples that begin at places, and where they end, at most at ``until``."""
+    """Returns the tuples that begin at these places, and their ends, at most ``until``."""
     count = len(known.relation.columns)
     limits = np.minimum(at, until - 2)
     if (limits < at).any() or (buffer.numbers(limits, 2) != count).any():
@@ -370,7 +370,7 @@ def _walked(buffer: _Buffer, at: Ints, until: Ints, known: _Known) -> tuple[_Tup
 
 
 def _changes(buffer: _Buffer, at: Ints, known: _Known, transactions: Ints) -> Changes:
-    """Returns the changes of a table that messages say."""
+    """Returns the changes of a table that messages contain."""
     plan = known.plan
     assert plan is not None
     kinds, ends = buffer.kinds[at], buffer.ends[at]
@@ -399,7 +399,7 @@ def _changes(buffer: _Buffer, at: Ints, known: _Known, transactions: Ints) -> Ch
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Changes of a table as they lie in messages; masks have an entry a change."""
+    """The places of a table's changes in messages; masks have an entry for each change."""
 
     known: _Known
     has_old: Mask
@@ -409,8 +409,8 @@ class _Found:
     new: _Tuples
 
     def values(self, i: int) -> tuple[Octets, Ints, Ints]:
-        """Returns kind, start and end of a column of the new rows, else of the old."""
-        if self.old is None:  # So none is a delete.
+        """Returns kind, start and end of a column in the new rows, or else in the old ones."""
+        if self.old is None:  # Then no change is a delete.
             return self.new.kinds[i], self.new.starts[i], self.new.ends[i]
         count = len(self.is_delete)
         kind = np.full(count, _NULL, np.uint8)
@@ -430,7 +430,7 @@ class _Found:
         return kind, start, end
 
     def old_values(self, i: int) -> tuple[Octets, Ints, Ints]:
-        """Returns kind, start and end of a column of the old rows."""
+        """Returns kind, start and end of a column in the old rows."""
         count = len(self.is_delete)
         kind = np.full(count, _NULL, np.uint8)
         start, end = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -441,7 +441,7 @@ class _Found:
 
 
 def _moved(buffer: _Buffer, found: _Found) -> Mask:
-    """Returns which updates have another key than before."""
+    """Returns which updates changed the key."""
     updates = found.has_old & ~found.is_delete
     moved = np.zeros(len(updates), np.bool_)
     if not updates.any():
@@ -458,7 +458,7 @@ def _moved(buffer: _Buffer, found: _Found) -> Mask:
 
 
 def _laid_out(buffer: _Buffer, found: _Found, transactions: Ints) -> Changes:
-    """Returns rows of changes: of those with another key than before two."""
+    """Returns the rows of changes: two for an update that changed the key."""
     known, plan = found.known, found.known.plan
     assert plan is not None
     moved = _moved(buffer, found)

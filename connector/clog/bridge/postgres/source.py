@@ -1,23 +1,23 @@
-"""A database of PostgreSQL as a source: where it stands, what it is, and its replication slot.
+"""A PostgreSQL database as a source: its position, its identity, and its replication slot.
 
-What a database *is*, is its system's identifier and its own oid: a copy of the system made by
-``initdb`` or a restore of another one has another name. Positions are *LSNs*, bytes of its
-write-ahead log; a *timeline* tells histories apart that have the same LSNs (FORMAT.md §11.4): after
-a failover the new primary may give LSNs again, to other changes.
+A database is identified by its system's identifier and its own oid: a system made anew by
+``initdb``, or restored from another one, has another name. Positions are *LSNs*, bytes of the
+write-ahead log; a *timeline* distinguishes histories with the same LSNs (FORMAT.md §11.4): after a
+failover the new primary may assign LSNs again, to other changes.
 
-A position is the LSN up to which everything is known: a transaction is in it if its commit stands
-below. A slot is asked to begin there, as PostgreSQL itself counts.
+A position is the LSN up to which everything is known: it includes a transaction if its commit is
+below it. Replication from a slot starts at such a position, which PostgreSQL counts the same way.
 
-A *snapshot* comes with the creation of a slot: what it shows are the transactions that committed
-below the slot's own LSN, exactly. ``pg_current_wal_lsn()`` beside a snapshot would not do: a commit
-may stand in the log, and not be visible yet.
+A *snapshot* comes with the creation of a slot: it shows exactly the transactions that committed
+below the slot's own LSN. ``pg_current_wal_lsn()`` with a snapshot would not do: a commit may be in
+the write-ahead log and not be visible yet.
 
-The first load is by COPY: the server sends CSV, a message a row, in which an empty text has quotes
-and null has none. Messages gather in one buffer; whenever the next row has no room in it, all its
-rows are read by Arrow, and handed on, before the server sends more. So memory is that of a batch,
-or of one row that is larger. Arrow's reader makes values itself where it makes the same as `types`,
-else texts. Where a batch has a value that it cannot read (infinity, NaN), its columns are made of
-texts, and those of the batches that follow.
+The first load is by COPY: the server sends CSV, one message per row, in which an empty text is
+quoted and null is not. Messages are gathered in a buffer; if the next row does not fit, Arrow reads
+the buffer's rows, and they are passed on before the server sends more. So memory is that of a
+batch, or of one row that is larger. Arrow's reader converts values itself if the result is the same
+as that of `types`; otherwise it reads texts. If a batch has a value that it cannot read (infinity,
+NaN), the columns of this batch and of all later ones are converted from texts.
 """
 
 import codecs
@@ -47,13 +47,13 @@ SCHEMES: Final = ("postgres://", "postgresql://")
 VERSION_MIN: Final = 140_000
 CONNECT_S: Final = 30
 PATIENCE_MS: Final = 60_000
-"""For how long who reads a slot may take to end."""
+"""How long the reader of a slot may take to end."""
 PLUGIN: Final = "pgoutput"
 BATCH_BYTES: Final = 8 << 20
 
 
 def client_library() -> Any:
-    """Returns the module of PostgreSQL's client, or raises and says what brings it."""
+    """Returns the module of PostgreSQL's client; if it is missing, the error says how to get it."""
     with from_extra("capture", "PostgreSQL", "psycopg2"):
         import psycopg2
         import psycopg2.extras
@@ -71,17 +71,17 @@ def lsn_of(text: str) -> int:
 
 
 def lsn_text(lsn: int) -> str:
-    """Returns an LSN as PostgreSQL writes it."""
+    """Returns an LSN in PostgreSQL's notation."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def quoted(name: str) -> str:
-    """Returns an identifier for SQL."""
+    """Returns a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Returns a text for SQL where no parameters are taken."""
+    """Returns a text as an SQL literal, for statements that take no parameters."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -98,12 +98,12 @@ class DeniedError(SourceError):
 
 
 class LockedError(SourceError):
-    """Who has locked a table keeps a question from being answered in time."""
+    """A query was not answered in time because a table is locked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a database is, and which history of its it has now."""
+    """A database's identity, and its current history."""
 
     system: str
     database: int
@@ -113,7 +113,7 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """What positions in it are committed under, but for what follows."""
+        """The first part of the name under which positions in it are committed."""
         return f"postgresql:{self.system}/{self.database}"
 
 
@@ -122,9 +122,9 @@ class Slot:
     """A replication slot.
 
     Attributes:
-        confirmed_lsn: what the source may forget, by what was confirmed.
-        restart_lsn: from where on it keeps its write-ahead log.
-        wal_status: ``lost`` where it does not any more.
+        confirmed_lsn: the confirmed position, up to which the source may discard changes.
+        restart_lsn: the position from which it keeps its write-ahead log.
+        wal_status: ``lost`` if it no longer does.
     """
 
     confirmed_lsn: int
@@ -134,23 +134,23 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A snapshot that others may take over while ``holder``, a connection, runs nothing else."""
+    """A snapshot that others can use while ``holder``, a connection, runs nothing else."""
 
     snapshot: str
     lsn: int
     holder: Any
 
     def close(self) -> None:
-        """Lets it go."""
+        """Releases the snapshot."""
         self.holder.close()
 
 
 class Source:
-    """A database that is captured. Its connections are of one thread each.
+    """A database that is captured. Each of its connections is for one thread.
 
     Args:
-        dsn: ``postgres://USER@HOST:PORT/DATABASE?sslmode=…``, as libpq takes it; what it leaves
-            out, and the password, libpq takes from its environment and files.
+        dsn: ``postgres://USER@HOST:PORT/DATABASE?sslmode=…``, in libpq's syntax; libpq takes the
+            password, and whatever is left out, from the environment and its files.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -158,16 +158,16 @@ class Source:
         if not dsn.startswith(SCHEMES):
             raise _malformed()
         authority, _, path = dsn.partition("://")[2].partition("?")[0].partition("/")
-        if authority.count("@") > 1 or "@" in path:  # Libpq would take a password for a name.
+        if authority.count("@") > 1 or "@" in path:  # Libpq would mistake a password for a name.
             raise _malformed()
         try:
             self._parameters: dict[str, str] = library.extensions.parse_dsn(dsn)
             parts = urlsplit(dsn)
-        except (library.ProgrammingError, ValueError):  # Its words repeat the address.
+        except (library.ProgrammingError, ValueError):  # The error's text repeats the address.
             raise _malformed() from None
         self._library = library
         host, port = self._parameters.get("host", ""), self._parameters.get("port", "5432")
-        if not port.replace(",", "0").isdecimal():  # It is a password, where no host follows.
+        if not port.replace(",", "0").isdecimal():  # It is a password if no host follows.
             raise _malformed()
         self.address = f"postgres://{host}:{port}{parts.path}"
 
@@ -187,18 +187,18 @@ class Source:
         kind = self._library.extras.LogicalReplicationConnection if replication else None
         with self.talking():
             connection = self._library.connect(connection_factory=kind, **given)
-            if not replication:  # Those commit by themselves.
+            if not replication:  # A replication connection always does.
                 connection.autocommit = True
         return connection
 
     def cancel(self, connection: Any) -> None:
-        """Ends what a connection does in another thread."""
+        """Cancels what a connection is running in another thread."""
         with suppress(self._library.Error):  # It may be over by now.
             connection.cancel()
 
     @contextmanager
     def talking(self) -> Iterator[None]:
-        """Makes errors of the client those of clog; they have no password, as libpq's have none."""
+        """Turns the client's errors into clog's; neither contain passwords."""
         library = self._library
         try:
             yield
@@ -211,7 +211,7 @@ class Source:
             ) from e
         except library.Error as e:
             why = " ".join(str(e).split())
-            if "no message from the libpq" in why:  # It ended in the middle of a COPY.
+            if "no message from the libpq" in why:  # The connection ended during a COPY.
                 raise SourceUnavailableError(f"{self.address} ended the connection") from e
             denied = isinstance(e, library.errors.InsufficientPrivilege)
             kind = DeniedError if denied else SourceError
@@ -219,7 +219,7 @@ class Source:
 
     @contextmanager
     def connected(self) -> Iterator["Queries"]:
-        """Yields questions on a connection that is closed at the end."""
+        """Yields `Queries` on a connection that is closed at the end."""
         connection = self.connect()
         try:
             yield Queries(self, connection)
@@ -227,7 +227,7 @@ class Source:
             connection.close()
 
     def identity(self) -> Identity:
-        """Returns what it is now; raises where it cannot be captured."""
+        """Returns the current identity; raises if the database cannot be captured."""
         connection = self.connect(replication=True)
         try:
             with self.talking(), connection.cursor() as cursor:
@@ -255,7 +255,7 @@ class Source:
         return Identity(str(system), database, int(timeline), version, lsn_of(lsn))
 
     def check_timeline(self, before: int, now: Identity, position: int) -> None:
-        """Raises if the history up to a position is not that of the timeline it has now."""
+        """Raises if the current timeline does not contain the history up to a position."""
         if before == now.timeline:
             if position > now.wal_lsn:
                 raise SourceReplacedError(
@@ -277,19 +277,19 @@ class Source:
         )
 
     def _history(self, timeline: int) -> str:
-        """Returns where the histories before a timeline ended, in PostgreSQL's words."""
+        """Returns where the timelines before this one ended, in PostgreSQL's format."""
         connection = self.connect(replication=True)
         try:
             with self.talking(), connection.cursor() as cursor:
                 cursor.execute(f"TIMELINE_HISTORY {timeline}")
-                content = cursor.fetchone()[1]  # PostgreSQL 14 says that it is of bytes.
+                content = cursor.fetchone()[1]  # PostgreSQL 14 declares it as bytes.
                 return content if isinstance(content, str) else bytes(content).decode()
         finally:
             connection.close()
 
     def make_slot(self, connection: Any, name: str, *, temporary: bool = False) -> Exported:
-        """Makes a slot and exports its snapshot. One that is temporary goes with the connection.
-        Waits until all transactions have ended that are open; ``connection.cancel`` ends that.
+        """Makes a slot and exports its snapshot. A temporary slot is dropped with the connection.
+        Waits until all open transactions have ended; ``connection.cancel`` ends the wait.
         """
         kind = "TEMPORARY " if temporary else ""
         try:
@@ -304,7 +304,7 @@ class Source:
         return Exported(snapshot, lsn_of(lsn), connection)
 
     def lost(self, name: str, why: str) -> SourcePurgedError:
-        """Returns the error of a slot that cannot be read on."""
+        """Returns the error for a slot that can no longer be read."""
         return SourcePurgedError(
             f"the replication slot {name} of {self.address} {why}, so changes since the last commit"
             f" of the logs are gone; {RELOAD}"
@@ -318,31 +318,31 @@ RELOAD: Final = (
 
 
 class Queries:
-    """Questions to the catalogue, on one connection."""
+    """Queries to the catalogue on one connection."""
 
     def __init__(self, source: Source, connection: Any) -> None:
         self._source = source
         self.connection = connection
 
     def rows(self, statement: str, parameters: Any = None) -> list[Any]:
-        """Returns what a query returns."""
+        """Returns the rows of a query."""
         with self._source.talking(), self.connection.cursor() as cursor:
             cursor.execute(statement, parameters)
             return list(cursor.fetchall())
 
     def run(self, *statements: str) -> None:
-        """Runs statements, in their order."""
+        """Runs statements in order."""
         with self._source.talking(), self.connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
 
     def wal_lsn(self) -> int:
-        """Returns up to where the write-ahead log is written."""
+        """Returns the position up to which the write-ahead log is written."""
         ((text,),) = self.rows("select pg_current_wal_lsn()::text")
         return lsn_of(text)
 
     def slot(self, name: str) -> Slot | None:
-        """Returns a slot, if there is one."""
+        """Returns a slot; None if it does not exist."""
         found = self.rows(
             "select confirmed_flush_lsn::text, restart_lsn::text, wal_status"
             " from pg_replication_slots where slot_name = %s",
@@ -353,7 +353,7 @@ class Queries:
         return None
 
     def open_transactions(self) -> list[str]:
-        """Returns whose transactions are open that have written, the oldest first."""
+        """Returns the processes with open transactions that have written, the oldest first."""
         found = self.rows(
             "select 'process ' || pid from pg_stat_activity where backend_xid is not null"
             " and pid <> pg_backend_pid() order by xact_start"
@@ -362,7 +362,7 @@ class Queries:
         return [name for (name,) in [*prepared, *found]]
 
     def free_slot(self, name: str) -> None:
-        """Ends who reads a slot, and waits for that."""
+        """Terminates the reader of a slot, and waits until it has ended."""
         found = self.rows(
             "select active_pid, pg_terminate_backend(active_pid, %s) from pg_replication_slots"
             " where slot_name = %s and active_pid is not null",
@@ -375,7 +375,7 @@ class Queries:
             )
 
     def drop_slot(self, name: str) -> None:
-        """Drops a slot, and ends who reads it."""
+        """Drops a slot, and terminates its reader."""
         self.free_slot(name)
         self.rows(
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
@@ -385,10 +385,10 @@ class Queries:
 
 
 class Stream:
-    """The messages of a slot, from a position on; of one thread.
+    """The messages of a slot from a position on; for one thread.
 
     Attributes:
-        reached: up to where everything has come, unless a message of a transaction waits.
+        reached: the position up to which everything was received, except for messages that wait.
     """
 
     def __init__(
@@ -397,8 +397,8 @@ class Stream:
         self._source = source
         self._connection = source.connect(replication=True)
         self._cursor = self._connection.cursor()
-        # psycopg2 has a cursor that reads confirm what a keepalive says, if it confirmed all that
-        # it read; that would be ahead of the home. So another one says what may be forgotten.
+        # psycopg2 lets a reading cursor confirm a keepalive's position if it had confirmed all it
+        # read; that would be ahead of the home. So a second cursor confirms.
         self._confirming = self._connection.cursor()
         try:
             with source.talking():
@@ -414,11 +414,11 @@ class Stream:
         return int(self._cursor.wal_end)
 
     def fileno(self) -> int:
-        """Returns what to wait on for more."""
+        """Returns the file descriptor to wait on for more."""
         return int(self._connection.fileno())
 
     def take(self, most_bytes: int) -> list[tuple[int, bytes]]:
-        """Returns the messages that are here, with their LSNs, up to about so many bytes."""
+        """Returns the messages received so far, with their LSNs, up to about this many bytes."""
         read, messages, size = self._cursor.read_message, [], 0
         with self._source.talking():
             while size < most_bytes and (message := read()) is not None:
@@ -427,14 +427,14 @@ class Stream:
         return messages
 
     def confirm(self, lsn: int = 0, *, ask: bool = False) -> None:
-        """Tells the source what it may forget, or that we live; ``ask``: it shall answer."""
+        """Tells the source what it may discard, or that we are alive; ``ask``: it should answer."""
         with self._source.talking():
             self._confirming.send_feedback(
                 write_lsn=lsn, flush_lsn=lsn, apply_lsn=lsn, reply=ask, force=True
             )
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the stream."""
         self._connection.close()
 
 
@@ -446,19 +446,19 @@ def load(
     *,
     batch_bytes: int = BATCH_BYTES,
 ) -> int:
-    """Hands the rows of a query on in batches of about so many bytes of CSV, and returns how many
-    they were. An error of ``take`` ends it, and leaves the connection in the middle of COPY: close
-    it.
+    """Passes on the rows of a query in batches of about ``batch_bytes`` of CSV, and returns their
+    number. If ``take`` raises, the load ends, and the connection is still in COPY and must be
+    closed.
 
     Args:
-        connection: psycopg2's, set as `types.SESSION` says.
-        select: yields the columns of ``plan``, in its order.
+        connection: psycopg2's, with the settings `types.SESSION`.
+        select: returns the columns of ``plan``, in its order.
         plan: how they are kept.
-        take: takes one batch after the other.
-        batch_bytes: of CSV.
+        take: called with each batch in turn.
+        batch_bytes: the size in CSV.
 
     Raises:
-        SourceError: a column holds what its form has no room for.
+        SourceError: a column has a value that does not fit its form.
     """
     rows = _Rows(plan, take)
     with io.BufferedWriter(rows, batch_bytes) as writer, connection.cursor() as cursor:
@@ -467,7 +467,7 @@ def load(
 
 
 class _Rows(io.RawIOBase):
-    """Takes whole rows of CSV: a buffered writer keeps together what it is given at once."""
+    """Takes whole rows of CSV: a buffered writer does not split the data of one call."""
 
     def __init__(self, plan: TablePlan, take: Callable[[pa.RecordBatch], None]) -> None:
         super().__init__()
@@ -489,10 +489,10 @@ class _Rows(io.RawIOBase):
         try:
             read = _read(data, self._kinds)
         except pa.ArrowInvalid:
-            self._kinds = [pa.binary()] * len(self._kinds)  # Texts, which nobody has checked.
+            self._kinds = [pa.binary()] * len(self._kinds)  # Texts that are not checked.
             try:
                 read = _read(data, self._kinds)
-            except pa.ArrowInvalid:  # Its text has values.
+            except pa.ArrowInvalid:  # The error's text has values.
                 raise SourceError(
                     f"what the server copied of {self._plan.what} is no CSV of its"
                     f" {len(self._kinds)} columns; it was damaged on its way, or the table was"
@@ -508,7 +508,7 @@ class _Rows(io.RawIOBase):
 
 
 def _read(data: pa.Buffer, kinds: list[pa.DataType]) -> pa.Table:
-    from pyarrow import csv  # Not there before somebody loads.
+    from pyarrow import csv  # Loaded only when it is needed.
 
     names = [str(i) for i in range(len(kinds))]
     if data[:3].to_pybytes() == codecs.BOM_UTF8:  # A value's: the reader would drop it.

@@ -1,12 +1,12 @@
-"""What a database sends, as values: columns and relations, transactions, and changes as Arrow data.
+"""The data of a captured database: columns and relations, transactions, and changes in Arrow.
 
-A *relation* is what a message of the stream says of a table; a *column* is what the catalogue says.
-*Changes* are of one table, in the order of the source: rows that are there from then on, and
-tombstones. An update that changes the key is both: a tombstone of the old one, then the new row.
+A *relation* is a table as a message of the stream describes it; a *column* comes from the
+catalogue. *Changes* belong to one table, in the order of the source: new rows and tombstones. An
+update that changes the key is both: a tombstone of the old key, then the new row.
 
-Columns of personal data may be hashed. An unsalted hash can be guessed: names and addresses are
-few. So it has a key, HMAC-SHA256, which comes from the environment and is stored nowhere. Equal
-values stay equal, so joins and counts go on working, with the same key.
+Columns with personal data may be hashed. An unsalted hash can be guessed: there are few names and
+addresses. So the hash is an HMAC-SHA256, whose key comes from the environment and is never stored.
+Equal values stay equal, so joins and counts still work, as long as the key is the same.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from clog.storage.errors import InvalidInputError
 
 _Flags = np.ndarray[Any, Any]
 HASH: Final = "hash"
-"""The mask of such a column."""
+"""The mask of a hashed column."""
 KEY: Final = "CLOG_CAPTURE_HASH_KEY"
 KEY_FILE: Final = "CLOG_CAPTURE_HASH_KEY_FILE"
 _KEY_BYTES_MIN: Final = 16
@@ -32,8 +32,8 @@ _KEY_BYTES_MIN: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as the catalogue has it; ``in_key``: the replica identity has it; ``ndims``: how
-    many dimensions it was declared with, of an array.
+    """A column in the catalogue. ``in_key``: whether it is in the replica identity; ``ndims``: for
+    an array, the number of dimensions it was declared with.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """A column as the stream has it."""
+    """A column in the stream."""
 
     name: str
     type_oid: int
@@ -57,7 +57,7 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as the stream has it. ``identity``: d(efault), n(othing), f(ull) or i(ndex)."""
+    """A table in the stream. ``identity``: d(efault), n(othing), f(ull) or i(ndex)."""
 
     oid: int
     schema: str
@@ -68,8 +68,8 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transaction of the source. ``end_lsn`` is 0 until its end was seen; ``time_us`` is when it
-    was committed, in us since 1970.
+    """A transaction of the source. ``end_lsn`` is 0 until its end is seen; ``time_us`` is the time
+    of its commit, in us since 1970.
     """
 
     xid: int
@@ -83,14 +83,14 @@ class Changes:
     """Consecutive changes of one table.
 
     Attributes:
-        table: what the decoder was told that its relation is.
-        rows: the table's columns; of a tombstone those of the key alone, all others null.
+        table: what the decoder's ``table_of`` returned for its relation.
+        rows: the table's columns; in a tombstone, all columns outside the key are null.
         deleted: which rows are tombstones.
-        unchanged: by column, in which rows its value was not sent, since it is as it was; columns
-            without such are absent.
-        moved_from: of an update that changed the key, at its new row, where its tombstone stands;
-            elsewhere -1. None: there is no such update.
-        transactions: of each row, which of those of `Decoded` made it.
+        unchanged: by column, the rows whose value was not sent because it did not change; columns
+            without such rows are absent.
+        moved_from: for the new row of an update that changed the key, the index of its tombstone;
+            -1 for other rows. None: there is no such update.
+        transactions: for each row, the index of its transaction in `Decoded`.
     """
 
     table: Any
@@ -102,7 +102,7 @@ class Changes:
 
 
 def sliced(changes: Changes, start: int, end: int) -> Changes:
-    """Returns changes of rows ``[start, end)``; an update of a key is not cut in two."""
+    """Returns the changes of rows ``[start, end)``, which must not split the update of a key."""
     if (start, end) == (0, len(changes.deleted)):
         return changes
     moved = changes.moved_from
@@ -142,7 +142,7 @@ def joined(parts: Sequence[Changes]) -> Changes:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """Tables that were emptied, and which transaction did."""
+    """Tables that were truncated, and the transaction that did it."""
 
     tables: tuple[Any, ...]
     transaction: int
@@ -150,13 +150,13 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What some messages of the stream say.
+    """The content of some messages of the stream.
 
     Attributes:
-        transactions: of which there was any message, in the order of their commits.
-        steps: of each table in the order of the source.
-        in_transaction: the last one has not ended yet.
-        size_bytes: of the messages.
+        transactions: those that have any message, in the order of their commits.
+        steps: for each table in the order of the source.
+        in_transaction: whether the last transaction has not ended yet.
+        size_bytes: the size of the messages.
     """
 
     transactions: tuple[Transaction, ...]
@@ -166,7 +166,7 @@ class Decoded:
 
 
 def hash_key(masks: Iterable[str]) -> bytes:
-    """Returns the key of hashes; nothing where none of the masks is one."""
+    """Returns the key of the hashes; empty if no mask is a hash."""
     if HASH not in masks:
         return b""
     key = os.environ.get(KEY, "").encode()
@@ -187,7 +187,7 @@ def hash_key(masks: Iterable[str]) -> bytes:
 
 
 def masked(batch: pa.RecordBatch, columns: Collection[str], key: bytes) -> pa.RecordBatch:
-    """Returns rows with these columns, which are texts, hashed; null stays null."""
+    """Returns the rows with these columns, which are texts, hashed; nulls stay null."""
     for name in columns:
         at = batch.schema.get_field_index(name)
         batch = batch.set_column(at, batch.schema.field(at), _hashed(batch.column(at), key))

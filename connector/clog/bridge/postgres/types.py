@@ -1,17 +1,17 @@
-"""Types of PostgreSQL as columns of logs: the table, and values made of the text that the server
+"""Maps PostgreSQL's types to columns of logs, and converts values from the text that the server
 prints (docs/capture-types.md).
 
-Both ways in, COPY of the first load and the stream, carry each value as *text*: every type has
-one, those of extensions, too, and it is exact where a session prints as `SESSION` says. So there is
-one way from text to Arrow for both, and equal values come out of them.
+Both sources, the COPY of the first load and the stream, give each value as *text*: every type has
+one, even those of extensions, and it is exact in a session with the settings `SESSION`. So both use
+the same conversion from text to Arrow, and give equal values.
 
-A *form* is what a type is kept as: a type of Arrow's, and what makes arrays of it of arrays of
-texts. A type without a row in `_FORMS` is kept as its text. A domain is kept as what it is over, an
-array as lists of its elements' form.
+A *form* is how a type is kept: an Arrow type, and a function that converts arrays of texts to it. A
+type without a row in `_FORMS` is kept as its text. A domain is kept like its base type, an array as
+lists of its elements' form.
 
-A value that the form has no room for (NaN in ``numeric(9,2)``, an array of other dimensions than
-declared) is refused, never bent; the remedy is to keep that column as text. Infinite dates and
-timestamps are the largest and smallest numbers, which DuckDB reads as infinite.
+A value that does not fit the form (NaN in ``numeric(9,2)``, an array with other dimensions than
+declared) is refused, never altered; the remedy is to keep that column as text. Infinite dates and
+timestamps become the largest and smallest numbers, which DuckDB reads as infinite.
 """
 
 import re
@@ -43,11 +43,11 @@ SESSION: Final[Mapping[str, str]] = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
 }
-"""What a session must have set whose texts are read here. Of a table with row security all rows are
-read, or none, with an error: the stream has all, too. A load takes as long as it takes.
+"""The settings of sessions whose texts are read here. From a table with row security either all
+rows are read, as the stream has them, or there is an error. A load has no time limit.
 """
 DECIMAL_DIGITS_MAX: Final = 38
-"""Beyond them many readers have no decimals, or round them."""
+"""With more digits, many readers have no decimals, or round them."""
 _VARHDRSZ: Final = 4
 _DIMENSIONS_MAX: Final = 6
 """PostgreSQL's own limit."""
@@ -61,19 +61,18 @@ def session_options() -> str:
 
 
 class UnfitError(Exception):
-    """A column of texts holds what its form has no room for; says what, but not the value."""
+    """A value does not fit the column's form; the text says why, without the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What values of a type are kept as.
+    """How values of a type are kept.
 
     Attributes:
-        arrow: their type.
-        made: returns an array of it of an array of strings, of which those that are not ASCII need
-            not be UTF-8.
-        note: what a user should know; empty where the values are what they seem.
-        plain: Arrow's reader of CSV makes the same of the texts, or refuses them.
+        arrow: their Arrow type.
+        made: converts an array of strings, which may be invalid UTF-8, to an array of that type.
+        note: what a user should know; empty if there is nothing special.
+        plain: whether Arrow's CSV reader either converts the texts the same way or refuses them.
     """
 
     arrow: pa.DataType
@@ -87,9 +86,9 @@ class TablePlan:
     """How the columns of a table are kept.
 
     Attributes:
-        what: the table, as errors name it.
-        schema: the columns, those of the key not null.
-        forms: one a column.
+        what: the table's name in errors.
+        schema: the columns; those of the key are not nullable.
+        forms: one for each column.
     """
 
     what: str
@@ -98,22 +97,22 @@ class TablePlan:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What a user should know of columns, by name."""
+        """What a user should know about columns, by name."""
         named = zip(self.schema.names, self.forms, strict=True)
         return {name: form.note for name, form in named if form.note}
 
     def column(self, index: int, texts: pa.Array) -> pa.Array:
-        """Returns a column's values of their texts; SourceError: one is none, or has no room."""
+        """Converts a column's texts to values; SourceError: one is invalid or does not fit."""
         try:
             return self.forms[index].made(texts)
         except UnfitError as e:
             why = str(e)
-        except (pa.ArrowException, UnicodeDecodeError):  # They repeat the value.
+        except (pa.ArrowException, UnicodeDecodeError):  # Their texts repeat the value.
             why = f"a value that {self.forms[index].arrow} has no room for"
         raise self.unfit(self.schema.names[index], why)
 
     def unfit(self, column: str, why: str) -> SourceError:
-        """Returns the error of a column that holds ``why``."""
+        """Returns the error for a column that holds ``why``."""
         return SourceError(
             f"{self.what}.{column} holds {why}; keep the column as text"
             f" (--mask {self.what}.{column}=text), or leave it out (--mask {self.what}.{column}"
@@ -122,7 +121,7 @@ class TablePlan:
 
 
 class Connection(Protocol):
-    """What is asked of psycopg2's connection here."""
+    """The part of psycopg2's connection that is used here."""
 
     def cursor(self) -> Any: ...
 
@@ -165,10 +164,10 @@ def plan_of(
     text: Collection[str] = (),
 ) -> TablePlan:
     """Returns how the columns of the table ``what``, ``schema.table``, are kept; those named in
-    ``text`` as their text. One query.
+    ``text`` are kept as text. One query.
 
     Raises:
-        InvalidInputError: a type is not known to the server any more.
+        InvalidInputError: the server no longer knows a type.
     """
     with connection.cursor() as cursor:
         cursor.execute(_TYPES_SQL, ([c.type_oid for c in columns],))
@@ -198,7 +197,7 @@ def plan_from(
 
 
 def _form(types: Mapping[int, Type], oid: int, typmod: int, dimensions: int) -> Form:
-    """Returns the form of a type, which may be made of others."""
+    """Returns the form of a type, which may be composed of others."""
     kind = types[oid]
     if kind.kind == "d":
         inner = typmod if kind.typmod < 0 else kind.typmod
@@ -240,7 +239,7 @@ def _cast_to(kind: pa.DataType) -> Form:
     return Form(kind, lambda texts: texts.cast(kind), plain=True)
 
 
-# Numbers, truth values, bytes.
+# Numbers, booleans, bytes.
 
 
 def _numeric(typmod: int) -> Form:
@@ -272,7 +271,7 @@ def _truths(texts: pa.Array) -> pa.Array:
 
 
 def _octets(texts: pa.Array) -> pa.Array:
-    """Returns bytes of a prefix and two digits each."""
+    """Converts texts with a prefix and two hexadecimal digits per byte to bytes."""
     offsets = _offsets(texts)
     lengths = np.diff(offsets)
     there = lengths > 0
@@ -296,7 +295,7 @@ def _octets(texts: pa.Array) -> pa.Array:
 
 
 def _offsets(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Returns where texts begin and end in their buffer; nulls are as long as nothing."""
+    """Returns where texts begin and end in their buffer; nulls have length 0."""
     if not len(texts):
         return np.zeros(1, np.int32)
     return np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, 4 * texts.offset)
@@ -318,7 +317,7 @@ _DAY_US: Final = 86_400_000_000
 
 
 def _moments(kind: pa.DataType) -> Form:
-    """Returns the form of dates or timestamps; those of four digits' years are Arrow's to read."""
+    """Returns the form of dates or timestamps; Arrow reads those with four-digit years."""
     is_date = pa.types.is_date(kind)
     plain, unit = (_PLAIN_DATE, _DAY_US) if is_date else (_PLAIN_TIME, 1)
     dtype = np.int32 if is_date else np.int64
@@ -327,7 +326,7 @@ def _moments(kind: pa.DataType) -> Form:
         try:
             return texts.cast(kind)
         except pa.ArrowException:
-            pass  # There are others among them.
+            pass  # Some are of another kind.
         regular = pc.match_substring_regex(texts, plain)
         found = pc.if_else(regular, texts, pa.nulls(1, pa.string())[0]).cast(kind)
         others = np.flatnonzero(to_numpy(pc.and_kleene(texts.is_valid(), pc.invert(regular))))
@@ -341,7 +340,7 @@ def _moments(kind: pa.DataType) -> Form:
 
 
 def _far(text: str, unit_us: int, most: int) -> int:
-    """Returns a moment of a year of more than four digits, or before Christ, or infinite."""
+    """Returns a moment in a year with more than four digits or BC, or an infinite one."""
     if text in ("infinity", "-infinity"):
         return -most if text[0] == "-" else most
     found = _MOMENT.fullmatch(text)
@@ -357,8 +356,8 @@ def _far(text: str, unit_us: int, most: int) -> int:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Returns days since 1970 in Gregory's calendar, however far."""
-    # Years begin in March here: the leap day is the last.
+    """Returns days since 1970 in the Gregorian calendar, for any year."""
+    # Years begin in March here: the leap day is the last day.
     y, m = (year - 1, month + 9) if month < 3 else (year, month - 3)
     return 365 * y + y // 4 - y // 100 + y // 400 + (153 * m + 2) // 5 + day - 1 - 719_468
 
@@ -372,7 +371,7 @@ Nested = list[Any]
 
 
 def _lists(element: Form, dimensions: int) -> Form:
-    """Returns the form of arrays of so many dimensions."""
+    """Returns the form of arrays with this many dimensions."""
     kind = element.arrow
     for _ in range(dimensions):
         kind = pa.list_(kind)
@@ -394,7 +393,7 @@ def _lists(element: Form, dimensions: int) -> Form:
 
 
 def _split(texts: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Array]:
-    """Returns lengths and elements of arrays without quotes."""
+    """Returns the lengths and elements of arrays without quotes."""
     if not pc.all(pc.match_substring_regex(texts, r"^\{[^{}]*\}$"), min_count=0).as_py():
         raise UnfitError("what is no array")
     inner = pc.utf8_trim(texts, "{}")
@@ -419,7 +418,7 @@ def _list_array(lengths: Any, values: pa.Array, nulls: pa.Buffer | None) -> pa.A
 
 
 def _flattened(texts: list[str | None], dimensions: int) -> tuple[list[list[int]], list[Any]]:
-    """Returns the lengths of lists, level by level, and what the innermost hold."""
+    """Returns the lengths of lists, level by level, and the elements of the innermost ones."""
     lists: list[Nested] = [[] if text is None else _parsed(text) for text in texts]
     levels = []
     for depth in range(dimensions):
@@ -432,8 +431,8 @@ def _flattened(texts: list[str | None], dimensions: int) -> tuple[list[list[int]
 
 
 def _parsed(text: str) -> Nested:
-    """Returns the elements of an array as the server writes it."""
-    if text.startswith("["):  # Lower bounds.
+    """Returns the elements of an array in the server's notation."""
+    if text.startswith("["):  # It has lower bounds.
         text = text[text.find("=") + 1 :]
     top: Nested = []
     stack = [top]

@@ -1,17 +1,17 @@
-"""Captured tables compared with their source, while both go on.
+"""Compares captured tables with their source, while both continue to change.
 
-V1. The capture's slot is copied, whether or not one reads it: the copy begins where the source was
-    told last that the logs have all.
+V1. The capture's slot is copied, even while it is being read: the copy begins at the position that
+    was last confirmed to the source, which the logs have.
 V2. A snapshot of the source is taken, and held.
-V3. A cut of the logs is named, for as long as this takes. It has all that came before V1.
-V4. The copy tells which keys changed between V1 and now. Their rows may be newer on either side, so
+V3. A cut of the logs is named for the duration of the comparison. It has everything before V1.
+V4. The copy shows which keys changed between V1 and now. Their rows may be newer on either side, so
     they are left out, and counted. All others must be equal.
-V5. Each table is read on both sides. Rows fall into `RANGES` by the hash of their key; kept are, of
-    each range, the number of rows and the sum of their hashes. Where those differ, the rows of the
-    first such ranges are read again, and those that differ are named.
+V5. Each table is read on both sides. Rows are assigned to `RANGES` by the hash of their key; for
+    each range the number of rows and the sum of their hashes are kept. If these differ, the rows of
+    the first such ranges are read again, and those that differ are named.
 
-Nothing of the source is changed, and nothing of the logs but the cut, which goes at the end. Row
-filters and columns of the publication, and masks, hold for what is read of the source.
+Nothing in the source is changed, and in the logs only the cut, which is dropped at the end. The
+publication's row filters and columns, and masks, are applied to what is read from the source.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ from clog.storage.types.columns import BYTES
 
 RANGES: Final = 1 << 14
 SHOWN_MAX: Final = 10
-"""Of each table so many rows that differ are named."""
+"""How many differing rows of each table are named."""
 _AGAIN_ROWS: Final = 100_000
 KEEP_MS: Final = 86_400_000
 _FETCHED: Final = 10_000
@@ -52,7 +52,7 @@ _ONE: Final = np.uint64(1)
 Words = NDArray[np.uint64]
 Take = Callable[[pa.RecordBatch], None]
 Rows = Callable[[Take], object]
-"""Hands all rows of a table to a function, in batches; may be called again."""
+"""Passes all rows of a table to a function, in batches; may be called again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class RowDifference:
     """A row that differs.
 
     Attributes:
-        key: as text; empty: it is a column that differs, in all rows.
-        why: what is wrong; it names columns, and no value.
+        key: as text; empty: a column differs in all rows.
+        why: what is wrong, with the names of columns but without values.
     """
 
     key: str
@@ -70,14 +70,14 @@ class RowDifference:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTable:
-    """What the comparison of a table found.
+    """The result of comparing a table.
 
     Attributes:
         table: its name in the source.
-        url: of its log.
-        rows: how many the source has, of those that were compared.
-        log_rows: how many the log has.
-        changed: how many keys changed meanwhile, and were left out.
+        url: the URL of its log.
+        rows: how many rows of the source were compared.
+        log_rows: how many rows of the log were compared.
+        changed: how many keys changed during the comparison, and were left out.
         ranges: how many of `RANGES` differ.
         differences: the first rows that differ.
     """
@@ -92,19 +92,19 @@ class VerifiedTable:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all rows that were compared are equal."""
+        """Whether all compared rows are equal."""
         return not (self.ranges or self.differences)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCapture:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        url: of the home.
-        position: of the snapshot of the source: its LSN.
-        tables: those that were compared.
-        skipped: those that were not, and why.
+        url: the home's URL.
+        position: the LSN of the snapshot of the source.
+        tables: the tables that were compared.
+        skipped: the tables that were not, and why.
     """
 
     url: str
@@ -114,7 +114,7 @@ class VerifiedCapture:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all tables that were compared are equal."""
+        """Whether all compared tables are equal."""
         return all(table.is_equal for table in self.tables)
 
 
@@ -131,25 +131,25 @@ def verify_capture(
     ids: Ids | None = None,
 ) -> VerifiedCapture:
     """Compares captured tables with their source, at one snapshot of it and one cut of the logs.
-    Reads all of both; a capture may run meanwhile, and the application write.
+    Reads all of both. A capture may run and the application may write in the meantime.
 
     Args:
-        dsn: as of `capture`.
+        dsn: see `capture`.
         url: the home.
-        tables: patterns of ``schema.table``; none: all that are captured.
-        exclude: patterns of tables that are left out.
-        storage_options: of the logs' filesystem.
-        single_writer: as of `Log.create`.
+        tables: patterns of ``schema.table``; empty: all that are captured.
+        exclude: patterns of tables to leave out.
+        storage_options: options of the logs' filesystem.
+        single_writer: see `Log.create`.
         on_progress: called with the name of each table, before it is read.
         clock: the source of times; None: the system's clock.
         ids: the source of random ids; None: the operating system.
 
     Raises:
         InvalidInputError: there is no capture at the URL.
-        SourceReplacedError: it is of another database.
-        SourcePurgedError: the capture's slot is gone, so what changed since is not known.
+        SourceReplacedError: the capture is of another database.
+        SourcePurgedError: the capture's slot is gone, so changes since are not known.
         SourceUnavailableError: the source does not answer.
-        NotFoundError: no table is meant; or the logs have no cut yet.
+        NotFoundError: no table matches, or the logs have no cut yet.
 
     >>> verify_capture("postgres://me@localhost/shop", "shop").is_equal  # doctest: +SKIP
     True
@@ -187,7 +187,7 @@ def verify_capture(
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """What the home says of a capture; it is read, and no capture is disturbed."""
+    """The home's description of a capture; reading it does not disturb the capture."""
 
     url: str
     sources: frozenset[str]
@@ -216,7 +216,7 @@ class _Home:
         )
 
     def check(self, source: Source) -> None:
-        """Raises if the logs are those of another database."""
+        """Raises if the logs belong to another database."""
         name = source.identity().name
         if name not in self.sources:
             raise other_database(self.url, self.sources, name)
@@ -225,7 +225,7 @@ class _Home:
 def _plans(
     ask: Queries, source: Source, home: _Home, choice: Choice
 ) -> tuple[list["_Compared"], dict[str, str]]:
-    """Returns the tables that are compared, and why others are not."""
+    """Returns the tables to compare, and why others are left out."""
     bound = {b.what: b for b in home.bindings.values()}
     publication = None if home.own else home.publications[0]
     there = catalogue.read(
@@ -258,10 +258,10 @@ class _Compared:
     """A table that is compared.
 
     Attributes:
-        table: as the catalogue has it, with the columns that are captured.
-        plan: how they are kept.
-        url: of its log.
-        where: the condition of rows that are published; None: all are.
+        table: its description in the catalogue, with only the captured columns.
+        plan: how these are kept.
+        url: the URL of its log.
+        where: the condition on published rows; None: all are published.
         hashed: columns of which the log has hashes, with ``hash_key``.
     """
 
@@ -285,13 +285,13 @@ class _Compared:
 
     @property
     def of_key(self) -> TablePlan:
-        """How the columns of the key are kept."""
+        """How the key's columns are kept."""
         own = [i for i, name in enumerate(self.plan.schema.names) if name in self.table.key]
         fields = pa.schema([self.plan.schema.field(i) for i in own])
         return TablePlan(self.table.what, fields, tuple(self.plan.forms[i] for i in own))
 
     def keys(self, rows: pa.RecordBatch) -> list[bytes]:
-        """Returns the keys of rows as the log has them."""
+        """Returns the keys of rows in the form that the log has."""
         own = [name for name in self.hashed if name in rows.schema.names]
         found: list[bytes] = keys_of(masked(rows, own, self.hash_key), self.table.key).to_pylist()
         return found
@@ -324,7 +324,7 @@ def verified(
     as_compared: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
 ) -> VerifiedTable:
     """Compares a table with its log at a cut (V5), except for keys that ``changed``.
-    ``as_compared`` gives texts that are equal the same form, on both sides.
+    ``as_compared`` gives equivalent texts the same form, on both sides.
     """
     log, cut = shown
     table = log.table(at=cut)
@@ -349,7 +349,7 @@ def verified(
 
 
 def common(source: pa.Schema, log: pa.Schema) -> tuple[pa.Schema, list[RowDifference]]:
-    """Returns the columns that both have, by the log's types; what is wrong with others."""
+    """Returns the columns that both have, with the log's types; and what is wrong with others."""
     columns, others = [], []
     for field in source:
         at = log.get_field_index(field.name)
@@ -372,7 +372,7 @@ def _is_wider(kind: pa.DataType, narrow: pa.DataType) -> bool:
 def _changed(
     ask: Queries, slot: str, home: _Home, tables: Sequence[_Compared]
 ) -> dict[int, set[bytes] | None]:
-    """Does V4; returns the keys by the tables' oids, None where a table was emptied."""
+    """Does V4; returns the keys by the tables' oids, None for a table that was truncated."""
     found: dict[int, set[bytes] | None] = {one.table.oid: set() for one in tables}
     plans = {one.table.oid: (one, one.of_key) for one in tables}
     decoder = Decoder(lambda relation: plans.get(relation.oid))
@@ -395,7 +395,7 @@ def _changed(
 def compared(
     columns: pa.Schema, key: list[str], source: Rows, log: Rows, changed: Collection[bytes]
 ) -> tuple[int, int, int, tuple[RowDifference, ...]]:
-    """Returns each side's number of rows, how many ranges differ, and the first rows that do."""
+    """Returns each side's number of rows, how many ranges differ, and the first differing rows."""
     without = np.sort(_words([pa.array(sorted(changed), pa.binary())], len(changed)))
     sides = (_Side(columns, key, without), _Side(columns, key, without))
     for side, rows in zip(sides, (source, log), strict=True):
@@ -434,27 +434,27 @@ class _Side:
         self._kept: list[pa.RecordBatch] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Counts rows."""
+        """Adds rows to the counts and sums."""
         rows, ranges = self._compared(batch)
         words = _words(rows.columns, rows.num_rows)
         self.counts += np.bincount(ranges, minlength=RANGES)
         np.add.at(self.sums, ranges, words)
 
     def keep(self, batch: pa.RecordBatch) -> None:
-        """Keeps rows of the ranges that are wanted."""
+        """Keeps the rows of the wanted ranges."""
         rows, ranges = self._compared(batch)
         mask = np.isin(ranges, self.wanted)
         if mask.any():
             self._kept.append(rows.filter(to_arrow(mask)))
 
     def kept_rows(self) -> pa.RecordBatch:
-        """Returns the rows that were kept."""
+        """Returns the kept rows."""
         columns = [pa.nulls(0, field.type) for field in self._columns]
         none = pa.RecordBatch.from_arrays(columns, schema=self._columns)
         return pa.concat_batches([none, *self._kept])
 
     def _compared(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[Any]]:
-        """Returns the columns that are compared of rows that are, and their ranges."""
+        """Returns the rows to compare, with the columns to compare, and their ranges."""
         columns = [batch.column(f.name).cast(f.type) for f in self._columns]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._columns)
         words = _words([keys_of(rows, self._key)], rows.num_rows)
@@ -475,7 +475,7 @@ def _words(columns: Iterable[pa.Array], rows: int) -> Words:
 
 
 def _column_words(column: pa.Array, seed: int) -> Words:
-    """Returns a hash of each value; of null it is 0."""
+    """Returns a hash of each value; that of null is 0."""
     words = np.zeros(len(column), np.uint64)
     valid = to_numpy(column.is_valid())
     there = column if valid.all() else column.filter(to_arrow(valid))
@@ -502,7 +502,7 @@ def _column_words(column: pa.Array, seed: int) -> Words:
 def _named(
     source: pa.RecordBatch, log: pa.RecordBatch, columns: pa.Schema, key: list[str]
 ) -> tuple[RowDifference, ...]:
-    """Returns the first rows that differ, of some ranges whose rows are here."""
+    """Returns the first differing rows among the kept ones."""
     sides, keys = (source, log), (keys_of(source, key), keys_of(log, key))
     found = []
     for i, who in enumerate(("source", "log")):

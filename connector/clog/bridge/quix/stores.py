@@ -71,7 +71,7 @@ class _Held:
         self.offsets |= {topic: offset + 1 for topic, offset in (offsets or {}).items()}
 
     def commit(self) -> None:
-        """Commits what all stores have prepared, with the position; then there is nothing left."""
+        """Commits what all stores have prepared, with the position; a second call does nothing."""
         if not self._prepared:
             return
         for store, cache in self._prepared:

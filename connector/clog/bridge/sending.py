@@ -384,7 +384,7 @@ class _Sender:
             pass  # The next producer with this id ends it, or its timeout.
 
     def _raise_bound(self, *, at_least_ms: int) -> None:
-        """Records in the log how far it was sent, if that has changed (J4)."""
+        """Notes in the log how far it was sent, if that has changed (J4)."""
         now = {p: at.offset for p, at in self._at.items()}
         if now == self._bound or self._bound_ms + at_least_ms > self._clock.monotonic_ms():
             return

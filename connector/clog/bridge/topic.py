@@ -342,7 +342,7 @@ class Cluster:
     def _list(
         self, topic: str, partitions: list[int], spec: Any, isolation: Any
     ) -> dict[int, Callable[[], Any]]:
-        """Requests offsets; returns functions that give them, and ask again if called again."""
+        """Asks for offsets; returns functions that give them, and ask again if called again."""
         more = {} if isolation is None else {"isolation_level": isolation}
         limit = {"request_timeout": self._wait_s, **more}
 

@@ -273,7 +273,7 @@ def write_lines(lines: bytes) -> None:
 
 
 def reader_has_left() -> bool:
-    """Returns whether nothing reads standard output any more, and if so closes it for good."""
+    """Returns whether nothing reads standard output any more, and if so closes it permanently."""
     try:
         fd = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -287,7 +287,7 @@ def reader_has_left() -> bool:
 
 
 def drop_output() -> None:
-    """Closes standard output for good: what is still buffered is discarded."""
+    """Closes standard output permanently: what is still buffered is discarded."""
     try:
         fd = sys.stdout.fileno()
     except (OSError, ValueError):

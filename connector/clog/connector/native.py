@@ -96,7 +96,7 @@ BLOCK_BITS = 6
 BLOCKS_MAX = 4 << 20
 """A table with more is not sent to all executors."""
 NEAR_BITS = 13
-"""Log2 of the parts of a file's rows that are told apart before its name is hashed."""
+"""Log2 of the parts of a file's rows that are distinguished before its name is hashed."""
 FEW_HIDDEN = 1000
 """At most this many hidden rows are in the plan; more are sent to all executors, in a job."""
 _HASH_SEED = 42

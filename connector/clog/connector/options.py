@@ -682,7 +682,7 @@ def _starting(got: Mapping[str, Any]) -> Position | Times | Since | None:
 
 
 def _ending(got: Mapping[str, Any]) -> Position | Times | None:
-    """Returns where to end, likewise; at the latest offset if no record is that late."""
+    """Returns where to end, in the same way; at the latest offset if no record is that late."""
     at = _first(got["endingTimestamp"], got["endingOffsetsByTimestamp"])
     return got["endingOffsets"] if at is None else Times(at, or_latest=True)
 

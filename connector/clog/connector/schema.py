@@ -1,5 +1,5 @@
 """Columns and types of records, and of a typed log's table, as Spark sees them; errors and warnings
-likewise.
+too.
 
 *Types.* Unsigned integers become the next wider signed ones, ``uint64`` ``decimal(20,0)``; 16-bit
 floats become 32-bit ones; bytes of fixed width are bytes; timestamps have microseconds, with a zone

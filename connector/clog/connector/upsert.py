@@ -560,7 +560,7 @@ def _check_rules(url: str, asked: _Asked, kept: "RowTexts") -> None:
 
 
 def _check_zone(df: "DataFrame", zone: str) -> None:
-    """Raises if Spark does not know a time zone: a log keeps its zone for good."""
+    """Raises if Spark does not know a time zone: a log keeps its zone permanently."""
     from pyspark.errors import PySparkException
 
     one = df.sparkSession.range(1)

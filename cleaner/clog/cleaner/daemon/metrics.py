@@ -1,4 +1,4 @@
-"""What a daemon reports of itself: whether it is well, its metrics, both over HTTP; JSON logs.
+"""What a daemon reports of itself: whether it is healthy, its metrics, both over HTTP; JSON logs.
 
 *Health* answers two questions, for two kinds of callers: a supervisor that restarts processes calls
 `ailments`, and one that wants to know that logs are kept small calls `neglects`. A store that is
@@ -495,7 +495,7 @@ class MonitorServer:
         neglects: why it does not look after every log, for ``/readyz``.
         metrics: what ``/metrics`` shows; None: there is no such page.
         page: what is shown at ``/``, if the address is a loopback one.
-        notices: what somebody should look at, though the process is well.
+        notices: what somebody should look at, although the process is healthy.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Closing blocks: old commits are deleted, a block of versions at a time (COMMIT.md §4).
 
 A create if absent is safe only where nothing was deleted. So before any commit of a block is
-deleted, the block's file names them all, for good: a writer that slept and creates one of them
+deleted, the block's file names them all, permanently: a writer that slept and creates one of them
 again reads that file and learns that its commit did not happen.
 
 G1. A block may be closed when no reader may read a version of it or before it any more: the log

@@ -103,7 +103,7 @@ LOOK_MS = 600_000
 ORPHAN_AGE_MS = 86_400_000
 """An object that was written this long ago and is in no manifest will never be committed."""
 PROPOSAL_MS = 3_600_000
-"""A proposal this old waits in vain."""
+"""A proposal this old is never committed."""
 SWEEP_MS = 86_400_000
 """The minimum interval between sweeps of one log."""
 _BEGINNINGS = tuple(begin for view in FORMATS.values() for begin in view.stray_beginnings)

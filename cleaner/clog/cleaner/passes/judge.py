@@ -30,7 +30,7 @@ is committed, and the partition is uncleanable (S28).
 indexes: 3.5 bytes a key instead of its key, and no hashing (decision: storage 0007). Dirty keys are
 noted while the map is filled, by their hashes with the log's own seed, 8 bytes each; above
 `KEYS_MAX` nothing is noted, since that many leave few objects alone. If keys are spread evenly, no
-object is left alone: after some answers in vain no more indexes are read. This is safe because an
+object is left alone: after some useless answers, no more indexes are read. This is safe because an
 index has no false negatives: of a chunk for which it says "none", no row is superseded.
 
 Costs: a look at one byte for each removed row of the range; a hash and a look-up for each one below

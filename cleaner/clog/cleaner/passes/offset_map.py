@@ -2,7 +2,7 @@
 it says about rows whose keys are not read again.
 
 *Offset map*: the last offset of every key in a range of the log, 24 bytes an entry. *Hash*: 128
-bits of a key (`keys.hashing`), a row of two unsigned words (high, low). Keys are told apart by
+bits of a key (`keys.hashing`), a row of two unsigned words (high, low). Keys are distinguished by
 their hash alone (S19); the map never sees a key. *Slot*: 24 bytes, three words: low half, high
 half, last offset + 1. 24 zero bytes are an empty slot, so a fresh map is zeroed memory that costs
 nothing until it is touched. *Place*: where a slot begins in the table.

@@ -144,7 +144,7 @@ class Event:
         value: as parsed JSON.
         offset: where to continue after it, in JSON; None: not within its transaction.
         key: for a row, the schema of its key in Kafka Connect's JSON; None: it has no key.
-        row: the schema of its columns, likewise.
+        row: the schema of its columns, in the same form.
     """
 
     topic: str

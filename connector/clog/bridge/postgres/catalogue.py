@@ -348,7 +348,7 @@ def read(
 ) -> list[SourceTable]:
     """Returns the chosen tables, in the order of their names. Four queries, or six.
     With a given ``publication``, only those that it has. If some are ``known``, by their oids, new
-    ones that cannot be followed are left out, with a warning the first time (``told``).
+    ones that cannot be followed are left out, with a warning the first time.
     """
     rows = _meant(ask, choice, publication)
     if not rows:

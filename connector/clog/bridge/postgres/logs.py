@@ -6,7 +6,7 @@ L2. *Group* of whole transactions of the source: each table's log takes its rows
     its own transaction, all logs at the same time.
 L3. *Cut*: one commit in the home, with its position, that names the version of each log after L2.
     The next group's L2 may run at the same time.
-L4. Only then the source is told what it may discard.
+L4. Only then does the source learn what it may discard.
 
 The source has already decided its transactions, so nothing is ever aborted, and L2 needs no second
 phase. A crash leaves logs that are ahead of others, or of the cut; each has a position that says

@@ -1,6 +1,6 @@
 """The batch read: a plan at one version, made once and valid until its objects are swept.
 
-Spark plans a DataFrame at its first action and keeps that plan for good, so a plan is exact at its
+Spark plans a DataFrame at its first action and keeps that plan, so a plan is exact at its
 version, and fails when that version has expired rather than mix two versions.
 
 There is no ``pushFilters``: Spark 4.1 to 4.3 stores the filtered plan where other uses of the same

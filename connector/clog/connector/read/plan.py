@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 TASK_BYTES = 64 << 20
 """Stored bytes that are worth a task of their own."""
 TASK_ROWS = 1_000_000
-"""Likewise rows: small records compress well and still take their time, but starting a Python task
+"""The same in rows: small records compress well and still take time, but starting a Python task
 costs as much as some 100,000 of them (``benchmarks/scenarios/spark_parquet.py``).
 """
 _PARALLEL_ROWS_MIN = 10_000

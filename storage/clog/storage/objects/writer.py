@@ -198,7 +198,7 @@ class ObjectWriter:
         schema: the log's; None: keys and values are bytes.
         rewritten: records have their offsets (`ColumnTypes.rewritten`, whose ``delete_horizon`` may
             be missing), in rising order in each partition.
-        given: fresh records come with their offsets, likewise (FORMAT.md §16).
+        given: fresh records come with their offsets (FORMAT.md §16).
         key_seed: the log's; large objects then get a key index. None: they get none.
         order_header: the header by which the log compares records of a key; empty: none.
         puts: these put objects, which exist once they have settled; None: each is put immediately.

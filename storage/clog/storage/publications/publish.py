@@ -246,7 +246,7 @@ def check_publishable(name: str, schema: LogSchema | None, config: LogConfig, *,
 
 class Publications(Shared):
     """The views of one log. Threads may share it: what it remembers of a view is a value, and only
-    saves requests. They publish one after the other, since all but one would do so in vain.
+    saves requests. They publish one after the other, since all but one would do useless work.
     ``defaults`` are configs of the process, which the log's own override (S45).
     """
 

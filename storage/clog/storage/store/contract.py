@@ -33,7 +33,7 @@ one succeeded, or because the permission was taken away in between.
 objects, one after the other, spends most of its time waiting. `ahead` begins the next calls early:
 
 - at most `CALLS_MAX` at a time, and only a few at first: a reader that stops early has requested
-  little in vain;
+  little too much;
 - while the fetched bytes that nobody has taken yet are at most `BYTES_MAX`; one call always, which
   is under way while the caller works on the result before it;
 - results come in the order of the calls, and so do their errors; a single call is simply made.

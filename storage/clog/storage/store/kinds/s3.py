@@ -32,7 +32,7 @@ _RETRIES = 2
 """s3fs's, on top."""
 _AT_ONCE_BYTES_MAX = 1 << 20
 """Longer bodies wait until the server asks for them, as in AWS's SDK for Java: a refused one is not
-sent in vain.
+sent at all.
 """
 
 

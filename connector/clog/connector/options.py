@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _LONG_MAX = (1 << 63) - 1
 ROW_TEXTS = "__rowTexts"
 """An option of `upsert` only: ``key`` and ``value`` are rows, which the task turns into texts."""
+READY_JSON = "clog.raw-json"
+"""The only field of a struct that stands for finished JSON, that of a variant."""
 
 _SPARKS_OWN = frozenset(
     ("paths", "checkpointlocation", "queryname", "owner", "provider", "location", "outputmode")

@@ -30,8 +30,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812
 
 from clog.connector.opened_logs import types_of
-from clog.connector.options import ROW_TEXTS, texts_of, write_options
-from clog.connector.write.row_texts import READY_JSON
+from clog.connector.options import READY_JSON, ROW_TEXTS, texts_of, write_options
 from clog.connector.write.write_task import QUERY_ID, RUN_ID, local_property, opened_or_created
 from clog.connector.write.writers import introduce, is_known
 from clog.storage.env import dataclass

@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from clog.connector.options import READY_JSON
 from clog.storage.errors import InvalidInputError
 from clog.storage.numpy_arrays import null
 
-READY_JSON = "clog.raw-json"
-"""The only field of a struct that stands for finished JSON, that of a variant."""
 _DAY_US = 86_400_000_000
 _YEARS_0_TO_9999 = (-719_528, 2_932_897)
 """Days since 1970, a half-open range: only dates in it have Arrow's text."""

@@ -16,8 +16,8 @@ from clog.storage.store import open_store
 BEFORE = Path(__file__).parent / "before" / "0362e2d"
 MESSAGE = (
     r"the log at .*/log was written by a clog before release 0\.1\.0, which this release does not"
-    r' read; nothing was changed; pipe the output of "clog consume URL --json" of the clog that wrote'
-    r' it into "clog produce NEW_URL --format jsonl" of this one'
+    r' read; nothing was changed; pipe the output of "clog consume URL --json" of the clog that'
+    r' wrote it into "clog produce NEW_URL --format jsonl" of this one'
 )
 
 

@@ -194,9 +194,8 @@ class Crowd(Siege):
 
 
 def main() -> int:
-    parser = options("Many authors of one log, killed and stopped at random.")
+    parser = options("Many authors of one log, killed and stopped at random.", minutes=10)
     parser.add_argument("--authors", type=int, default=64, help="processes that append")
-    parser.add_argument("--minutes", type=float, default=10, help="of kills (default: 10)")
     pause = "between an author's appends, on average (default: 2000)"
     parser.add_argument("--pause-ms", type=int, default=2000, help=pause)
     args = parser.parse_args()

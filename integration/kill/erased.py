@@ -161,9 +161,9 @@ def create(world: World) -> None:
 
 
 def main() -> int:
-    parser = options("Keys are erased, everybody is killed at random moments.")
-    parser.add_argument("--minutes", type=float, default=15, help="of kills (default: 15)")
-    args = parser.parse_args()
+    args = options(
+        "Keys are erased, everybody is killed at random moments.", minutes=15
+    ).parse_args()
     return play(args, create, lambda *stage: Erasing(*stage).run(args.minutes, args.slower))
 
 

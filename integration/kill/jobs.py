@@ -196,9 +196,9 @@ def create(world: World) -> None:
 
 
 def main() -> int:
-    parser = options("Two Spark jobs with state, everybody killed at random moments.")
-    parser.add_argument("--minutes", type=float, default=15, help="of kills (default: 15)")
-    args = parser.parse_args()
+    args = options(
+        "Two Spark jobs with state, everybody killed at random moments.", minutes=15
+    ).parse_args()
     return play(args, create, lambda *stage: Jobs(*stage).run(args.minutes, args.slower))
 
 

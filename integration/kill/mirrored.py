@@ -146,9 +146,9 @@ def opened(world: World) -> Log:
 
 
 def main() -> int:
-    parser = options("A mirror of a topic, everybody killed at random moments.")
-    parser.add_argument("--minutes", type=float, default=10, help="of kills (default: 10)")
-    args = parser.parse_args()
+    args = options(
+        "A mirror of a topic, everybody killed at random moments.", minutes=10
+    ).parse_args()
 
     def run(*stage: Any) -> tuple[list[Result], list[str]]:
         folder = Path(stage[0].work, "broker")

@@ -124,9 +124,7 @@ class Soak(Siege):
 
 
 def main() -> int:
-    parser = options("Everything at once, killed for an hour.")
-    parser.add_argument("--minutes", type=float, default=60, help="of kills (default: 60)")
-    args = parser.parse_args()
+    args = options("Everything at once, killed for an hour.", minutes=60).parse_args()
     is_local = not (args.s3 or args.url)
     return play(
         args,

@@ -70,9 +70,12 @@ class Stage:
             clock.write_text("0")
 
 
-def options(description: str) -> argparse.ArgumentParser:
-    """The options that all runs have."""
+def options(description: str, *, minutes: int | None = None) -> argparse.ArgumentParser:
+    """The options that all runs have; ``minutes``: for how long this one kills."""
     parser = argparse.ArgumentParser(description=description)
+    if minutes is not None:
+        most = f"of kills (default: {minutes})"
+        parser.add_argument("--minutes", type=float, default=minutes, help=most)
     parser.add_argument("--seed", type=int, help="of everything drawn here; processes stay racy")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", help="an empty folder for the logs (default: in the work folder)")

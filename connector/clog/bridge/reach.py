@@ -1,15 +1,18 @@
-"""How a bridge opens its logs, creates them if they do not exist, and commits to them."""
+"""How a bridge opens its logs, creates them if they do not exist, cuts and commits to them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, Final
 
-from clog.storage import Log, Transaction
+from clog.storage import Cut, Log, Transaction, drop_snapshot, snapshot
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import CommitConflictError, CommitStateUnknownError, NotFoundError
 
 _COMMITS: Final = 5
 """How often a commit is tried that lost a race or whose reply was lost."""
+_KEEP_MS: Final = 86_400_000
+"""A cut whose process was killed is removed after this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,21 @@ class Reach:
             single_writer=self.single_writer,
             **creation(),
         )
+
+    @contextmanager
+    def cut(self, home: str, name: str) -> Iterator[Cut]:
+        """Names a cut of a home, and drops it at the end of the block."""
+        options, single_writer = self.storage_options, self.single_writer
+        found = snapshot(
+            *(home, name, _KEEP_MS, options),
+            clock=self.clock,
+            ids=self.ids,
+            single_writer=single_writer,
+        )
+        try:
+            yield found
+        finally:
+            drop_snapshot(home, name, options, single_writer=single_writer)
 
 
 def committed(t: Transaction) -> int:

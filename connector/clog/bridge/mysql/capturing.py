@@ -73,15 +73,15 @@ from clog.bridge.postgres.logs import (
 from clog.bridge.postgres.tables import HASH, Changes, Column, hash_key, masked
 from clog.bridge.postgres.types import TablePlan
 from clog.bridge.postgres.verifying import (
-    KEEP_MS,
     Take,
     VerifiedCapture,
     VerifiedTable,
     keys_of,
     verified,
 )
+from clog.bridge.reach import Reach
 from clog.bridge.values import Fix, connect_column
-from clog.storage import Cut, Log, drop_snapshot, snapshot
+from clog.storage import Cut, Log
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.errors import (
     InvalidInputError,
@@ -708,18 +708,20 @@ def verify_capture_mysql(
     >>> verify_capture_mysql("mysql://me@localhost/shop", "shop").is_equal  # doctest: +SKIP
     True
     """
-    reach: dict[str, Any] = {"storage_options": storage_options, "single_writer": single_writer}
-    clock, ids = clock or SystemClock(), ids or SystemIds()
-    home = Log.open(url, clock=clock, ids=ids, **reach)
-    name = f"verify-{ids.new_id()}"
-    with Server(dsn, ids) as server:
+    reach = Reach(
+        storage_options=storage_options,
+        single_writer=single_writer,
+        clock=clock or SystemClock(),
+        ids=ids or SystemIds(),
+    )
+    home = reach.opened(url)
+    with Server(dsn, reach.ids) as server:
         if not (sources := home.positions(ID)):
             raise no_home(home.url)
         if (origin := server.origin().name) not in sources:
             raise other_database(home.url, sources, origin)
         choice = server.choice(tables, exclude)
-        cut = snapshot(home.url, name, KEEP_MS, clock=clock, ids=ids, **reach)  # E1
-        try:
+        with reach.cut(home.url, f"verify-{reach.ids.new_id()}") as cut:  # E1
             known = _Known.read(home, cut)
             with server.held() as held:  # E2
                 until = end_of(server.files())
@@ -729,10 +731,8 @@ def verify_capture_mysql(
                 found = []
                 for one in changed.compared():
                     on_progress(one.what)
-                    log = Log.open(one.url, clock=clock, ids=ids, **reach)
+                    log = reach.opened(one.url)
                     found.append(one.verified(held, log, cut, known.hash_key))
-        finally:
-            drop_snapshot(home.url, name, **reach)
     return VerifiedCapture(home.url, position_text(until), tuple(found), changed.skipped)
 
 

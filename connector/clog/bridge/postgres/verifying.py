@@ -32,7 +32,8 @@ from clog.bridge.postgres.pgoutput import OPTIONS, Decoder
 from clog.bridge.postgres.source import Queries, Source, literal, load, lsn_of, lsn_text, quoted
 from clog.bridge.postgres.tables import HASH, Changes, hash_key, masked
 from clog.bridge.postgres.types import TablePlan, plan_of
-from clog.storage import Cut, Log, drop_snapshot, snapshot
+from clog.bridge.reach import Reach
+from clog.storage import Cut, Log
 from clog.storage.column_kinds import widens, word_of
 from clog.storage.env import Clock, Ids, SystemClock, SystemIds, dataclass
 from clog.storage.keys.hashing import hash_keys, key_bytes
@@ -43,7 +44,6 @@ RANGES: Final = 1 << 14
 SHOWN_MAX: Final = 10
 """How many differing rows of each table are named."""
 _AGAIN_ROWS: Final = 100_000
-KEEP_MS: Final = 86_400_000
 _FETCHED: Final = 10_000
 _SHIFT: Final = np.uint64(50)
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -154,12 +154,16 @@ def verify_capture(
     >>> verify_capture("postgres://me@localhost/shop", "shop").is_equal  # doctest: +SKIP
     True
     """
-    reach: dict[str, Any] = {"storage_options": storage_options, "single_writer": single_writer}
-    clock, ids = clock or SystemClock(), ids or SystemIds()
-    home = _Home.read(Log.open(url, clock=clock, ids=ids, **reach))
+    reach = Reach(
+        storage_options=storage_options,
+        single_writer=single_writer,
+        clock=clock or SystemClock(),
+        ids=ids or SystemIds(),
+    )
+    home = _Home.read(reach.opened(url))
     source = Source(dsn)
     home.check(source)
-    name = f"verify-{ids.new_id()}"
+    name = f"verify-{reach.ids.new_id()}"
     with source.talking(), source.connected() as ask, source.connected() as held:
         slot = name.replace("-", "_").lower()
         if ask.slot(home.slot) is None:
@@ -169,8 +173,7 @@ def verify_capture(
         ((text,),) = held.rows("select pg_current_wal_insert_lsn()::text")  # V2
         choice = Choice(tuple(tables), tuple(exclude), events=True)
         plans, skipped = _plans(held, source, home, choice)
-        cut = snapshot(home.url, name, KEEP_MS, clock=clock, ids=ids, **reach)  # V3
-        try:
+        with reach.cut(home.url, name) as cut:  # V3
             changed = _changed(ask, slot, home, plans)  # V4
             found = []
             for one in plans:
@@ -178,10 +181,8 @@ def verify_capture(
                     skipped[one.table.what] = "it was emptied meanwhile"
                     continue
                 on_progress(one.table.what)
-                log = Log.open(one.url, clock=clock, ids=ids, **reach)
+                log = reach.opened(one.url)
                 found.append(one.verified(held, log, cut, changed[one.table.oid] or ()))
-        finally:
-            drop_snapshot(home.url, name, **reach)
     return VerifiedCapture(home.url, lsn_text(lsn_of(text)), tuple(found), skipped)
 
 

@@ -262,12 +262,25 @@ def test_json_is_json():
     assert all(json.loads(policy)["Statement"] for policy in policies)
 
 
-def test_the_readme_names_the_two_commands_and_the_wheel():
-    """What it says to run is there, and the wheel has the version that is built."""
+def test_the_readme_names_the_two_commands():
+    """What it says to run is there."""
     text = (ROOT / "README.md").read_text()
     assert "./demo " in text
     assert "./test " in text
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert f"/pyspark_clog-{project['version']}-py3" in text
     assert (ROOT / "demo").stat().st_mode & 0o111
     assert (ROOT / "test").stat().st_mode & 0o111
+
+
+def test_wheel_and_image_have_the_version_that_is_built():
+    """Wherever a document or a manifest names them; the changelog's newest part is about it."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    manifests = [str(p.relative_to(ROOT)) for p in (ROOT / "deploy").rglob("*.yaml")]
+    found = [
+        (path, name)
+        for path in DOCUMENTS + manifests
+        for name in re.findall(r"\b(?:pyspark_clog-|clog:)(\d[\d.]*\d)", (ROOT / path).read_text())
+    ]
+    assert {path for path, _ in found} >= {"README.md", "docs/clouds.md", "deploy/helm/values.yaml"}
+    assert [one for one in found if one[1] != version] == []
+    newest = re.search(r"^## (.+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    assert newest.partition(",")[0] in ("Unreleased", version)

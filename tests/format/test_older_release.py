@@ -260,3 +260,61 @@ def test_what_it_refuses_is_in_a_table(release, tmp_path, monkeypatch):
     table = page.read_text().partition("| feature | comes with | 0.1.0 then |")[2]
     said = dict(re.findall(r"^\| `([\w-]+)` \| .* \| (.+) \|$", table, re.MULTILINE))
     assert said == {name: then for name, then in zip(urls, does, strict=True) if then}
+
+
+NAMES_PROGRAM = """
+import inspect
+import clog.cleaner, clog.connector, clog.jobs, clog.storage
+from clog.storage.config.log_config import LogConfig
+try:
+    from clog.connector.options.definitions import DEFINITIONS
+except ImportError:
+    from clog.connector.options import DEFINITIONS
+
+def names(name, given):
+    yield name
+    if inspect.isroutine(given) or inspect.isclass(given):
+        try:
+            yield from (f"{name}({parameter})" for parameter in inspect.signature(given).parameters)
+        except ValueError:  # An exception's, which C has.
+            pass
+    for member, value in inspect.getmembers_static(given) if inspect.isclass(given) else ():
+        if not member.startswith("_"):
+            yield from names(f"{name}.{member}", getattr(value, "__func__", value))
+
+for package in (clog.storage, clog.cleaner, clog.connector, clog.jobs):
+    for name in package.__all__:
+        print(*names(f"{package.__name__}.{name}", getattr(package, name)), sep="\\n")
+print(*LogConfig.__dataclass_fields__, *(option.name for option in DEFINITIONS), sep="\\n")
+"""
+COMMANDS_PROGRAM = """
+import click
+from clog.cli.app import app
+if not isinstance(app, click.Group):
+    from typer.main import get_command
+    app = get_command(app)
+for name, command in app.commands.items():
+    print(name, *(f"{name} {word}" for parameter in command.params for word in parameter.opts),
+          sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "needs"), [(NAMES_PROGRAM, "pyspark"), (COMMANDS_PROGRAM, "typer")]
+)
+def test_no_name_that_it_has_is_gone(release, program, needs):
+    """docs/upgrading.md: public names with their parameters, topic configs, Spark options, commands
+    and their options.
+    """
+    pytest.importorskip(needs)
+
+    def names(environment):
+        command = [sys.executable, "-c", program]
+        told = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+        return set(told.stdout.decode().splitlines())
+
+    theirs = names({**os.environ, "PYTHONPATH": str(release)})
+    ours = names(os.environ)
+    assert len(theirs) > 100
+    assert theirs != ours
+    assert theirs - ours == set()

@@ -213,7 +213,9 @@ class LogRound:
         self._is_replaced = False
         self._wall = WatchedClock(log.handle, self.clock)
         self._publishing: Publishing | None = None
+        self._store = MeteredStore(log.handle.store, self._throttle)
         self._done_ms: dict[str, int] = {}
+        self._idle_at: dict[str, int] = {}
         self._holds = NO_HOLDS
         self._readers: Sequence[Reader] = ()
         self._partition_rest: dict[int, Rest] = {}
@@ -230,7 +232,7 @@ class LogRound:
     def _duties(self) -> tuple[Sequence[Duty], Sequence[Duty]]:
         """Returns the duties of a round before its passes (R1, R2) and after them (R4, R5)."""
         # Coalescing joins chunks within a segment only; then they may be few enough to merge again.
-        merges = Duty("merge", due_merges, merge_segments)
+        merges = Duty("merge", due_merges, merge_segments, of_version=True)
         proposals = self._proposals = ProposalSweep()
         before = (
             Duty("finish", lambda work: work.head.unended, self._finish_transactions, asked=True),
@@ -243,7 +245,7 @@ class LogRound:
                 counts=_cut_counts,
                 every_ms=self._settings.retention_check_ms,
             ),
-            Duty("trim", due_trims, trim, reads_records=True),
+            Duty("trim", due_trims, trim, of_version=True, reads_records=True),
             # Then a publication reads no keys.
             Duty(
                 *("mask", lambda work: work.head.pins and _has_masks(work), self._keep_masks),
@@ -301,7 +303,9 @@ class LogRound:
     def _do_each(self, duties: Sequence[Duty], work: Work, done: dict[str, Any]) -> None:
         """Does duties; puts the result of each into ``done``, by name."""
         for duty in duties:
-            if not self._is_time(duty.name, duty.every_ms) or (duty.asked and not duty.due(work)):
+            if duty.every_ms and not self._is_time(duty.name, duty.every_ms):
+                continue
+            if (duty.asked or duty.of_version) and not self._is_due(duty, work):
                 continue
             try:
                 did = done[duty.name] = duty.run(work)
@@ -309,10 +313,24 @@ class LogRound:
                 if not duty.reads_records:
                     raise
                 self._damage.append(e)
-            else:
+                continue
+            if duty.every_ms:
                 self._done_ms[duty.name] = self.clock.monotonic_ms()
+            if did and (counts := duty.counts(did)):
                 with self._lock:
-                    self._counts.update(duty.counts(did))
+                    self._counts.update(counts)
+
+    def _is_due(self, duty: Duty, work: Work) -> bool:
+        """Returns whether anything is due; asks a duty of the version once for each."""
+        if not duty.of_version:
+            return bool(duty.due(work))
+        version = work.manifest.version  # What is asked below may be newer.
+        if self._idle_at.get(duty.name) == version:
+            return False
+        if duty.due(work):
+            return True
+        self._idle_at[duty.name] = version
+        return False
 
     def take_counts(self) -> Counter[str]:
         """Returns the counts of what duties did since the last call."""
@@ -326,8 +344,7 @@ class LogRound:
         return done_ms is None or self.clock.monotonic_ms() - done_ms >= interval_ms
 
     def _work(self, now_ms: int) -> Work:
-        store = MeteredStore(self._handle.store, self._throttle)
-        return Work(self._handle, now_ms, store, self._settings.defaults)
+        return Work(self._handle, now_ms, self._store, self._settings.defaults)
 
     def now_ms(self) -> int:
         """Returns the time by which decisions are made (`WatchedClock.now_ms`)."""

@@ -182,6 +182,8 @@ class Monitor(Shared):
 
     def counted(self, url: str, counts: Counter[str]) -> None:
         """Notes the counts of what was done besides passes."""
+        if not counts:
+            return
         with self._lock:
             before = self._logs.get(url, LogState())
             self._logs[url] = replace(before, totals=before.totals + counts)

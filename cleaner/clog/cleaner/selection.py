@@ -133,6 +133,8 @@ class Choosing:
         is_fresh = 0 <= now_ms - self._judged_ms < JUDGED_MS and given == self._given
         if before is None or not is_fresh:
             return list(range(count))
+        if manifest is before:
+            return []
         was, now = (m.head.partitions.start.to_numpy() for m in (before, manifest))
         rose = set(np.flatnonzero(was != now).tolist())
         return [

@@ -75,6 +75,8 @@ class Duty:
         counts: what of that is added to the log's totals.
         every_ms: minimum interval between two runs.
         asked: `run` does not evaluate `due`: its caller does first.
+        of_version: what is due depends on the log's version alone: if that is nothing, neither is
+            anything before the next version, so its caller asks once for each.
         reads_records: damage of these stops no other duty; it is raised at the round's end (S28).
     """
 
@@ -84,19 +86,23 @@ class Duty:
     counts: Callable[[Any], Mapping[str, int]] = lambda _: {}
     every_ms: int = 0
     asked: bool = False
+    of_version: bool = False
     reads_records: bool = False
 
 
 def commit_due(
     work: Work, operation: str, due: Callable[[Work], _Plan], edit: Callable[[Work, _Plan], Edit]
-) -> _Plan | None:
-    """Commits what is due at the tip, if anything is; returns it."""
-    found: _Plan | None = None
+) -> _Plan:
+    """Commits what is due at the tip, if anything is; returns it. The tip is asked before a commit
+    is begun, and by each try of the commit.
+    """
+    found = due(work)
 
     def prepare(_tip: Commit, _ms: int) -> Edit | NothingToCommit:
         nonlocal found
         found = due(work)
         return edit(work, found) if found else NothingToCommit()
 
-    work.handle.commit(prepare, operation=operation)
+    if found:
+        work.handle.commit(prepare, operation=operation)
     return found

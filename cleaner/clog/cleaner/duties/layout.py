@@ -461,7 +461,7 @@ Merge = tuple[int, Sequence[Segment]]
 """A partition, and neighbouring sealed segments of it."""
 
 
-def merge_segments(work: Work) -> list[Merge] | None:
+def merge_segments(work: Work) -> list[Merge]:
     """Merges what is due, in one commit; makes no request if nothing is."""
     return commit_due(work, "merge", due_merges, merging)
 

@@ -74,12 +74,12 @@ class MaintenanceResult:
 
 def idle_partitions(work: Work) -> list[int]:
     """Returns partitions whose active segment is older than its ``segment.ms`` (S8)."""
-    columns, segment_ms = work.head.partitions, work.config.effective_segment_ms
+    head, segment_ms = work.head, work.config.effective_segment_ms
+    created_ms, jitter_ms = head.partitions.created_ms, head.partitions.jitter_ms
     return [
         p
-        for p in range(work.head.log.partitions)
-        if columns.created_ms[p] != NONE
-        and work.now_ms - columns.created_ms[p] > segment_ms - columns.jitter_ms[p]
+        for p in range(head.log.partitions)
+        if created_ms[p] != NONE and work.now_ms - created_ms[p] > segment_ms - jitter_ms[p]
     ]
 
 
@@ -90,7 +90,7 @@ def sealing(work: Work, partitions: Sequence[int]) -> Edit:
 
 def seal_idle(work: Work) -> list[int]:
     """Seals the active segments of `idle_partitions`; returns these partitions."""
-    return commit_due(work, "seal", idle_partitions, sealing) or []
+    return commit_due(work, "seal", idle_partitions, sealing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def cutting(work: Work, cuts: Sequence[Cut]) -> Edit:
 
 def apply_retention(work: Work) -> list[Cut]:
     """Moves log starts and drops segments whose time is up; returns what was cut."""
-    return commit_due(work, "retention", due_cuts, cutting) or []
+    return commit_due(work, "retention", due_cuts, cutting)
 
 
 def _new_jitter_ms(work: Work) -> int:

@@ -297,6 +297,10 @@ class Handle(Shared):
 
     def manifest(self) -> Manifest:
         """Returns the whole manifest at the tip, from the last one if all edits since were seen."""
+        # As in `recent`: what is known of a settled tip needs neither a request nor the lock.
+        known, view = self._manifest, self._tip.settled
+        if known is not None and view is not None and known.version == view.version:
+            return known
         with self._lock, self.standing.unless_gone():
             self._tip.settle()
             tip = self.tip

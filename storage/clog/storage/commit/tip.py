@@ -522,6 +522,12 @@ class Tip:
         return self._view.commit
 
     @property
+    def settled(self) -> Commit | None:
+        """The newest known commit, if it is certain to have been committed."""
+        view = self._view
+        return view.commit if view.is_settled else None
+
+    @property
     def recent(self) -> RecentEdits:
         """The edits up to it."""
         return self._view.recent

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,16 +24,20 @@ FILES_MAX = {
     "idle round": 24,
 }
 """Ceilings, which only ever become lower (STYLE.md, *Shape*)."""
+IDLE_CALLS_MAX = 700
+"""How many calls of the product's functions a round may take that finds nothing to do: most of a
+daemon's rounds are such.
+"""
 
 
-def entered(do) -> set[str]:
-    """The product's files in which a call enters a function, in any thread."""
-    files = set()
+def entered(do) -> Counter[str]:
+    """The product's files in which a call enters a function, in any thread, and how often."""
+    files = Counter()
 
     def note(frame, event, _):
         name = frame.f_code.co_filename
         if event == "call" and name.startswith(ROOTS):
-            files.add(name)
+            files[name] += 1
 
     before = sys.getprofile()
     threading.setprofile(note)
@@ -69,7 +74,9 @@ def flows(tmp_path_factory):
     found["transaction"] = entered(transaction)
     log.roll()
     found["pass"] = entered(lambda: Cleaner(log).run_once(force=True))
-    found["idle round"] = entered(lambda: Cleaner(log).run_once())
+    cleaner = Cleaner(log)
+    found["idle round"] = entered(cleaner.run_once)
+    found["next idle round"] = entered(cleaner.run_once)
     return found
 
 
@@ -77,3 +84,8 @@ def flows(tmp_path_factory):
 def test_a_flow_stays_in_few_files(flows, flow):
     """Who follows a flow opens so many files, and no more than before."""
     assert len(flows[flow]) <= FILES_MAX[flow], sorted(flows[flow])
+
+
+def test_an_idle_round_takes_few_calls(flows):
+    """A cleaner that found nothing to do asks again with little work."""
+    assert flows["next idle round"].total() <= IDLE_CALLS_MAX

@@ -367,7 +367,8 @@ class LogRound:
         return with_room(self._work(self.clock.now_ms()), self._maintained)
 
     def _maintained(self) -> MaintenanceResult:
-        self._handle.refresh()
+        head = self._handle.refresh().head
+        head.log.check_writable(where=self._handle.store.url)  # Even if nothing is due.
         done = self._do(self._maintaining, self._work(self.now_ms()))
         views, cuts = done.get("publish", Counter()), done.get("retention", ())
         return MaintenanceResult(

@@ -2,10 +2,13 @@
 
 import pytest
 
-from clog.cleaner import Cleaner
+from clog.cleaner import Cleaner, log_round
+from clog.cleaner.duties.layout import SEGMENTS_MIN
 from clog.cleaner.log_round import REST_MS_MAX, CleanerSettings, LogRound, Rest
 from clog.storage import Log
 from clog.storage.env import SeededIds
+from clog.storage.errors import UnsupportedFormatError
+from clog.storage.format import log_info
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
@@ -191,3 +194,39 @@ def test_whatever_fails_the_daemon_goes_on(make_log, put, other, there, monkeypa
             log.roll()
             until_a_pass([other, log])
     assert there(log) == "13:b=2 14:a=4"
+
+
+def test_a_log_that_a_newer_clog_must_write_fails_its_rounds(make_log, put, monkeypatch):
+    """FORMAT.md §0: also while nothing is due, so that the cleaner's operator hears of it before
+    segments are due that will never be cleaned."""
+    log = make_log()
+    put(log, "a=1")
+    Cleaner(log).run_once()
+    with monkeypatch.context() as patch:
+        feature = log_info.Feature("quill", "4", False, "")
+        patch.setitem(log_info.FEATURES, "quill", feature)
+        log.upgrade(["quill"])
+    version = log.version
+    with pytest.raises(UnsupportedFormatError, match="can read but not write"):
+        Cleaner(log).run_once()
+    assert log.version == version
+
+
+def test_what_a_version_alone_decides_is_asked_once_for_it(make_log, put, open_log, monkeypatch):
+    """R2, R5: a duty that found nothing to trim or to merge is asked again at the next version, and
+    then does what is due there."""
+    log = make_log(cleanup_policy="delete")
+    asked = []
+    real = log_round.due_merges
+    monkeypatch.setattr(log_round, "due_merges", lambda work: asked.append(work.head) or real(work))
+    cleaner = Cleaner(log)
+    for _ in range(3):
+        cleaner.run_once()
+    assert len(asked) == 1
+    for _ in range(SEGMENTS_MIN + 1):
+        put(log, "a=1")
+        log.roll()
+    log.alter({"segment.bytes": 1 << 20})
+    assert len(log.handle.manifest().segments[0]) > SEGMENTS_MIN
+    cleaner.run_once()
+    assert len(open_log().handle.manifest().segments[0]) <= 2

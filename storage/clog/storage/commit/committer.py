@@ -623,9 +623,7 @@ def committers_of(commit: Commit, records: Sequence[EditRecord]) -> int:
     oldest_ms = commit.record.time_ms - RIVAL_MS
     answers = () if commit.head.combined is None else commit.head.combined.authors
     who = {a.author[:_PREFIX_DIGITS] for a in answers if a.time_ms >= oldest_ms}
-    who |= {
-        r.commit_id[:_PREFIX_DIGITS] for r in records if r.version and r.time_ms >= oldest_ms
-    }
+    who |= {r.commit_id[:_PREFIX_DIGITS] for r in records if r.version and r.time_ms >= oldest_ms}
     return len(who)
 
 

@@ -9,7 +9,7 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -20,12 +20,15 @@ from unittest.mock import patch
 import independent_reader as ir
 import numpy as np
 import pyarrow as pa
+from fsspec.implementations.memory import MemoryFileSystem
 
 from clog.cleaner import Cleaner
 from clog.storage import Log, ManualClock
 from clog.storage import administration as creating
+from clog.storage.administration import keep_row_texts
 from clog.storage.commit import committer as committing
 from clog.storage.commit.proposals import Writer
+from clog.storage.cuts import drop_cut, name_cut
 from clog.storage.env import SeededIds
 from clog.storage.format import chunks as storage_bitmaps
 from clog.storage.format import columns as storage_columns
@@ -36,17 +39,25 @@ from clog.storage.objects import writer
 from clog.storage.objects.records import to_records
 from clog.storage.objects.writer import DataObject
 from clog.storage.store import open_store
+from clog_testing.clocked import ClockedStore
 from clog_testing.crash import discard
 
 GOLDEN = Path(__file__).parent / "golden"
 START_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
 Case = Callable[[Path], None]
 
 
-def create(root: Path, partitions: int = 2, schema: dict | None = None, **config: str) -> Log:
+def create(
+    root: Path,
+    partitions: int = 2,
+    schema: dict | None = None,
+    features: Sequence[str] = (),
+    **config: str,
+) -> Log:
     names = {name.replace("_", "."): value for name, value in config.items()}
-    clock, ids = ManualClock(START_MS), SeededIds(20_231_114)
-    return Log.create(str(root), partitions, names, schema=schema, clock=clock, ids=ids)
+    made = {"clock": ManualClock(START_MS), "ids": SeededIds(20_231_114)}
+    return Log.create(str(root), partitions, names, schema=schema, features=features, **made)
 
 
 def plain(root: Path) -> None:
@@ -396,6 +407,102 @@ def keyed_record(n: int, i: int) -> dict:
     return {"key": key, "value": None if (n + i) % 11 == 0 else {"n": n}}
 
 
+def mirrored(root: Path) -> None:
+    """Offsets that were given, with gaps and ends behind them, a start where the source begins, and
+    positions in what is no log; then the log gives its own, and a pass.
+    """
+    log = create(root, features=["given-offsets"])
+    for n in range(7):
+        log.handle.clock.advance(700)
+        with log.transaction("mirror") as t:
+            for p in range(2):
+                base, rows = 40 * n + p, [{"key": f"k{i % 5}", "value": f"{n}"} for i in range(n)]
+                if n == 1:
+                    t.cover({p: base + 30}, start={p: base + 30 * p})
+                    continue
+                t.append(rows, p, offsets=[base + i * (1 + n % 3) for i in range(n)])
+                t.cover({p: base + 30})
+            marks = {p: (10**9 + n, None if p % 2 else f"{n}") for p in range(90 if n == 5 else 3)}
+            t.positions(f"kafka:cluster/topic-{n % 2}", marks)
+    log.give_offsets()
+    log.append([{"key": f"k{i}", "value": None if i % 3 else "own"} for i in range(5)])
+    log.roll()
+    Cleaner(log, clock=log.handle.clock).run_once(force=True)
+
+
+def combined(root: Path) -> None:
+    """Appends that another writer committed, some of one commit; answers that were forgotten."""
+
+    class Passed(ManualClock):
+        """A clock by which the next sleeper is passed by another, once."""
+
+        then: Callable[[], Any] | None = None
+
+        def sleep_ms(self, ms: int) -> None:
+            super().sleep_ms(ms)
+            then, self.then = self.then, None
+            if then is not None:
+                then()
+
+    create(root, segment_chunks="8").upgrade(["proposals"])
+    seeds = iter(range(1, 1000))
+    for n in range(30):
+        at_ms = START_MS + 4_000 * n
+        clocks = [Passed(at_ms) for _ in range(3)]
+        a, b, c = (Log.open(str(root), clock=one, ids=SeededIds(next(seeds))) for one in clocks)
+        b.append([{"key": "b", "value": f"{n}"}], n % 2, ("p", n))
+        clocks[2].advance(n % 5)
+        clocks[0].then = lambda c=c, n=n: c.append([{"key": f"c{n % 3}", "value": f"{n}"}], n % 2)
+        a.append([{"key": f"a{n % 7}", "value": None if n % 4 == 0 else "a"}], 0)
+
+
+def kept(root: Path) -> None:
+    """Named cuts over two logs, one dropped, and what each keeps; transactions over both; rules of
+    the texts of rows.
+    """
+    clock = ManualClock(START_MS)
+    home, member = "memory://golden/home", "memory://golden/member"  # They stand in the logs.
+    log, other = create_clocked(home, clock, 20_231_114), create_clocked(member, clock, 7)
+    for n in range(5):
+        clock.advance(700)
+        t = log.transaction("several")
+        t.append([{"key": f"k{i}", "value": f"{n}.{i}"} for i in range(n, 9)])
+        t.append([{"key": "there", "value": f"{n}"}], log=other)
+        t.commit()
+        name_cut(log.handle, f"cut-{n}", 9 * DAY_MS)
+        if n == 3:
+            drop_cut(log.handle, "cut-1")
+    for names in (("id", "region"), ("a", "b")):
+        keep_row_texts(log.handle, 2, None, names)
+    log.roll()
+    Cleaner(log, clock=clock).run_once(force=True)
+    MemoryFileSystem().get("/golden/home", str(root), recursive=True)
+    for url in (home, member):
+        discard(open_store(url))
+
+
+def create_clocked(url: str, clock: ManualClock, seed: int) -> Log:
+    """Creates a log whose store has the same clock: its times stand in the log."""
+    names = {"delete.retention.ms": "1000", "min.cleanable.dirty.ratio": "0"}
+    store = ClockedStore(open_store(url), clock)
+    return Log.create(store, 2, names, clock=clock, ids=SeededIds(seed))
+
+
+def erased(root: Path) -> None:
+    """Keys that are erased, with receipts, in two requests; one whose erasure goes on."""
+    clock = ManualClock(START_MS)
+    log = create_clocked(str(root), clock, 20_231_114)
+    for n in range(4):
+        log.append([{"key": f"k{i}", "value": f"{n}.{i}"} for i in range(n, 9)], producer=("p", n))
+    for n, key in enumerate(("k3", "k6")):
+        log.erase([key], notify=n == 0)
+        for _ in range(4):
+            clock.advance(10 * DAY_MS)
+            Cleaner(log, clock=clock).run_once(force=True)
+    log.append([{"key": "k7", "value": "last"}])
+    log.erase(["k7"])
+
+
 CASES: dict[str, Case] = {
     "plain": plain,
     "append-time": append_time,
@@ -413,6 +520,10 @@ CASES: dict[str, Case] = {
     "undecided": undecided,
     "typed": typed,
     "typed-keys": typed_keys,
+    "mirrored": mirrored,
+    "combined": combined,
+    "kept": kept,
+    "erased": erased,
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 from clog.storage import Log, ManualClock
 from clog.storage.diagnostics.verify import verify_log
 from clog.storage.env import SeededIds
+from clog.storage.format.log_info import FEATURES
 from clog.storage.store import open_store
 
 FOLDERS = sorted(path for path in make_golden.GOLDEN.glob("v*/*") if path.is_dir())
@@ -26,6 +27,13 @@ def case(request, tmp_path):
 def test_there_are_golden_logs():
     """A wrong folder would let every other test here pass."""
     assert {f"v1/{name}" for name in make_golden.CASES} <= set(NAMES)
+
+
+def test_each_feature_is_in_a_golden_log():
+    """FORMAT.md §0: but those of views, which lie beside the log, and of readers, which end."""
+    logs = [opened(folder / "log").handle.tip.head.log for folder in FOLDERS]
+    missing = {name for name in FEATURES if all(name not in log.features for log in logs)}
+    assert missing == {"publications", "reader-holds"}
 
 
 def plain(value):
@@ -120,6 +128,7 @@ def test_making_a_case_twice_gives_the_same_bytes(name, tmp_path):
 def test_every_file_says_what_it_is():
     """Documents where FORMAT.md §1 puts them, objects elsewhere, nothing left over."""
     places = {"commits", "snapshots", "pages", "columns", "edits", "blocks", "data"}
+    places |= {"erasures", "receipts"}
     for folder in FOLDERS:
         for path in (folder / "log").rglob("*"):
             name = path.relative_to(folder / "log")

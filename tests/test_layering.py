@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-CONNECTOR = "the rooms of the connector"
 LAYERS = "storage < state < cleaner | connector | bridge < jobs < cli"
 PACKAGES = (
     "storage/clog/storage",

@@ -24,7 +24,6 @@ from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
 MEMBERS = ("home", "left", "right", "far")
-HOMES = ("home", "foreign")
 JOBS = [("home", "a"), ("home", "b"), ("home", "c"), ("foreign", "d")]
 TIME_MS, DAY_MS = 1_000_000_000_000, 86_400_000
 STEPS = 24

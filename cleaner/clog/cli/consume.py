@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
     _Source = Callable[[int | None], Iterator[pa.RecordBatch]]
     _ToLines = Callable[[pa.RecordBatch], Iterator[bytes]]
-    import pyarrow as pa
 
 
 _NAMED_MAX = 5

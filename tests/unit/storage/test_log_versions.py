@@ -1,13 +1,11 @@
 """Many commits, several handles: snapshots, old versions, races."""
 
-import numpy as np
 import pytest
 
 from clog.storage import CommitConflictError, CommitStateUnknownError
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format import documents
-from clog.storage.format.commits import Edit, read_commit
-from clog.storage.objects.records import to_records
+from clog.storage.format.commits import read_commit
 from clog.storage.store.contract import StoreRefusedError, WrappingStore
 from clog_testing.crash import copy_of, inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -329,26 +327,3 @@ def test_a_thousand_partitions(make_log, open_log, store):
     rows = rows_in(open_log().read())
     assert [(p, o) for p, o, _ in rows] == [(p, o) for p in range(1000) for o in range(5)]
     check_log(store)
-
-
-def test_a_writer_that_slept_over_the_sweep_is_refused(make_log, open_log):
-    """Objects with a stamp below the floor may be gone: such an append commits nothing."""
-    log, sleeper = make_log(), open_log()
-    writer = sleeper.object_writer()
-    records, _ = to_records([{"key": "a", "value": "1"}], now_us=0)
-    writer.add(records, np.zeros(1, np.int32))
-    objects = writer.finish()
-    put(log, 1)
-    log.handle.commit(lambda tip, _: Edit(orphan_floor=tip.version), operation="floor")
-    with pytest.raises(CommitConflictError, match=r"began at version 0 .*floor 1.*append again"):
-        sleeper.append_objects(objects)
-    assert log.end_offsets() == {0: 1}
-
-
-def test_an_idle_handle_stamps_with_a_recent_version(make_log, open_log, clock):
-    """After minutes without a look, an append looks first: its objects must be above the floor."""
-    log, idle = make_log(), open_log()
-    put(log, 1)
-    log.handle.commit(lambda tip, _: Edit(orphan_floor=tip.version), operation="floor")
-    clock.advance(86_400_000)
-    assert put(idle, 2).offsets == {0: (1, 2)}

@@ -493,6 +493,7 @@ def _is_next(known: TransactionState | None, ours: OfTransaction) -> bool:
 
 
 def _check_floor(obj: DataObject, head: Head, url: str) -> None:
+    """Raises if a sweep may have deleted the object already (K2)."""
     if obj.ref.stamp < head.orphan_floor:
         raise CommitConflictError(
             f"this append took too long: an object of it began at version {obj.ref.stamp} of {url},"

@@ -372,7 +372,7 @@ def _commit(handle: Handle, planned: Manifest, step: _Step) -> bool:
         nonlocal whole
         now = handle.manifest()
         left = _as_planned(step, planned, now)
-        if planned.version < tip.head.orphan_floor:
+        if tip.head.may_be_swept(planned.version):
             left = set()
         whole = len(left) == len(step.covered)
         if not left:

@@ -187,7 +187,7 @@ def _request(
     append = AppendRequest(handle.store.url, objects, None, handle.writer_pages, handle.ids.uniform)
 
     def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
-        if known.version < tip.head.orphan_floor:
+        if tip.head.may_be_swept(known.version):
             raise CommitConflictError(
                 f"the erasure of {handle.store.url} took too long: its request is from version"
                 f" {known.version}, below the orphan floor {tip.head.orphan_floor}, and may have"

@@ -187,7 +187,7 @@ def _killed(work: Work, planned: Manifest, due: Mapping[str, ErasureEntry]) -> i
         there = {(p, c.identity): c for p, c in now.chunks()}
         same = all(c.is_but_for_its_mask(there.get(at)) for at, (c, _) in found.killed.items())
         waits = any(undecided_below(now, one.bounds) for one in due.values())
-        is_late = planned.version < tip.head.orphan_floor
+        is_late = tip.head.may_be_swept(planned.version)
         if not same or waits or is_late or any(now.erasures.get(n) != due[n] for n in due):
             return NothingToCommit()
         active = {(p, c.identity) for p, s in enumerate(now.segments) for c in s[-1].chunks}

@@ -71,7 +71,7 @@ import pyarrow as pa
 from clog.cleaner.duties import Work, commit_due
 from clog.cleaner.masks import MaskCarrier
 from clog.cleaner.passes.rewriter import Extent, neighbours
-from clog.cleaner.passes.run_pass import objects_may_be_gone, tried
+from clog.cleaner.passes.run_pass import tried
 from clog.cleaner.selection import Candidate, PassPlan, is_loose, is_purge_due, is_shared
 from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.versions import file_missing
@@ -202,7 +202,7 @@ def relayout(work: Work, runs: Sequence[Run], *, operation: str) -> list[Run]:
 
     def prepare(tip: Commit, time_ms: int) -> Edit | NothingToCommit:
         now = handle.manifest()
-        late = objects_may_be_gone(planned, tip)
+        late = tip.head.may_be_swept(planned.version)
         there = [(run, r) for run, r in made if not late and run.is_there(now)]
         done[:] = [run for run, _ in there]
         if not there:

@@ -715,7 +715,7 @@ def _delete_allowed(handle: Handle, store: Store) -> list[StoredObject]:
         if found.path in alive or stamp is None:
             continue
         released = last.get(found.path)
-        if stamp < head.orphan_floor if released is None else released <= head.oldest_readable:
+        if head.may_be_swept(stamp) if released is None else released <= head.oldest_readable:
             dead.append(found)
     written = [found.modified_ms for found in store.list(documents.commit_path(manifest.version))]
     before_ms = max(written, default=0) - ORPHAN_AGE_MS

@@ -288,7 +288,7 @@ def _commit_decided(handle: Handle, plan: PassPlan, covered: int, late: Offsets)
         there = {c.identity: c for s in now.segments[p] for c in s.chunks}
         stay = all(c.is_but_for_its_mask(there.get(c.identity)) for c in touched)
         is_same = order_text(planned.head.config) == order_text(now.head.config)
-        if not stay or not is_same or planned.version < tip.head.orphan_floor:
+        if not stay or not is_same or tip.head.may_be_swept(planned.version):
             return NothingToCommit()
         pairs: Mapping[int, Pairs] = {p: decided(now.orders_removed_of(p), covered)}
         edit = Edit(replace=tuple(emptied), dead=tuple(dead), orders_removed=pairs)

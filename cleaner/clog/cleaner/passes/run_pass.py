@@ -372,7 +372,7 @@ def commit_pass(
     carrier = MaskCarrier(store or handle.store, planned.version, handle.ids.new_id)
 
     def prepare(tip: Commit, time_ms: int) -> Edit:
-        if (edit.replace or edit.dead) and objects_may_be_gone(planned, tip):
+        if (edit.replace or edit.dead) and tip.head.may_be_swept(planned.version):
             raise SourcesChangedError
         now = handle.manifest()
         if order_text(planned.head.config) != order_text(now.head.config):
@@ -425,11 +425,6 @@ def _with_horizons(edit: Edit, *, commit_ms: int, delete_retention_ms: int) -> E
             for r in edit.replace
         ),
     )
-
-
-def objects_may_be_gone(planned: Manifest, tip: Commit) -> bool:
-    """Returns whether objects stamped with the planned version are below the floor."""
-    return planned.version < tip.head.orphan_floor
 
 
 def tried(edit: Edit, now: Manifest, carrier: MaskCarrier, *, time_ms: int) -> Edit:

@@ -731,7 +731,7 @@ class Combiner:
             for p in listed
             if p.kind == APPEND
             and time_ms <= p.until_ms <= time_ms + ELIGIBLE_MS + CLOCKS_MS
-            and all(obj.ref.stamp >= head.orphan_floor for one in p.appends for obj in one.objects)
+            and not any(head.may_be_swept(o.ref.stamp) for one in p.appends for o in one.objects)
         ]
         return sorted(found, key=lambda p: (p.since, answered.get(p.author, -1), p.author)), least
 

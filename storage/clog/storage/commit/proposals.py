@@ -494,7 +494,7 @@ def _is_next(known: TransactionState | None, ours: OfTransaction) -> bool:
 
 def _check_floor(obj: DataObject, head: Head, url: str) -> None:
     """Raises if a sweep may have deleted the object already (K2)."""
-    if obj.ref.stamp < head.orphan_floor:
+    if head.may_be_swept(obj.ref.stamp):
         raise CommitConflictError(
             f"this append took too long: an object of it began at version {obj.ref.stamp} of {url},"
             f" below the orphan floor {head.orphan_floor}, and may be swept by now; append again"

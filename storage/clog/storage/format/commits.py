@@ -202,6 +202,10 @@ class Head:
     combined: Annotated[Combined | None, maybe(COMBINED)] = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    def may_be_swept(self, stamp: int) -> bool:
+        """Returns whether objects with this stamp may be gone, unless a commit has them (K2)."""
+        return stamp < self.orphan_floor
+
     def stable_offset(self, partition: int) -> int:
         """Returns the last stable offset: all records below it are decided (S51)."""
         first = [entry.first[partition] for entry in self.unended if partition in entry.first]

@@ -484,13 +484,12 @@ def check_floor(
     objects: Sequence[DataObject], head: Head, name: TransactionName, *, url: str
 ) -> None:
     """Raises if objects of a transaction are so old that they may be swept by now."""
-    floor = head.orphan_floor
-    stamp = min((obj.ref.stamp for obj in objects), default=floor)
-    if stamp < floor:
+    stamps = [obj.ref.stamp for obj in objects]
+    if stamps and head.may_be_swept(stamp := min(stamps)):
         raise TransactionTimeoutError(
             f"transaction id {name.id!r} of {url} took too long: its objects began at version"
-            f" {stamp}, below the orphan floor {floor}, and may have been swept; nothing of it was"
-            " committed; begin another one"
+            f" {stamp}, below the orphan floor {head.orphan_floor}, and may have been swept;"
+            " nothing of it was committed; begin another one"
         )
 
 

@@ -1,6 +1,7 @@
 """The rows of kinds of stores."""
 
 from itertools import chain
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -15,6 +16,14 @@ def test_nothing_is_of_two_kinds(field):
     """Each is looked up by what a URL or a client says."""
     said = list(chain.from_iterable(getattr(kind, field) for kind in KINDS))
     assert len(said) == len(set(said))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.protocols], ids=lambda k: k.extra)
+def test_the_readme_shows_a_url_of_each(kind):
+    """In its table of URLs, by one of the names that the row has."""
+    readme = (Path(__file__).parents[4] / "README.md").read_text()
+    shown = [p for p in (*kind.protocols, *kind.aliases) if f"| `{p}://" in readme]
+    assert shown, f"the README has no URL with one of {kind.protocols}"
 
 
 def test_kinds_say_failures_in_the_words_that_all_share():

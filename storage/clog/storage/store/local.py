@@ -18,6 +18,7 @@ A put uses ``rename`` instead of F2 and F3. Folders are made when they are neede
 
 import builtins
 import errno
+import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,11 @@ _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # Opening a pipe would
 _TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READ_BYTES_MAX = 1 << 30
 """Linux reads at most 2 GiB less a page in one call."""
+_LARGE_BYTES = 4 << 20
+"""From this size on bytes are read into large pages, if the system has them. Faults in small ones
+took two fifths of the CPU of a read: 54 MB, read and hashed, 26 ms in place of 45."""
+_WRITABLE = 0x200
+"""Python's ``PyBUF_WRITE``."""
 _WRITE_BYTES = 1 << 15
 """In one call. Linux keeps the data of larger writes in larger pages if the file system has them,
 and allocating these can take ten times as long as the copy: in virtual machines whose host takes
@@ -286,10 +292,26 @@ def _unlink(path: str) -> None:
 
 
 def _pread(fd: int, start: int, end: int) -> bytes:
-    if end - start <= _READ_BYTES_MAX:
+    if end - start < _LARGE_BYTES:
         return os.pread(fd, end - start, start) if start < end else b""
-    parts = (
-        os.pread(fd, min(_READ_BYTES_MAX, end - at), at)
-        for at in range(start, end, _READ_BYTES_MAX)
-    )
-    return b"".join(parts)
+    data, view = _large_bytes(end - start)
+    read = 0
+    while count := os.preadv(fd, [view[read : read + _READ_BYTES_MAX]], start + read):
+        read += count
+    return data if read == len(data) else data[:read]
+
+
+def _large_bytes(size: int) -> tuple[bytes, memoryview]:
+    """Returns new bytes, which nobody else has seen yet, and a view through which to fill them."""
+    import ctypes
+
+    api, place, count = ctypes.pythonapi, ctypes.c_void_p, ctypes.c_ssize_t
+    made = ctypes.PYFUNCTYPE(ctypes.py_object, place, count)
+    viewed = ctypes.PYFUNCTYPE(ctypes.py_object, place, count, ctypes.c_int)
+    data = made(("PyBytes_FromStringAndSize", api))(None, size)
+    at = ctypes.cast(ctypes.c_char_p(data), place).value or 0
+    if (advice := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
+        first = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
+        with suppress(AttributeError):  # If the system refuses, the pages stay small.
+            ctypes.CDLL(None).madvise(place(first), count(at + size - first), advice)
+    return data, viewed(("PyMemoryView_FromMemory", api))(at, size, _WRITABLE)

@@ -1,9 +1,11 @@
 """Local files: what the system calls do to the axioms when they fail."""
 
 import errno
+import mmap
 import os
 import pickle
 import stat
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -214,3 +216,42 @@ def test_a_pipe_in_the_place_of_an_object(store, tmp_path):
     for read in (lambda: store.get("pipe"), lambda: store.get_ranges("pipe", [(0, 1)])):
         with pytest.raises(StoreUnavailableError, match="not a regular file"):
             read()
+
+
+@pytest.mark.parametrize("advises", [True, False])
+def test_a_large_read_returns_what_the_file_has(store, monkeypatch, advises):
+    """A1: from 4 MiB on bytes are filled in place, by as many calls as the system needs, with large
+    pages or without; a file that ends early gives what it has.
+    """
+    preadv = os.preadv
+    calls = []
+
+    def some(fd, views, at):
+        calls.append(at)
+        return preadv(fd, [views[0][: 3 << 20]], at)
+
+    monkeypatch.setattr(os, "preadv", some)
+    if not advises:
+        monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    data = np.random.default_rng(1).bytes((9 << 20) + 5)
+    store.put("object", data)
+    assert store.get("object") == data
+    assert len(calls) == 5
+    assert store.get("object", 1) == data[1:]
+    assert store.get("object", 3, (8 << 20) + 1) == data[3 : (8 << 20) + 1]
+    parts = store.get_ranges("object", [(0, 10), (7, len(data) + 10)])
+    assert parts == [data[:10], data[7:]]
+    assert hash(parts[1]) == hash(data[7:])
+    monkeypatch.setattr(
+        os, "fstat", lambda fd: SimpleNamespace(st_mode=stat.S_IFREG, st_size=1 << 25)
+    )
+    assert store.get("object") == data
+
+
+def test_a_large_read_without_memory_raises(store, monkeypatch):
+    """There is no memory for the bytes: an error that callers know, and not a dead process."""
+    store.put("object", b"1")
+    huge = SimpleNamespace(st_mode=stat.S_IFREG, st_size=1 << 62)
+    monkeypatch.setattr(os, "fstat", lambda fd: huge)
+    with pytest.raises(MemoryError):
+        store.get("object")

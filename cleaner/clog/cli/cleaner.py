@@ -37,7 +37,16 @@ from clog.cli.options import (
     usage_errors,
     waiting_for,
 )
-from clog.cli.output import ERRORS_AS, counted, print_error, print_json_line, print_note, say
+from clog.cli.output import (
+    ERRORS_AS,
+    JsonFormatter,
+    SafeFormatter,
+    counted,
+    print_error,
+    print_json_line,
+    print_note,
+    say,
+)
 from clog.storage.env import from_extra
 
 if TYPE_CHECKING:
@@ -325,9 +334,6 @@ def _dry_run(logs: "Iterable[Log]", settings: "BrokerConfig", teller: "_Teller")
 
 def _log_to_stderr(log_format: str) -> None:
     """Sends log messages, and in JSON also errors and warnings, to standard error as lines."""
-    from clog.cleaner.daemon.metrics import JsonFormatter
-    from clog.cli.output import SafeFormatter
-
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(SafeFormatter(JsonFormatter() if log_format == "json" else text))

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from functools import cache
 from logging import Formatter, LogRecord
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -62,6 +63,22 @@ class SafeFormatter(Formatter):
     def format(self, record: LogRecord) -> str:
         """Formats a message as the other formatter does."""
         return shown_on(sys.stderr, self._formatter.format(record))
+
+
+class JsonFormatter(Formatter):
+    """Log messages as lines of JSON."""
+
+    def format(self, record: LogRecord) -> str:
+        """Returns ``time`` (UTC), ``level``, ``logger``, ``message``; ``error``, if any."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
 
 
 class WarningFormatter(Formatter):

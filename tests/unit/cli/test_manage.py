@@ -329,6 +329,22 @@ def test_without_its_extra_the_command_line_says_so(monkeypatch):
         main()
 
 
+def test_the_command_line_needs_no_other_extra(cli, url):
+    """Whatever cron runs works with what the extra ``cli`` brings."""
+    fill(url)
+    code = (
+        "import sys\n"
+        "for name in ('prometheus_client', 'starlette', 'uvicorn', 'confluent_kafka', 'fastavro',"
+        " 'psycopg2', 'pyspark', 'pandas'): sys.modules[name] = None\n"
+        "from clog.cli import main\n"
+        "main()"
+    )
+    for command in (["cleaner", url, "--once"], ["cleaner", url, "--dry-run"], ["clean", url]):
+        called = [sys.executable, "-c", code, *map(str, command)]
+        done = subprocess.run(called, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_missing_file_system_package_is_told(cli, monkeypatch):
     """An import that fails is no traceback."""
 

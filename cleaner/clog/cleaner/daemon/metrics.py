@@ -1,4 +1,4 @@
-"""What a daemon reports of itself: whether it is healthy, its metrics, both over HTTP; JSON logs.
+"""What a daemon reports of itself: whether it is healthy, its metrics, both over HTTP.
 
 *Health* answers two questions, for two kinds of callers: a supervisor that restarts processes calls
 `ailments`, and one that wants to know that logs are kept small calls `neglects`. A store that is
@@ -17,16 +17,11 @@ otherwise strangers could use up all files that the process may open.
 """
 
 import asyncio
-import builtins
 import ipaddress
-import json
-import logging
 import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
 from importlib.metadata import version
 from platform import python_version
 from typing import TYPE_CHECKING, Any
@@ -41,12 +36,12 @@ from starlette.routing import Mount, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clog.cleaner.cleaner import Cleaner
+from clog.cleaner.daemon.broker_config import RequestMeter
 from clog.cleaner.monitor import Activity, LogState, PartitionState
 from clog.cleaner.selection import PassStats
 from clog.storage import Reader
 from clog.storage.env import dataclass
-from clog.storage.errors import InvalidInputError, StoreUnavailableError
-from clog.storage.store.contract import Store, StoredObject, WrappingStore, coalesce
+from clog.storage.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -103,80 +98,6 @@ def notices(cleaner: Cleaner) -> list[str]:
         for url, state in cleaner.monitor.logs().items()
         for name in state.stuck
     ]
-
-
-class RequestMeter(WrappingStore):
-    """Passes everything on.
-
-    Attributes:
-        requests: by operation; ranges of one object count as the requests that fetch them.
-        failures: those of them to which the filesystem did not respond as it should.
-        bytes_moved: by operation.
-    """
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self._lock = threading.Lock()
-        self.requests: Counter[str] = Counter()
-        self.failures: Counter[str] = Counter()
-        self.bytes_moved: Counter[str] = Counter()
-
-    def __reduce__(self) -> tuple[Callable[[Store], Store], tuple[Store]]:
-        """Pickles as the inner store: requests of another process cannot be counted here."""
-        return _itself, (self.inner,)
-
-    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        with self._counted("get"):
-            data = self.inner.get(path, start, end)
-        self._moved("get", len(data))
-        return data
-
-    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
-        with self._counted("get", len(coalesce(ranges))):
-            parts = self.inner.get_ranges(path, ranges)
-        self._moved("get", sum(map(len, parts)))
-        return parts
-
-    def put(self, path: str, data: bytes | memoryview) -> None:
-        with self._counted("put"):
-            self.inner.put(path, data)
-        self._moved("put", memoryview(data).nbytes)
-
-    def create(self, path: str, data: bytes) -> None:
-        with self._counted("create"):
-            self.inner.create(path, data)
-        self._moved("create", len(data))
-
-    def delete(self, path: str) -> None:
-        with self._counted("delete"):
-            self.inner.delete(path)
-
-    def list(self, prefix: str) -> Iterator[StoredObject]:
-        with self._counted("list"):
-            yield from self.inner.list(prefix)
-
-    def list_temporary(self, prefix: str) -> Iterator[StoredObject]:
-        with self._counted("list"):
-            yield from self.inner.list_temporary(prefix)
-
-    @contextmanager
-    def _counted(self, operation: str, requests: int = 1) -> Iterator[None]:
-        with self._lock:
-            self.requests[operation] += requests
-        try:
-            yield
-        except StoreUnavailableError:
-            with self._lock:
-                self.failures[operation] += 1
-            raise
-
-    def _moved(self, operation: str, size_bytes: int) -> None:
-        with self._lock:
-            self.bytes_moved[operation] += size_bytes
-
-
-def _itself(store: Store) -> Store:
-    return store
 
 
 PREFIX = "clog_cleaner_"
@@ -620,18 +541,3 @@ def _application(
     routes += [Route("/metrics", samples)] if metrics is not None else []
     routes += [Mount("/", page)] if page is not None else []
     return Starlette(routes=routes, exception_handlers={404: absent, 405: absent})
-
-
-class JsonFormatter(logging.Formatter):
-    """``time`` (UTC), ``level``, ``logger``, ``message``; ``error`` with the traceback, if any."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)

@@ -340,7 +340,8 @@ def check_write_schema(
         if name not in types:
             raise InvalidInputError(
                 f"column {name!r} is missing, {where} needs {' and '.join(required)};"
-                f" the DataFrame has {', '.join(types)}"
+                f" the DataFrame has {', '.join(types)}; for a new log of these columns, name those"
+                ' of its key by the option "keyColumns"'
             )
     if own := [name for name in _POSITION_COLUMNS if name in types]:
         kept = [name for name in WRITTEN[:4] if name in types]

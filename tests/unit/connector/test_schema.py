@@ -126,6 +126,7 @@ def test_a_write_takes_what_the_kafka_sink_takes(text):
 def test_a_compacted_log_needs_a_key_column():
     """A log that is not compacted does not (S5)."""
     assert "'key' is missing" in refusal(writes, "value string")
+    assert "keyColumns" in refusal(writes, "id string, city string")
     writes("value string", key_needed=False)
     assert "'value' is missing" in refusal(writes, "key string", key_needed=False)
 

@@ -98,6 +98,7 @@ def test_rows_that_do_not_fit(trips, rows, words):
         ({"key": ["id", "ID"], "like": TRIPS}, "a column stands twice"),
         ({"key": "id", "like": [{"id": 1}]}, "a table needs columns for its key and others"),
         ({"key": "id", "like": 5}, "like= is a int; give a frame"),
+        ({"key": "id", "like": []}, "like= is an empty list; give a frame"),
         ({"key": "id", "like": [{"id": 1, "a": None}]}, "column a holds nothing that tells its"),
         ({"key": "id", "like": [{"id": 1, "a": 1}, {"id": "x"}]}, "columns without one type"),
     ],
@@ -193,8 +194,9 @@ def test_records_are_shown_where_they_are_asked_for(trips):
     trips.append([{"key": 2, "value": None}])
     assert trips.table().to_pylist(columns=["offset", "key"]) == [{"offset": 0, "key": 1}]
     assert [row["value"] for row in trips.changes(1)] == [None]
-    with pytest.raises(InvalidInputError, match="there is no column 'town'"):
-        trips.table().to_arrow(columns=["town"])
+    for unknown in (["town"], ["id", "town"]):
+        with pytest.raises(InvalidInputError, match="no column 'town'; the columns are id, city"):
+            trips.table().to_arrow(columns=unknown)
     with pytest.raises(InvalidInputError, match=r"are not all of rows .* the two are not mixed"):
         trips.table().to_arrow(columns=["id", "offset"])
     with pytest.raises(TypeError, match="named by text"):

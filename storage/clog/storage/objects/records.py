@@ -106,8 +106,8 @@ def schema_like(data: Any) -> pa.Schema:
     table = frame_to_table(data)
     if table is None:
         raise InvalidInputError(
-            f"like= is a {type(data).__name__}; give a frame, an Arrow table or schema, or a list"
-            " of dicts"
+            f"like= is {'an empty list' if data == [] else f'a {type(data).__name__}'}; give a"
+            " frame, an Arrow table or schema, or a list of dicts"
         )
     return table.schema.remove_metadata()
 

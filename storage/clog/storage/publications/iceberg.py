@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from clog.storage.column_kinds import word_for
 from clog.storage.commit.tip import StandingLog
-from clog.storage.env import dataclass
+from clog.storage.env import dataclass, install_extra
 from clog.storage.errors import CorruptionError, InvalidInputError, StoreUnavailableError
 from clog.storage.format import documents
 from clog.storage.format.log_info import KEY_ID, LIST, MAP, STRUCT, VALUE_ID, LogSchema, SchemaField
@@ -132,8 +132,8 @@ def _avro() -> Any:
         return import_module("fastavro")
     except ModuleNotFoundError as e:
         raise InvalidInputError(
-            "publishing as Iceberg needs fastavro, which is not installed; nothing was changed; run"
-            ' pip install "pyspark-clog[iceberg]"'
+            "publishing as Iceberg needs fastavro, which is not installed; nothing was changed;"
+            f" {install_extra('iceberg')}"
         ) from e
 
 

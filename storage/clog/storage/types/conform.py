@@ -325,7 +325,7 @@ def unknown_field(at: int, path: str, names: Sequence[str]) -> UnfitError:
     return UnfitError(
         at,
         f"has the field {path}, which is not in the log's schema; there it has {', '.join(names)}"
-        " (add it with evolve, or leave it out)",
+        " (add it by Log.evolve or clog alter --schema, or leave it out)",
     )
 
 
@@ -588,7 +588,7 @@ def key_from_text(text: str, kind: pa.DataType) -> Any:
         value = text
     found = from_json(value, kind)
     if isinstance(found, str | Unreadable):
-        raise InvalidInputError(f"a key is not a {kind}; write it as clog consume --json shows it")
+        raise InvalidInputError(f"a key has type {kind}; write it as clog consume --json shows it")
     return found
 
 

@@ -67,7 +67,7 @@ def evolved(
     for path, kind in add.items():
         above, _, name = path.rpartition(".")
         if not above:
-            raise InvalidInputError(f'{path!r} is no field; paths begin with "value."')
+            raise InvalidInputError(f'{path!r} is no field of the value; write "value.{path}"')
         if path.partition(".")[0] == "key":
             raise InvalidInputError(
                 f"{path} cannot be added: the fields of a key are what tells keys apart, and a key"

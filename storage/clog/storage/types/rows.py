@@ -91,13 +91,18 @@ class TableColumns:
         tops = [column.partition(".") for column in columns]
         rows = [self.own(top) is not None for top, _, _ in tops]
         if not all(rows) or not rows:
-            if any(rows) and not are_records(top for top, _, _ in tops):
-                own_names = ", ".join(self.key + self.value)
-                raise InvalidInputError(
-                    f"columns={list(columns)} are not all of rows ({own_names})"
-                    f" nor all of records ({', '.join(RECORD_COLUMNS)}); the two are not mixed"
-                )
-            return None
+            if are_records(top for top, _, _ in tops):
+                return None
+            own_names = ", ".join(self.key + self.value)
+            for (top, _, _), is_own in zip(tops, rows, strict=True):
+                if not is_own and not are_records([top]):
+                    raise InvalidInputError(
+                        f"there is no column {top!r}; the columns are {own_names}"
+                    )
+            raise InvalidInputError(
+                f"columns={list(columns)} are not all of rows ({own_names})"
+                f" nor all of records ({', '.join(RECORD_COLUMNS)}); the two are not mixed"
+            )
         spelled = [f"{self.own(top)}{dot}{rest}" for top, dot, rest in tops]
         own = projected(pa.schema(self.fields(schema)), spelled)
         return Shown(own, tuple(str(self.path(column)) for column in spelled), self)
@@ -144,7 +149,7 @@ def problem_of_names(table: TableColumns, schema: "pa.Schema", given: Sequence[s
         if name is None:
             return (
                 f"column {spelled} is not in the log's schema; it has {', '.join(there)}"
-                " (add it with evolve, or leave it out)"
+                " (add it by Log.evolve or clog alter --schema, or leave it out)"
             )
         if names.count(name) > 1:
             return f"column {spelled} stands twice"

@@ -111,7 +111,8 @@ def clean(
     rolled = log.roll() if roll else []
     io_bytes = None if io_limit is None else io_limit * MIB
     maintained, results = _cleaned(log, threads, buffer * MIB, io_bytes, force=force)
-    uncleanable = sorted(log.handle.manifest().uncleanable)
+    manifest = log.handle.manifest()
+    uncleanable = sorted(manifest.uncleanable)
 
     def draw() -> None:
         first = [_rolled_text(rolled)] if roll else []
@@ -121,6 +122,9 @@ def clean(
             tell_uncleanable(log.url, uncleanable)
         elif not results:
             say(f"no partition of {log.url} is due; {_why_none(log) if force else _FORCE}")
+        if manifest.erasures:
+            pending = counted(len(manifest.erasures), "erasure")
+            say(f"{pending} pending; clog erasures {log.url} shows what is left to do")
 
     done = maintenance_json(maintained) | {"passes": [pass_json(r) for r in results]}
     given.tell({"url": log.url, "rolled": rolled, **done, "uncleanable": uncleanable}, draw)

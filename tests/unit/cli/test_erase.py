@@ -85,6 +85,15 @@ def test_an_erasure_may_go_without_tombstones(cli, url):
     assert Log.open(url).end_offsets() == {0: 3}
 
 
+def test_a_round_says_what_waits_for_more_of_them(cli, url):
+    """S59: no partition is due, and an erasure is carried on all the same."""
+    log = Log.create(url, 1)
+    log.append([{"key": key, "value": "1"} for key in ("a", "b")])
+    assert "erasure" not in cli("clean", url).stdout
+    cli("erase", url, "a")
+    assert "1 erasure pending; clog erasures" in cli("clean", url).stdout
+
+
 @pytest.mark.parametrize("without", ["log_id", "keys", "ends", None])
 def test_what_is_no_receipt_is_refused(cli, url, done, tmp_path, without):
     """Whatever it lacks, or nests: as what cannot be read, or as a problem of a file."""

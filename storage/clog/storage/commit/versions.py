@@ -17,6 +17,7 @@ from clog.storage.commit.tip import (
     is_closed,
     try_read,
 )
+from clog.storage.config.units import moment
 from clog.storage.errors import (
     ClogError,
     CorruptionError,
@@ -261,8 +262,9 @@ def version_at_time(store: Store, time_ms: int, tip: Commit) -> int:
     oldest_ms = time_of(low)
     if oldest_ms > time_ms:
         raise VersionExpiredError(
-            f"{store.url} cannot be read as of time_ms={time_ms}: its oldest readable version"
-            f" {low} was committed at time_ms={oldest_ms}; ask for that time or a later one"
+            f"{store.url} cannot be read as of time_ms={time_ms} ({moment(time_ms)}): its oldest"
+            f" readable version {low} was committed at time_ms={oldest_ms} ({moment(oldest_ms)});"
+            " ask for that time or a later one"
         )
     # The version is in [low, high): low is early enough, high is too late.
     while high - low > 1:

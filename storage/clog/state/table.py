@@ -414,8 +414,7 @@ class Follower(Shared):
         position = self._cache.position()
         moved = position != before
         self.position = position
-        self.handle.refresh()
-        tip = self.handle.recent(settled=True)
+        tip = self.handle.refresh()
         if reason := self._not_of_this_log():
             return self._build(reason)
         if tip.version == position.version:

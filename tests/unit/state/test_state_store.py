@@ -20,6 +20,7 @@ from clog.storage import (
     InvalidInputError,
     Log,
     LogReplacedError,
+    ManualClock,
     NotFoundError,
     OffsetOutOfRangeError,
     StateFencedError,
@@ -27,6 +28,7 @@ from clog.storage import (
     StateStore,
     StateTable,
 )
+from clog.storage.env import SeededIds
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -920,6 +922,25 @@ def test_times_that_the_log_gives(make_log, open_store, clock):
     s.commit()
     assert (s.get("a"), s.refresh().changed) == (b"1", ())
     assert dict(s.scan()) == table_of(log)
+
+
+def test_the_time_of_the_commit_decides_between_partitions(make_log, open_store, store, clock):
+    """S9, V6: under LogAppendTime a commit is later than what it follows, also if the clock of the
+    store's machine is behind: the file has the log's times, not those at which changes were sent.
+    """
+    log = make_log(partitions=2, config={"message.timestamp.type": "LogAppendTime"})
+    s = open_store()
+    s.put("b", "1")
+    s.commit()
+    assert log.end_offsets() == {0: 0, 1: 1}  # Of equal times, the higher partition counts.
+    ahead = Log.open(store, clock=ManualClock(clock.now_ms() + 1000), ids=SeededIds(1))
+    ahead.append([{"key": "b", "value": "of another"}], partition=0)
+    s.refresh()
+    assert s.get("b") == b"of another"
+    s.put("b", "2")
+    s.commit()
+    assert (s.get("b"), s.get_many(["b"]), dict(s.scan())) == (b"2", {b"b": b"2"}, {b"b": b"2"})
+    assert log.table().get("b") == b"2"
 
 
 def test_an_empty_commit_commits_nothing(make_log, open_store):

@@ -20,9 +20,12 @@ from clog.storage import (
     NotFoundError,
     StateTable,
 )
-from clog.storage.format.commits import Edit
+from clog.storage.commit.tip import block_body
+from clog.storage.env import SeededIds
+from clog.storage.format import documents
+from clog.storage.format.commits import Edit, read_commit
 from clog_testing.counting import CountingStore
-from clog_testing.crash import discard, memory_store
+from clog_testing.crash import copy_of, discard, inside, memory_store
 
 SOON_GONE = {"delete.retention.ms": "0", "min.cleanable.dirty.ratio": "0"}
 
@@ -120,6 +123,39 @@ def test_refresh_takes_in_what_is_new(make_log, open_table):
     assert table.offsets == log.end_offsets()
     log.alter({"segment.ms": 5})
     assert (table.refresh().changed, table.version) == ((), 4)
+
+
+@pytest.mark.parametrize("slept", [lambda log: put(log, gone="1"), lambda log: log.roll()])
+def test_what_was_never_committed_is_not_shown(
+    make_log, open_table, store, tmp_path, monkeypatch, slept
+):
+    """COMMIT.md §4: an old hint leads to what a committer that slept left in a block that was
+    closed since, records or none. A file that is new, or was away, shows the log all the same.
+    """
+    monkeypatch.setattr(documents, "BLOCK_VERSIONS", 8)
+    log = make_log()
+    for i in range(3):
+        put(log, a=str(i))
+    open_table().close()
+    early = copy_of(store)
+    asleep = Log.open(early, ids=SeededIds(1))
+    slept(asleep)
+    slept(asleep)
+    while log.version < 20:
+        put(log, a=str(log.version))
+    folder = inside(store)
+    ids = {v: read_commit(folder, v).record.commit_id for v in range(8)}
+    folder.put(documents.block_path(0), documents.encode("block", block_body(0, ids)))
+    for version in range(8):
+        folder.delete(documents.commit_path(version))
+    for version in range(4, asleep.version + 1):
+        path = documents.commit_path(version)
+        folder.put(path, inside(early).get(path))
+    folder.put(documents.LATEST, documents.body_json({"version": 4}))
+    for table in (open_table(folder=tmp_path / "new"), open_table()):
+        assert (table.version, dict(table.scan())) == (20, {b"a": b"19"})
+        assert table.refresh().changed == ()
+    discard(early)
 
 
 def test_many_changed_keys_are_not_named(make_log, open_table, monkeypatch):

@@ -9,6 +9,7 @@ from array import array
 from contextlib import nullcontext
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from clog.state import local_file
 from clog.state.local_file import COLUMNS, DamagedCacheError, LocalFile, Position, sorted_pieces
@@ -227,6 +228,20 @@ def test_a_row_in_the_place_of_another_is_told(tmp_path, place):
     assert len(list(file.rows(file.shown()))) == 250
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_hash_across_two_entries_is_none(tmp_path, is_there):
+    """That of the second key is the end of an entry, and the beginning of the third one's hash."""
+    keys = [b"0", b"17431", b"4005"]
+    hashes = [xxh3_64_intdigest(key) for key in keys]
+    assert hashes == sorted(hashes)
+    assert hashes[1] & 0xFFFF_FFFF == hashes[2] << 8 & 0xFFFF_FFFF
+    file = build(
+        tmp_path / "0.state", [(key, 0, 1, 1, b"1") for key in keys if is_there or key != keys[1]]
+    )
+    row = [(1, 0, b"1")]
+    assert [file.rows_of(key) for key in keys] == [row, row * is_there, row]
+
+
 def test_each_end_that_is_gone_is_told(levels):
     """A file that was cut, also while it is open: no process dies of it."""
     file, path, _ = levels
@@ -280,6 +295,7 @@ def test_every_kill_in_the_middle_of_a_write(levels, tmp_path, monkeypatch):
         seen.add(again.shown().position.version)
         again.apply(at(4), [], [[(b"y", 1, 4_000, 4, b"2")]], nullcontext())
         assert {row[0]: row[3] for row in again.rows(again.shown())} == found | {b"y": b"2"}
+        assert left.stat().st_size == again.shown().end  # Nothing is left of what was cut short.
     assert seen == {2, 3}
     assert len(copies) > 60
 

@@ -235,6 +235,20 @@ def test_a_store_opened_behind_an_undecided_transaction(make_log, open_store, op
     assert again.get("count") == b"1"
 
 
+def test_a_store_opened_before_an_undecided_transaction(make_log, open_store, open_log, tmp_path):
+    """S51: what comes behind the last commit under the id hides nothing of it."""
+    make_log()
+    s = open_store()
+    s.put("count", "1")
+    s.commit()
+    s.close()
+    other = open_log().transaction("other", visible=True)
+    other.append([{"key": "b", "value": "theirs"}])
+    again = open_store(folder=tmp_path / "elsewhere")
+    assert dict(again.scan()) == {b"count": b"1"}
+    other.commit()
+
+
 def test_two_stores_with_one_id(make_log, open_store):
     """S48: whoever took the id up last has it; the other is told, and has committed nothing."""
     log = make_log()
@@ -941,6 +955,21 @@ def test_the_time_of_the_commit_decides_between_partitions(make_log, open_store,
     s.commit()
     assert (s.get("b"), s.get_many(["b"]), dict(s.scan())) == (b"2", {b"b": b"2"}, {b"b": b"2"})
     assert log.table().get("b") == b"2"
+
+
+def test_the_order_of_records_is_altered_before_a_commit(make_log, open_store, clock):
+    """S56: what was put before may lose to an earlier record, in the log and so in the state."""
+    log = make_log()
+    later = clock.now_ms() + 1000
+    log.append([{"key": "a", "value": "of a later time", "timestamp": later}])
+    s = open_store()
+    s.put("a", "1")
+    s.put("b", "1")
+    log.alter({"compaction.strategy": "timestamp"})
+    s.refresh()
+    s.commit()
+    right = {b"a": b"of a later time", b"b": b"1"}
+    assert dict(s.scan()) == table_of(log) == right
 
 
 def test_an_empty_commit_commits_nothing(make_log, open_store):

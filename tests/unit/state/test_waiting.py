@@ -209,6 +209,34 @@ def test_what_waits_is_older_than_the_file(make_log, open_store, store, clock, a
         assert ask(s, newer) == newer
 
 
+def test_a_store_that_is_closed_moves_no_file_back(make_log, open_store, store, clock):
+    """What waited is older than the file: there is nothing to enter."""
+    log = make_log()
+    s = open_store()
+    commit(s, a="1")
+    log.append([{"key": "a", "value": "2"}])
+    with StateTable(store, s._file.folder, clock=clock) as table:
+        s.close()
+        assert (table.version, table.get("a")) == (log.version, b"2")
+
+
+def test_a_file_is_not_built_anew_without_what_waits(make_log, open_store, monkeypatch, no_room):
+    """It has been due since there was no room; rows that wait now are not in it yet."""
+    monkeypatch.setattr(local_file, "SMALL_BYTES", 5_000)
+    make_log()
+    s = open_store(memory_bytes=10_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFile, "build", no_room)
+        for n in range(20):
+            commit(s, **{f"k{i}": f"{n}" * 30 for i in range(20)})
+    commit(s, k0="waits")
+    right = {f"k{i}".encode(): b"19" * 30 for i in range(20)} | {b"k0": b"waits"}
+    assert dict(s.scan()) == right
+    assert in_file(s) == right | {b"k0": b"19" * 30}
+    s.close()
+    assert dict(open_store().scan()) == right
+
+
 def test_what_waits_changes_between_look_ups(make_log, open_store, store, clock, noting):
     """Another thread's scan goes through it, and one that has read the file reads it next: it is
     added to and forgotten under their lock.

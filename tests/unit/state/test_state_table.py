@@ -453,6 +453,11 @@ def test_two_tables_on_one_folder(make_log, open_table):
     assert second.refresh().changed is None
     assert (second.get("a"), second.version) == (b"2", 2)
     assert second.refresh().changed == ()
+    put(log, a="3")
+    first.refresh()
+    put(log, b="1")
+    assert second.refresh().changed is None  # It reads `b` alone, and `a` has changed, too.
+    assert dict(second.scan()) == {b"a": b"3", b"b": b"1"}
 
 
 def test_a_file_that_another_one_built(make_log, open_table, tmp_path, clock):

@@ -214,9 +214,11 @@ def test_the_examples_for_users_of_kafka_run(spark, tmp_path):
 
 def test_the_examples_for_users_of_delta_run(spark, tmp_path):
     """Likewise."""
-    table, typed, once = spark_blocks("docs/coming-from-delta.md")
+    table, typed, stream, once = spark_blocks("docs/coming-from-delta.md")
     run_block(table, spark, tmp_path, "prices")
-    run_block(typed, spark, tmp_path, "stock-log")
+    found = run_block(typed, spark, tmp_path, "stock-log")
+    names = ("deliveries", "progress", "stock-now")
+    run_block(stream, spark, tmp_path, *names, stock=found["stock"], read_table=read_table)
     run_block(once, spark, tmp_path, "once")
 
 

@@ -803,7 +803,8 @@ def application(
 
     async def refused(_: Request, error: Exception) -> Response:
         gone = " is gone" if isinstance(error, FileNotFoundError) else ""
-        return JSONResponse({"error": f"{error}{gone}"}, 400)
+        status = 503 if isinstance(error, StoreUnavailableError) else 400
+        return JSONResponse({"error": f"{error}{gone}"}, status)
 
     async def with_headers(request: Request, call: Callable[[Request], Any]) -> Response:
         answered: Response = await call(request)

@@ -269,6 +269,19 @@ def test_a_store_that_does_not_answer_holds_up_no_other(url, log, monkeypatch):
     assert shown.details(0)["version"] == log.version
 
 
+def test_a_store_that_is_away_is_the_servers_fault(get, monkeypatch):
+    """What cannot be asked is refused as that; while the store fails, the same question may be
+    right later.
+    """
+
+    def away(*_, **__):
+        raise StoreUnavailableError("the store is away")
+
+    assert "no log has the number 1" in get("/api/logs/1", code=400)["error"]
+    monkeypatch.setattr(Log, "open", away)
+    assert get("/api/logs/0", code=503) == {"error": "the store is away"}
+
+
 def test_a_large_record_hides_none_after_it(get, log):
     """Of a large key, value or header the beginning is shown, and how many bytes there are: text by
     characters, other bytes by bytes, a typed value as the text of its JSON.

@@ -44,6 +44,7 @@ from pathlib import Path
 
 import duckdb
 import psycopg2
+from pyspark.errors import PySparkException
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "integration/stores")]
@@ -53,7 +54,10 @@ from peers.postgres import Server  # noqa: E402
 
 from clog.storage import (  # noqa: E402
     ClogError,
+    CommitConflictError,
+    CommitStateUnknownError,
     Log,
+    StoreUnavailableError,
     VersionExpiredError,
     drop_snapshot,
     snapshot,
@@ -65,6 +69,9 @@ HISTORY = 400_000
 KEPT = 150
 """So many transfers a writer has at a time: each cut is read whole."""
 PATIENCE_S = 900
+TRIES, AGAIN_AFTER_S = 4, 10
+"""In the end: somebody else may kill the S3 server."""
+AWAY = (StoreUnavailableError, CommitConflictError, CommitStateUnknownError)
 SCHEMA = f"""
 create table accounts (id int primary key, owner text, balance int not null, extra int default 0);
 create table transfers (id bigint primary key, amount int not null, note text not null, state text);
@@ -187,7 +194,10 @@ class Process:
 
     def start(self):
         with self.log.open("a") as out:
-            self.process = subprocess.Popen(self.command, stdout=out, stderr=out, cwd=ROOT)
+            says = {**os.environ, "AWS_SDK_UA_APP_ID": self.log.stem}
+            self.process = subprocess.Popen(
+                self.command, stdout=out, stderr=out, cwd=ROOT, env=says
+            )
         if self.port:
             servers.wait_for_port(self.port, self.process.poll)
 
@@ -437,18 +447,26 @@ class Soak:
                 self.told["cuts"] += 1
         except VersionExpiredError:
             self.told["expired"] += 1
+        except AWAY:
+            self.told["away"] += 1
+        except PySparkException as e:
+            if StoreUnavailableError.__name__ not in str(e):
+                raise
+            self.told["away"] += 1
 
     def check_named(self):
         self.spark = self.spark or Spark(self.url)
-        with_name = snapshot(self.url, name="soak", keep_ms=3_600_000)
+        self.told["named cuts"] += 1
+        name = f"soak-{self.told['named cuts']}"
+        with_name = snapshot(self.url, name=name, keep_ms=3_600_000)
         some = self.dice.sample(self.wide, min(5, len(self.wide)))
         by_duck = found(self.duck.read(with_name, (*TABLES, *self.wide)), self.wide)
-        by_spark = found(self.spark.read("soak", (*TABLES, *some)), some)
+        by_spark = found(self.spark.read(name, (*TABLES, *some)), some)
         for engine, (wrong, _) in (("duckdb", by_duck), ("spark", by_spark)):
             self.wrong += [f"{engine}: {wrong} at {with_name.logs}"] if wrong else []
         if by_duck[1] != by_spark[1]:
             self.wrong.append(f"duckdb has {by_duck[1]}, spark {by_spark[1]}")
-        drop_snapshot(self.url, "soak")
+        drop_snapshot(self.url, name)
         self.told["cuts"] += 1
         self.told["cuts by spark"] += 1
 
@@ -513,17 +531,20 @@ class Soak:
     def end(self):
         """Has all come, and compares."""
         for more in (["--once"], ["--verify"]):
-            done = subprocess.run(
-                [*self.command, *more, "--json"],
-                capture_output=True,
-                text=True,
-                check=False,
-                cwd=ROOT,
-            )
-            if done.returncode:
+            for _ in range(TRIES):
+                done = subprocess.run(
+                    [*self.command, *more, "--json"],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    cwd=ROOT,
+                )
+                if not done.returncode:
+                    break
+                time.sleep(AGAIN_AFTER_S)
+            else:
                 self.wrong.append(f"{more}: {done.stdout[-2000:]} {done.stderr[-2000:]}")
-        cut = snapshot(self.url)
-        wrong, sums = found(self.duck.read(cut, (*TABLES, *self.wide)), self.wide)
+        wrong, sums = self.shown()
         with psycopg2.connect(self.server.dsn) as connection, connection.cursor() as cursor:
             cursor.execute(SUMS)
             theirs = cursor.fetchone()
@@ -531,6 +552,16 @@ class Soak:
         self.wrong += [f"{sums} at the end, {theirs} in the database"] if sums != theirs else []
         if not self.told["column"] or not self.told["partition"]:
             self.wrong.append("no column was dropped and added, or no partition attached")
+
+    def shown(self):
+        """Returns what is wrong in a cut of now, and sums."""
+        for _ in range(TRIES):
+            try:
+                cut = snapshot(self.url)
+                return found(self.duck.read(cut, (*TABLES, *self.wide)), self.wide)
+            except AWAY:
+                time.sleep(AGAIN_AFTER_S)
+        return ["the store is away"], None
 
 
 def main():

@@ -179,6 +179,9 @@ class Crowd(Siege):
                 total += next(int(x.split()[1]) for x in rollup.splitlines() if x[:4] == "Pss:")
         self.memory_kb = max(self.memory_kb, total)
 
+    def missed(self) -> list[str]:
+        return super().missed() + ["nobody was interrupted"] * (not self.interrupts)
+
     def facts(self) -> list[str]:
         told = [crowded.told(self.world, name) for name in self.author_names]
         done = sum(len(one.done) for one in told)

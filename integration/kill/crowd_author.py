@@ -24,6 +24,7 @@ from crowded import (
     records_of,
     told,
 )
+from processes import SAYS_WHO
 from switch import follow_clock, interruptible, take_interrupts
 from world import World
 
@@ -46,6 +47,7 @@ Offsets = dict[int, tuple[int, int]]
 def write(world: World, author: str, pause_ms: int, clock: Path) -> None:
     """Appends until SIGTERM."""
     stopping: list[int] = []
+    os.environ[SAYS_WHO] = "crowd_author"
     take_interrupts()
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     follow_clock(clock)

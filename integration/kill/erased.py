@@ -1,5 +1,6 @@
 """Keys are erased from a log that an author appends to, while author, eraser and cleaner are killed
-at random moments. In the end each receipt is verified by the script that comes with it.
+at random moments. Each receipt is verified by the script that comes with it, and no file that the
+store keeps has the bytes of a key whose erasure is done.
 
     python integration/kill/erased.py [--minutes 15] [--url URL | --s3 versitygw] [--seed S]
 
@@ -10,10 +11,16 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from erasing_process import (
+    APPEND,
     AUTHOR,
     CLEANER,
     ERASED,
@@ -24,6 +31,7 @@ from erasing_process import (
 )
 from oracle import broken_invariants
 from processes import paused
+from report import Result
 from siege import ENDS_WITHIN_S, Siege, left_of
 from stage import options, play
 from world import World
@@ -41,6 +49,10 @@ CONFIG = {
     "table.publish": "delta",
 }
 DONE_WITHIN_S = 1800
+AT_A_LOOK = 2
+"""So many receipts that came since the look before are verified while all stand still."""
+VERIFIERS, TRIES = 2, 3
+"""How many run at once, and how often: the network is hostile to them, too."""
 LATE = "that were to be deleted"
 """A cleaner that has to start again is hours late, by a clock on which a day takes some minutes."""
 
@@ -55,6 +67,12 @@ class Erasing(Siege):
     looks_apart_s = 120
     first_look_s = 60
 
+    def __init__(self, *stage: Any, raw: Path | None) -> None:
+        super().__init__(*stage)
+        self.raw = raw
+        self.verified: set[str] = set()
+        self.searched = 0
+
     def program_of(self, name: str) -> tuple[str, list[str]]:
         return "erasing_process", [name]
 
@@ -68,14 +86,14 @@ class Erasing(Siege):
 
     def look(self) -> list[str]:
         with paused([c for c in self.children.values() if c.is_running]):
-            return self._found()
+            return self._found() + self._unverified(AT_A_LOOK)
 
     def stop(self) -> None:
         """Ends the author and the eraser; the cleaner when all is done."""
         for name in (AUTHOR, ERASER):
             self.children.pop(name).stop(ENDS_WITHIN_S)
         deadline = time.monotonic() + DONE_WITHIN_S
-        while self._pending() and time.monotonic() < deadline:
+        while self.patiently(self._pending) and time.monotonic() < deadline:
             self.check_alive()
             time.sleep(5)
         self.children[CLEANER].stop(ENDS_WITHIN_S)
@@ -90,11 +108,16 @@ class Erasing(Siege):
         Cleaner(log).run_once(force=True)
         return self._found(ended=True) + broken_invariants(self.world, [ERASED])
 
+    def missed(self) -> list[str]:
+        return super().missed() + ["no receipt was verified"] * (not self.verified)
+
     def facts(self) -> list[str]:
         log = opened(self.world)
         done = [one for one in log.erasures() if one.state == "done"]
         appended = len(self.world.acknowledged(AUTHOR, ERASED))
-        return [f"{appended:,} appends; {len(done)} erasures done", left_of(log)]
+        told = f"{appended:,} appends; {len(done)} erasures done"
+        told += f"; {len(self.verified)} receipts verified"
+        return [f"{told}; {self.searched:,} files searched at last", left_of(log)]
 
     def _pending(self) -> list[Any]:
         return [one for one in opened(self.world).erasures() if one.state != "done"]
@@ -120,27 +143,59 @@ class Erasing(Siege):
                 found.append(f"append {n}: {len(there)} of {len(right)} keys are in the table")
             if n in begun and there not in ({}, right):
                 found.append(f"append {n} was erased in part: {len(there)} keys are left")
+        done = {one.id for one in opened(self.world).erasures() if one.state == "done"}
+        return found + self._left({n for x in told if x.get("id") in done for n in x["appends"]})
+
+    def _left(self, gone: set[int]) -> list[str]:
+        """The files of the store, old versions among them, that have a key of one of these appends
+        in their bytes, their rows or their name.
+        """
+        found: list[str] = []
+        files = [] if self.raw is None else [p for p in self.raw.rglob("*") if p.is_file()]
+        for path in files:
+            with suppress(FileNotFoundError):  # The server is at work.
+                texts = [path.name.encode(), data := path.read_bytes()]
+                texts += [rows_of(path)] if data[:4] == data[-4:] == b"PAR1" else []
+                there = {int(n) for text in texts for n in APPEND.findall(text)}
+                found += [f"{path} has a key of append {n}" for n in sorted(there & gone)[:3]]
+        self.searched = len(files)
         return found
 
-    def _unverified(self) -> list[str]:
-        """What the script finds that comes with receipts."""
+    def _unverified(self, most: int | None = None) -> list[str]:
+        """What the script finds that comes with receipts; ``most``: of those never verified."""
         secrets = {
             line["id"]: line["secret"]
             for line in self.world.acknowledged(ERASER, ERASED)
             if "id" in line
         }
-        found = []
-        for one in opened(self.world).erasures():
-            if one.state != "done" or one.id not in secrets:
-                continue
-            path = self.work / f"receipt-{one.id}.json"
-            path.write_text(json.dumps(one.receipt))
-            script = [sys.executable, "-I", verify_erasure.__file__, str(path)]
-            script += [place_of(self.world), "--secret", secrets[one.id]]
+        done = [one for one in opened(self.world).erasures() if one.state == "done"]
+        asked = [one for one in done if one.id in secrets]
+        if most is not None:
+            asked = [one for one in asked if one.id not in self.verified][-most:]
+        with ThreadPoolExecutor(VERIFIERS) as pool:
+            told = [pool.submit(self._verify, one, secrets[one.id]) for one in asked]
+        return [problem for one in told for problem in one.result()]
+
+    def _verify(self, one: Any, secret: str) -> list[str]:
+        path = self.work / f"receipt-{one.id}.json"
+        path.write_text(json.dumps(one.receipt))
+        script = [sys.executable, "-I", verify_erasure.__file__, str(path)]
+        script += [place_of(self.world), "--secret", secret]
+        for _ in range(TRIES):
             done = subprocess.run(script, capture_output=True, text=True, check=False)
-            if done.returncode:
-                found.append(f"{one.id}: {done.stdout[-500:]}{done.stderr[-500:]}")
-        return found
+            if done.returncode == 0:
+                self.verified.add(one.id)
+                return []
+            time.sleep(5)
+        return [f"{one.id}: {done.stdout[-500:]}{done.stderr[-500:]}"]
+
+
+def rows_of(path: Path) -> bytes:
+    """All values of a Parquet file, uncompressed."""
+    table, sink = pq.read_table(path), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()
 
 
 def place_of(world: World) -> str:
@@ -161,10 +216,17 @@ def create(world: World) -> None:
 
 
 def main() -> int:
-    args = options(
-        "Keys are erased, everybody is killed at random moments.", minutes=15
-    ).parse_args()
-    return play(args, create, lambda *stage: Erasing(*stage).run(args.minutes, args.slower))
+    parser = options("Keys are erased, everybody is killed at random moments.", minutes=15)
+    where = "the folder of the server of --url, in which no byte of an erased key may be left"
+    parser.add_argument("--raw", type=Path, help=where)
+    args = parser.parse_args()
+
+    def run(*stage: Any) -> tuple[list[Result], list[str]]:
+        is_local = not (args.s3 or args.url)
+        raw = args.raw or (Path(stage[0].url) if is_local else None)
+        return Erasing(*stage, raw=raw).run(args.minutes, args.slower)
+
+    return play(args, create, run)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ acknowledged; a cleaner does its rounds.
 
 import json
 import random
+import re
 import signal
 import sys
 import time
@@ -24,7 +25,9 @@ AUTHOR, ERASER, CLEANER = "author", "eraser", "cleaner"
 SPEED = 300
 """How much faster than others this log's clock is: a day takes 4.8 minutes."""
 ROWS, SOME = 20, 3
-PAUSES_S = {AUTHOR: 0.5, ERASER: 20.0, CLEANER: 2.0}
+APPEND = re.compile(rb"customer-(\d{7})")
+"""How each key begins, with the number of its append."""
+PAUSES_S = {AUTHOR: 1.0, ERASER: 40.0, CLEANER: 2.0}
 
 
 class FastClock(ManualClock):

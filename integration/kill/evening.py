@@ -3,12 +3,14 @@
     python integration/kill/evening.py [--minutes 60] [--seed S] [--only soak crowd …]
 
 Each member is a run of its own with its own victims and its own oracle (`MEMBERS`). Beside them the
-page is open and asked for all that it shows, page and server are killed now and then, and once the
-server's disk is full for a while, where it may be a disk of its own (root, Linux). Ends with 1 if
-any member found anything, or memory or requests grew. See README.md.
+page is open and asked for all that it shows, page and server are killed every few minutes, and once
+the server's disk is full for a while, where it may be a disk of its own (root, Linux). Ends with 1
+if any member found anything, memory or requests grew, or something that it is for never happened.
+See README.md.
 """
 
 import argparse
+import http.client
 import json
 import os
 import random
@@ -17,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -26,31 +29,48 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LOGIN = ("evening-access", "evening-secret")
-BUCKET = "evening"
+BUCKET, VERSIONED = "evening", "versioned"
 ENDS_WITHIN_S = 3600
 LOOKS_EVERY_S = 5
 ANSWERS_WITHIN_S = 120
 FULL_S = 20
-SHOP = "shop"
+SHOP, ERASED = "shop", "erased"
 MEMBERS = {
     SHOP: ["capture/soak.py", "--tables", "20", "--spark-every", "5"],
     "mirrored": ["kill/mirrored.py"],
     "soak": ["kill/soak.py"],
     "jobs": ["kill/jobs.py"],
     "crowd": ["kill/crowd.py", "--authors", "32", "--pause-ms", "10000"],
-    "transactions": ["kill/transactions.py", "--match", "^$", "--random", "100000"],
-    "erased": ["kill/erased.py"],
+    "transactions": [  # Two start and take over from each other: each kill costs both.
+        "kill/transactions.py",
+        "--match",
+        "^$",
+        "--random",
+        "100000",
+        "--slower",
+        "6",
+    ],
+    ERASED: ["kill/erased.py"],
 }
 SLOWER = 3
 """Than alone: who is killed has to start again beside all others."""
 SERVER, NETWORK, PAGE = "server", "network", "page"
 VICTIMS = (SERVER, PAGE)
-KILLS, AWAY_S = 1 / 40, 3.0
-"""How often a victim of the run itself is killed, for each look, and how long it stays away."""
+KILLS_APART_S, AWAY_S = (120.0, 300.0), 3.0
+"""How often each victim of the run itself is killed, and how long it stays away at most."""
+LONG_MIN = 30
+"""Of a run that lasts so long, all that it is for is asked."""
+ORACLE = "oracle"
+"""What a member asks itself counts as its oracle's."""
+SAYS_WHO = "AWS_SDK_UA_APP_ID"
 PEAK_MAX_MIB = 700
 UNBOUNDED = ("java", *(Path(program).stem for program, *_ in MEMBERS.values()))
 """JVMs take what they are given; members read all that there is, to compare it."""
-GROWS_MAX = 3
+COMMIT = "commit"
+UNAVAILABLE = 503
+"""The page's answer while the server is away: all else but 200 is wrong."""
+GROWS_MAX = 2
+"""From the first third of the minutes to the last: requests for each commit."""
 
 
 class Evening:
@@ -64,7 +84,9 @@ class Evening:
         self._commands: dict[str, list[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._asked: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
         self._kills: Counter[str] = Counter()
+        self._ended: dict[str, int] = {}
         self._peaks_mib: Counter[str] = Counter()
         self.figures: dict[str, object] = {}
         self.wrong: list[str] = []
@@ -76,20 +98,24 @@ class Evening:
         began = time.monotonic()
         for name in self._given.only:
             self._start_member(name, options)
+        threading.Thread(target=self._keep_asking, daemon=True).start()
         fills_at = began + 60 * self._given.minutes * self._dice.uniform(0.3, 0.6)
+        kills_at = {name: began + self._dice.uniform(*KILLS_APART_S) for name in VICTIMS}
         deadline = began + 60 * self._given.minutes + ENDS_WITHIN_S
         while self._running() and time.monotonic() < deadline:
             time.sleep(LOOKS_EVERY_S)
-            self._ask()
             self._weigh()
-            if self._dice.random() < KILLS:
-                self._kill_and_start(self._dice.choice(VICTIMS))
+            self._tell_who_ended()
+            for name in VICTIMS:
+                if kills_at[name] < time.monotonic():
+                    self._kill_and_start(name)
+                    kills_at[name] = time.monotonic() + self._dice.uniform(*KILLS_APART_S)
             if is_own_disk and fills_at < time.monotonic():
                 is_own_disk = False
                 self._fill()
         codes = {name: self._processes[name].poll() for name in self._given.only}
         self.wrong += [f"{name} ended with {code}" for name, code in codes.items() if code != 0]
-        self.wrong += [f"{what}: {n} times" for what, n in self._asked.items() if " 5" in what]
+        self.wrong += [f"{what}: {n} times" for what, n in self._refused.items()]
         for who, mib in self._peaks_mib.items():
             if who not in UNBOUNDED and mib > PEAK_MAX_MIB:
                 self.wrong.append(f"{who} had {mib} MiB")
@@ -100,9 +126,14 @@ class Evening:
             "members": codes,
             "kills": self._kills,
             "page": self._asked,
+            "page refused": self._refused,
             "peaks, MiB": dict(sorted(self._peaks_mib.items())),
             **self._requests(),
         }
+        if self._given.minutes >= LONG_MIN:
+            self.wrong += [f"{name} was never killed" for name in VICTIMS if not self._kills[name]]
+            self.wrong += ["the disk was never full"] * ("disk full, s" not in self.figures)
+            self.wrong += ["the page showed no table"] * (not self._asked["/api/logs/N/table 200"])
 
     def told(self) -> None:
         """Prints the figures, and how each member ended."""
@@ -110,6 +141,14 @@ class Evening:
             lines = (self._work / f"{name}.out").read_text(errors="replace").splitlines()
             print(f"── {name}", *lines[-40:], sep="\n", flush=True)
         print(json.dumps({**self.figures, "wrong": self.wrong}, indent=2))
+
+    def _tell_who_ended(self) -> None:
+        """Prints each member once that ended, and how."""
+        for name in self._given.only:
+            code = self._processes[name].poll()
+            if code is not None and name not in self._ended:
+                self._ended[name] = code
+                print(f"{time.strftime('%H:%M:%S')} {name} ended with {code}", flush=True)
 
     def _running(self) -> bool:
         return any(self._processes[name].poll() is None for name in self._given.only)
@@ -119,12 +158,15 @@ class Evening:
         sys.path.append(str(HERE.parent / "stores"))
         import servers
 
-        (self._data / BUCKET).mkdir(parents=True)
+        folders = [self._data / "buckets", self._data / "versions"]
+        for folder in (*folders, folders[0] / BUCKET):
+            folder.mkdir()
         self._ports = {name: servers.free_port() for name in (SERVER, NETWORK, PAGE)}
         package = "github.com/versity/versitygw/cmd/versitygw"
         gateway = [servers.go_program(package, servers.VERSITYGW_VERSION), "--keep-alive", "-q"]
         gateway += ["--access", LOGIN[0], "--secret", LOGIN[1]]
-        gateway += ["--port", f"127.0.0.1:{self._ports[SERVER]}", "posix", str(self._data)]
+        gateway += ["--port", f"127.0.0.1:{self._ports[SERVER]}"]
+        gateway += ["posix", "--versioning-dir", str(folders[1]), str(folders[0])]
         network = [sys.executable, str(HERE / "hostile_proxy.py")]
         network += [str(self._ports[NETWORK]), str(self._ports[SERVER])]
         address = f"http://127.0.0.1:{self._ports[NETWORK]}"
@@ -134,30 +176,47 @@ class Evening:
             "AWS_ENDPOINT_URL": address,
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
+            SAYS_WHO: ORACLE,
         }
         page = [sys.executable, "-m", "clog_command", "ui", "--discover", f"s3://{BUCKET}"]
-        page += ["--port", str(self._ports[PAGE])]
+        page += ["--discover", f"s3://{VERSIONED}", "--port", str(self._ports[PAGE])]
         for name, command in ((SERVER, gateway), (NETWORK, network), (PAGE, page)):
             self._start(name, command)
         client = {"endpoint_url": address, "region_name": "us-east-1"}
-        return {"key": LOGIN[0], "secret": LOGIN[1], "client_kwargs": client}
+        options = {"key": LOGIN[0], "secret": LOGIN[1], "client_kwargs": client}
+        self._create_versioned(options)
+        return options
+
+    def _create_versioned(self, options: dict[str, object]) -> None:
+        """Creates the bucket that keeps old versions of all that is deleted in it."""
+        import s3fs
+
+        store = s3fs.S3FileSystem(**options)
+        store.call_s3("create_bucket", Bucket=VERSIONED)
+        kept = {"VersioningConfiguration": {"Status": "Enabled"}}
+        store.call_s3("put_bucket_versioning", Bucket=VERSIONED, **kept)
 
     def _start_member(self, name: str, options: dict[str, object]) -> None:
         program, *more = MEMBERS[name]
         minutes, seed = self._given.minutes, str(self._dice.randrange(1 << 30))
-        url = ["--url", f"s3://{BUCKET}/{name}", "--seed", seed, "--minutes", str(minutes)]
+        bucket = VERSIONED if name == ERASED else BUCKET
+        url = ["--url", f"s3://{bucket}/{name}", "--seed", seed, "--minutes", str(minutes)]
         folder = self._work / name
         folder.mkdir()
         where = ["--options", json.dumps(options), "--work", str(folder), "--slower", str(SLOWER)]
         where = ["--folder", str(folder)] if name == SHOP else where
-        self._start(name, [sys.executable, str(HERE.parent / program), *more, *url, *where])
+        where += ["--raw", str(self._data)] if name == ERASED else []
+        self._start(name, [sys.executable, str(HERE.parent / program), *url, *where, *more])
 
     def _start(self, name: str, command: list[str]) -> None:
         """Starts a process, again where it ran, and returns when others can go on."""
         import servers
 
+        says = {**os.environ, SAYS_WHO: name if name == PAGE else ORACLE}
         with (self._work / f"{name}.out").open("ab") as out:
-            process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=says
+            )
         self._commands[name], self._processes[name] = command, process
         if name in (SERVER, NETWORK):
             servers.wait_for_port(self._ports[name], process.poll)
@@ -178,15 +237,17 @@ class Evening:
         time.sleep(self._dice.uniform(0, AWAY_S))
         self._start(name, self._commands[name])
 
-    def _ask(self) -> None:
-        """Asks the page what it shows of some log; it must live, and answer."""
-        if self._processes[PAGE].poll() is not None:
-            self.wrong.append("the page ended by itself")
-            self._start(PAGE, self._commands[PAGE])
+    def _keep_asking(self) -> None:
+        while True:
+            time.sleep(LOOKS_EVERY_S)
+            self._ask(random.Random())
+
+    def _ask(self, dice: random.Random) -> None:
+        """Asks the page what it shows of some log."""
         logs = json.loads(self._answer("/api/logs") or "{}").get("logs", [])
         self._answer("/")
         if logs:
-            number = self._dice.choice(logs)["number"]
+            number = dice.choice(logs)["number"]
             for part in ("", "/cost", "/users", "/records?partition=0", "/table"):
                 self._answer(f"/api/logs/{number}{part}")
 
@@ -200,7 +261,9 @@ class Evening:
                 return answer.read()
         except urllib.error.HTTPError as e:
             self._asked[f"{what} {e.code}"] += 1
-        except OSError as e:
+            if e.code != UNAVAILABLE:
+                self._refused[f"{what} {e.code}: {_without_numbers(e)}"] += 1
+        except (OSError, http.client.HTTPException) as e:  # It was killed, or is silent.
             self._asked[f"{what} {type(e).__name__}"] += 1
         return b""
 
@@ -221,26 +284,29 @@ class Evening:
                 self._peaks_mib[who] = max(self._peaks_mib[who], peak >> 10)
 
     def _requests(self) -> dict[str, object]:
-        """What the network says: in all, and for each commit, in the first third and the last."""
+        """What the network says: in all, and for each commit of those who are no oracle, in the
+        first third of the minutes and in the last.
+        """
         said = (self._work / f"{NETWORK}.out").read_text().splitlines()
-        lines = [line for line in said if line.startswith("{")]
-        told = [Counter(json.loads(line).pop("kinds")) for line in lines]
-        thirds = [told[len(told) // 3], told[-1] - told[-len(told) // 3]]
+        told = [json.loads(line) for line in said if line.startswith("{")]
+        minutes = [Counter[str]()] + [Counter(one.pop("kinds")) for one in told]
+        end, third = min(len(minutes) - 1, int(self._given.minutes)), int(self._given.minutes / 3)
+        thirds = [minutes[min(third, end)], minutes[end] - minutes[max(0, end - third)]]
         figures = {}
         for name in self._given.only:
+            counts = [_of_a_member(part, name) for part in (*thirds, minutes[-1])]
             each = []
-            for part in thirds:
-                asked = sum(n for kind, n in part.items() if kind.startswith(f"{name} "))
-                each.append(round(asked / max(1, part[f"{name} commit"]), 1))
-            figures[name] = {
-                k.partition(" ")[2]: n for k, n in told[-1].items() if k.startswith(f"{name} ")
-            }
-            figures[name]["for each commit"] = each
-            if len(told) > 10 and each[1] > GROWS_MAX * each[0]:
+            for part in counts:
+                asked = sum(n for (who, _), n in part.items() if who not in (ORACLE, PAGE))
+                commits = sum(n for (who, kind), n in part.items() if kind == COMMIT)
+                each.append(round(asked / max(1, commits), 1))
+            by_program: dict[str, dict[str, int]] = {}
+            for (who, kind), n in sorted(counts[-1].items()):
+                by_program.setdefault(who, {})[kind] = n
+            figures[name] = {**by_program, "for each commit, first and last third, in all": each}
+            if self._given.minutes >= LONG_MIN and not 0 < each[1] <= GROWS_MAX * each[0]:
                 self.wrong.append(f"{name}: requests for each commit, first and last: {each}")
-        last = json.loads(lines[-1])
-        last.pop("kinds")
-        return {"network": last, "requests": figures}
+        return {"network": told[-1], "requests": figures}
 
     def _mount(self) -> bool:
         """Gives the server a disk of its own, where that is possible."""
@@ -272,6 +338,22 @@ class Evening:
         time.sleep(FULL_S)
         ballast.unlink()
         self.figures["disk full, s"] = FULL_S
+
+
+def _of_a_member(counts: Counter[str], member: str) -> Counter[tuple[str, str]]:
+    """What the network counted in a member's folder, by program and kind."""
+    found: Counter[tuple[str, str]] = Counter()
+    for kind, n in counts.items():
+        folder, who, method = kind.split()
+        found[who, method] += n * (folder == member)
+    return +found
+
+
+def _without_numbers(answer: urllib.error.HTTPError) -> str:
+    try:
+        return re.sub(r"\d+", "N", answer.read(400).decode(errors="replace"))
+    except (OSError, http.client.HTTPException):
+        return ""
 
 
 def _program(command: list[str]) -> str:

@@ -4,7 +4,8 @@ instead of its reply, and sends some requests again, up to seconds later.
     python hostile_proxy.py PORT UPSTREAM_PORT [--delay-ms 5] [--cut 0.002] [--repeat 0.005]
 
 CUT and REPEAT are shares of the requests. Each minute, and when it ends, it prints how many it has
-cut and repeated, and how many there were of each kind in each folder of the bucket.
+cut and repeated, and how many there were of each kind, in each folder of the bucket, by each
+program that says its name (``AWS_SDK_UA_APP_ID``).
 """
 
 import argparse
@@ -20,6 +21,7 @@ from contextlib import suppress
 
 METHODS = (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE")
 IN_A_FOLDER = re.compile(rb"[?&]prefix=(\w+)|^/\w+/(\w+)")
+SAYS_WHO = re.compile(rb"\r\nuser-agent:[^\r\n]* app/([\w-]+)", re.IGNORECASE)
 REPEATED_WITHIN_S = 3.0
 CHUNK = 1 << 18
 TELLS_EVERY_S = 60
@@ -91,12 +93,14 @@ class Network:
 
 
 def _kind(data: bytes) -> str:
-    """The method of a request, and the folder of the bucket that it is for."""
+    """The folder of the bucket that a request is for, who sent it, and its method."""
     method, _, place = data.partition(b"\r\n")[0].partition(b" ")
     match = IN_A_FOLDER.search(place)
     name = "LIST" if match and match[1] else method.decode()
     name = "commit" if name == "PUT" and b"/commits/" in place else name
-    return f"{(match[1] or match[2]).decode() if match else 'bucket'} {name}"
+    folder = (match[1] or match[2]).decode() if match else "bucket"
+    who = SAYS_WHO.search(data)
+    return f"{folder} {who[1].decode() if who else 'others'} {name}"
 
 
 def _is_whole(data: bytes) -> bool:

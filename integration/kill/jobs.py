@@ -103,6 +103,9 @@ class Jobs(Siege):
             sweep(opened(self.world, name))
         return self.problems() + broken_invariants(self.world, LOGS)
 
+    def missed(self) -> list[str]:
+        return super().missed() + ["no cut was read again"] * (not self.read_again)
+
     def facts(self) -> list[str]:
         batches = " and ".join(str(self.world.batches_of_spark(job)[0]) for job in JOBS)
         told = f"{self.sent * ROWS:,} records sent; {batches} micro-batches"
@@ -134,8 +137,8 @@ class Jobs(Siege):
         """Takes a named cut while all work, reads one that is kept once more, and drops one."""
         home, given = self.world.url_of(COUNTS), self.world.storage_options
         name = f"cut-{self.taken}"
+        self.taken += 1  # Whether it is taken or in doubt: no name comes twice.
         cut = snapshot(home, name, 3_600_000, given)
-        self.taken += 1
         self.cuts[name] = self._shown(cut)
         for one in snapshots(home, given):
             if one.name in self.cuts and self.random.random() < 0.5:

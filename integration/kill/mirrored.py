@@ -72,7 +72,7 @@ class MirrorSiege(Siege):
 
         admin = AdminClient({"bootstrap.servers": self.broker.address, "log_level": 2})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=CONFIG)])[TOPIC].result()
-        self._patiently(self._mirror)  # The cleaner wants a log.
+        self.patiently(self._mirror)  # The cleaner wants a log.
         super().begin()
 
     def strike(self) -> None:
@@ -90,7 +90,7 @@ class MirrorSiege(Siege):
     def stop(self) -> None:
         self.children[PRODUCER].stop(ENDS_WITHIN_S)
         self.children[MIRROR].end()
-        self._patiently(self._mirror)
+        self.patiently(self._mirror)
         self.children[CLEANER].stop(ENDS_WITHIN_S)
 
     def problems(self) -> list[str]:
@@ -110,6 +110,9 @@ class MirrorSiege(Siege):
         Cleaner(log).run_once(force=True)
         sweep(opened(self.world))
         return self.problems()
+
+    def missed(self) -> list[str]:
+        return super().missed() + ["the broker was never killed"] * (not self.kills[BROKER])
 
     def facts(self) -> list[str]:
         records = sum(line["n"] for line in self.world.acknowledged(PRODUCER, TOPIC)[-1:])

@@ -7,7 +7,6 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,15 +17,16 @@ from stage import Stage
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.storage import Log
-from clog.storage.errors import StoreUnavailableError
 from clog.storage.format import documents
 
 DRIVER = "driver"
 """The child that has a JVM, which dies with it."""
 ENDS_WITHIN_S = 900
 DRIVER_STARTS_WITHIN_S = 300
-DRIVER_FAILURES_MAX = 20
-WAITS_S = (1, 5, 10, 20)
+DRIVER_FAILURES_MAX = 60
+"""Some where the server is away; one that fails always reaches this soon."""
+LONG_MIN = 30
+"""In so many minutes all has happened that a run is for."""
 SETS, INTERRUPTS = 0.15, 0.4
 """How often a clock is set, and who lives on after it is interrupted, for each kill."""
 
@@ -81,13 +81,14 @@ class Siege(Stage, ABC):
             if not looked.problems:
                 self.tell("coming to an end")
                 self.stop()
-                ended.problems = self._patiently(self.problems)
-                swept.problems = self._patiently(self.swept_problems)
+                ended.problems = self.patiently(self.problems)
+                swept.problems = self.patiently(self.swept_problems)
+                ended.problems += self.missed() if minutes >= LONG_MIN else []
         finally:
             self.end()
         killed = [Result(name, "random moments", n) for name, n in sorted(self.kills.items())]
         told = f"{self.looks} looks; {self.interrupts} interrupts; {self.sets} clocks set"
-        return [*killed, looked, ended, swept], [told, *self.facts()]
+        return [*killed, looked, ended, swept], [told, *self.patiently(self.facts)]
 
     def _kill_until(self, deadline: float, looked: Result) -> None:
         look_at = time.monotonic() + self.first_look_s
@@ -99,18 +100,8 @@ class Siege(Stage, ABC):
             if time.monotonic() > look_at:
                 self.looks += 1
                 self.tell(f"look {self.looks}, after {self.kills.total()} kills")
-                looked.problems += self._patiently(self.look)
+                looked.problems += self.patiently(self.look)
                 look_at = time.monotonic() + self.looks_apart_s
-
-    def _patiently(self, look: Callable[[], list[str]]) -> list[str]:
-        """Looks, again where the server was away or full meanwhile."""
-        for wait_s in WAITS_S:
-            try:
-                return look()
-            except StoreUnavailableError as e:
-                self.tell(f"looks again: {e}")
-                time.sleep(wait_s)
-        return look()
 
     def _bother(self) -> None:
         """Interrupts somebody who lives on, and sets the clock of somebody, now and then."""
@@ -166,6 +157,12 @@ class Siege(Stage, ABC):
                 raise RunError(f"{name} ended by itself: {child.last_words()}")
             self.failures += 1
             self.start_child(name)
+
+    def missed(self) -> list[str]:
+        """Returns what a long run is for, and did not do."""
+        found = [f"{name} was never killed" for name in self.names if not self.kills[name]]
+        found += ["nobody was interrupted"] * bool(self.living and not self.interrupts)
+        return found + ["no clock was set"] * bool(self.who_has_a_clock() and not self.sets)
 
     def may_fail(self, child: Child) -> bool:
         """Tells whether who ended by itself is started again, as a supervisor would."""

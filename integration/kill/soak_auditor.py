@@ -8,13 +8,14 @@ It fails if offsets do not rise, or if it goes back behind what it told the log.
 import signal
 import sys
 import time
+from functools import partial
 
 import switch
 
 switch.arm()
 
 from soaked import READER, SOAK, opened  # noqa: E402
-from world import World  # noqa: E402
+from world import World, at_last  # noqa: E402
 
 from clog.storage.errors import (  # noqa: E402
     NotFoundError,
@@ -30,11 +31,12 @@ def main() -> None:
     world = World.load(sys.argv[1])
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    log = opened(world, SOAK)
-    with log.reader(READER, interval_ms=INTERVAL_MS, hold_ms=HOLD_MS) as reader:
+    log = at_last(partial(opened, world, SOAK))
+    named = partial(log.reader, READER, interval_ms=INTERVAL_MS, hold_ms=HOLD_MS)
+    with at_last(named) as reader:
         position = dict(reader.position)
         while not stopping:
-            for p, low in log.start_offsets().items():
+            for p, low in at_last(log.start_offsets).items():
                 start = max(low, position.get(p, 0))
                 try:
                     for batch in log.read(partition=p, start=start):
@@ -45,7 +47,7 @@ def main() -> None:
                 except (NotFoundError, OffsetOutOfRangeError, StoreUnavailableError) as e:
                     print(f"again: {e}", file=sys.stderr)  # deleted, or swept, in the middle
                 position[p] = start
-            reader.commit(position)
+            at_last(partial(reader.commit, position))
             time.sleep(0.3)
 
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import switch
@@ -16,7 +17,7 @@ import switch
 switch.arm()
 
 from soaked import SOAK, STATE, opened  # noqa: E402
-from world import World  # noqa: E402
+from world import World, at_last  # noqa: E402
 
 from clog.storage import Log, StateStore  # noqa: E402
 from clog.storage.errors import (  # noqa: E402
@@ -39,8 +40,8 @@ def main() -> None:
     stopping: list[int] = []
     switch.take_interrupts()
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    source = opened(world, SOAK)
-    with store_of(world, folder) as store:
+    source = at_last(partial(opened, world, SOAK))
+    with at_last(partial(store_of, world, folder)) as store:
         before: Callable[[], object] = list
         while True:
             try:

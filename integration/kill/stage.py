@@ -7,21 +7,26 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from processes import Child
 from report import Result, show
 from rich.console import Console
 from switch import CLOCK
-from world import World
+from world import IN_DOUBT, World
 
 from s3_server import MOTO, OTHERS, s3_server
 
 CLOCKS_OFF_MS = (-3_600_000, -60_000, -5_000, 0, 5_000, 10_000)
 """Not an hour forward: the log of who writes then is not cleaned before its times are reset."""
+WAITS_S = (1, 5, 10, 20)
+
+Looked = TypeVar("Looked")
 
 
 @dataclass(slots=True)
@@ -56,6 +61,16 @@ class Stage:
             name=name,
             environment={CLOCK: str(self.clock_of(name)), **(environment or {})},
         )
+
+    def patiently(self, look: Callable[[], Looked]) -> Looked:
+        """Looks, again where the server was away or full meanwhile."""
+        for wait_s in WAITS_S:
+            try:
+                return look()
+            except IN_DOUBT as e:
+                self.tell(f"looks again: {type(e).__name__}: {e}")
+                time.sleep(wait_s)
+        return look()
 
     def clock_of(self, name: str) -> Path:
         """The file that says by how much the clock of a child is off (`switch.follow_clock`)."""

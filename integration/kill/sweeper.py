@@ -8,12 +8,13 @@ WHAT is ``released`` (COMMIT.md §5, W4 to W6), ``orphans`` (W1 to W3) or ``both
 import signal
 import sys
 import time
+from functools import partial
 
 import switch
 
 switch.arm()
 
-from world import IN_DOUBT, LOGS, World  # noqa: E402
+from world import IN_DOUBT, LOGS, World, at_last  # noqa: E402
 
 from clog.cleaner.duties import Work  # noqa: E402
 from clog.cleaner.duties.sweep import sweep_orphans, sweep_released  # noqa: E402
@@ -24,7 +25,8 @@ def main() -> None:
     world, what, age_ms = World.load(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-    handles = [world.open(log).handle for log in sys.argv[4:] or LOGS]
+    opened = [at_last(partial(world.open, log)) for log in sys.argv[4:] or LOGS]
+    handles = [log.handle for log in opened]
     while not stopping:
         for handle in handles:
             try:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import transacted
 from processes import Child, RunError, paused
@@ -224,7 +225,8 @@ class Run(Stage):
                 results[name].kills += 1
                 if i % LOOK_EVERY == LOOK_EVERY - 1:
                     with paused([c for c in children.values() if c.name != name]):
-                        results[name].problems += transacted.problems(self.world, HOLDERS)
+                        look = partial(transacted.problems, self.world, HOLDERS)
+                        results[name].problems += self.patiently(look)
                 children[name] = starts[name]()
                 if self.random.random() < SETS:
                     self.set_clock(self.random.choice(sorted(children)))
@@ -237,25 +239,29 @@ class Run(Stage):
     def end(self) -> tuple[list[Result], list[str]]:
         """The last lines of the report, and facts of the run."""
         once = Result("all", "in the end: nothing undecided, all logs agree, invariants hold")
-        once.problems = self.settle() + transacted.final_problems(self.world, HOLDERS)
+        look = partial(transacted.final_problems, self.world, HOLDERS)
+        once.problems = self.patiently(self.settle) + self.patiently(look)
         cleaned = Result("all", "after a last cleaning: the same")
+        cleaned.problems = self.patiently(self._cleaned_problems)
+        swept = Result("all", "after a last sweep: nothing is left that no version needs")
+        swept.problems, count = self.patiently(self._swept_problems)
+        committed = self.patiently(partial(transacted.position, self.world))
+        once.problems += ["no transaction was committed"] * (not committed)
+        told = f"{committed:,} transactions of {len(LOGS)} logs, each in all of them"
+        return [once, cleaned, swept], [f"{told}; {count:,} objects swept in the end"]
+
+    def _cleaned_problems(self) -> list[str]:
         log = transacted.opened(self.world, "cleaned")
         log.roll()
         Cleaner(log, dedupe_buffer_bytes=1 << 20).run_once(force=True)
-        cleaned.problems = transacted.problems(self.world, HOLDERS, is_settled=True)
-        swept = Result("all", "after a last sweep: nothing is left that no version needs")
+        return transacted.problems(self.world, HOLDERS, is_settled=True)
+
+    def _swept_problems(self) -> tuple[list[str], int]:
+        """What is wrong after a last sweep, and how many objects went."""
         logs = {name: transacted.opened(self.world, name) for name in LOGS}
         count = sum(map(sweep, logs.values()))
-        swept.problems = [
-            f"{name}: {path} is left" for name, log in logs.items() for path in unneeded(log)
-        ]
-        swept.problems += transacted.problems(self.world, HOLDERS, is_settled=True)
-        home = transacted.opened(self.world, HOME)
-        fact = (
-            f"{transacted.position(self.world):,} transactions of {len(LOGS)} logs, each in all of"
-            f" them; home is at version {home.version:,}; {count:,} objects swept in the end"
-        )
-        return [once, cleaned, swept], [fact]
+        left = [f"{name}: {path} is left" for name, log in logs.items() for path in unneeded(log)]
+        return left + transacted.problems(self.world, HOLDERS, is_settled=True), count
 
 
 def main() -> int:

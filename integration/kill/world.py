@@ -6,9 +6,12 @@ Two logs get the same records. ``history`` is never cleaned, so every record can
 
 import json
 import os
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clog.storage import Log
 from clog.storage.errors import (
@@ -21,6 +24,8 @@ from clog.storage.store import Store, open_store
 
 IN_DOUBT = (CommitConflictError, CommitStateUnknownError, NotFoundError, StoreUnavailableError)
 """What may happen to anybody while the server is away, its disk is full, and others are faster."""
+
+TRIES, AGAIN_AFTER_S = 20, 1.0
 
 LOGS = ("history", "table")
 PARTITIONS = 3
@@ -38,6 +43,20 @@ CONFIG = {
         "delete.retention.ms": 3000,
     },
 }
+
+
+Made = TypeVar("Made")
+
+
+def at_last(make: Callable[[], Made]) -> Made:
+    """Makes something, again where the server is away."""
+    for _ in range(TRIES):
+        try:
+            return make()
+        except StoreUnavailableError as e:
+            print(f"again: {e}", file=sys.stderr)
+            time.sleep(AGAIN_AFTER_S)
+    return make()
 
 
 @dataclass(frozen=True, slots=True)

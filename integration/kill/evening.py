@@ -69,8 +69,9 @@ UNBOUNDED = ("java", *(Path(program).stem for program, *_ in MEMBERS.values()))
 COMMIT = "commit"
 UNAVAILABLE = 503
 """The page's answer while the server is away: all else but 200 is wrong."""
-GROWS_MAX = 2
-"""From the first third of the minutes to the last: requests for each commit."""
+GROWS_MAX, GROWS_BY_TIME_MAX, COMMITS_MIN = 2, 3, 50
+"""From the first third of the minutes to the last: a process's requests for each of its commits; or
+those in a minute, of one that has fewer commits than that, and of cleaners, who mostly look."""
 
 
 class Evening:
@@ -284,28 +285,31 @@ class Evening:
                 self._peaks_mib[who] = max(self._peaks_mib[who], peak >> 10)
 
     def _requests(self) -> dict[str, object]:
-        """What the network says: in all, and for each commit of those who are no oracle, in the
-        first third of the minutes and in the last.
+        """What the network says: in all, and by process in the first third of the minutes, when all
+        have started, and in the last.
         """
         said = (self._work / f"{NETWORK}.out").read_text().splitlines()
         told = [json.loads(line) for line in said if line.startswith("{")]
         minutes = [Counter[str]()] + [Counter(one.pop("kinds")) for one in told]
         end, third = min(len(minutes) - 1, int(self._given.minutes)), int(self._given.minutes / 3)
-        thirds = [minutes[min(third, end)], minutes[end] - minutes[max(0, end - third)]]
-        figures = {}
+        starts = (third // 4, max(0, end - third))
+        parts = [minutes[b] - minutes[a] for a, b in zip(starts, (third, end), strict=True)]
+        lasts = (max(1, third - starts[0]), max(1, end - starts[1]))
+        figures: dict[str, dict[str, str]] = {}
         for name in self._given.only:
-            counts = [_of_a_member(part, name) for part in (*thirds, minutes[-1])]
-            each = []
-            for part in counts:
-                asked = sum(n for (who, _), n in part.items() if who not in (ORACLE, PAGE))
-                commits = sum(n for (who, kind), n in part.items() if kind == COMMIT)
-                each.append(round(asked / max(1, commits), 1))
-            by_program: dict[str, dict[str, int]] = {}
-            for (who, kind), n in sorted(counts[-1].items()):
-                by_program.setdefault(who, {})[kind] = n
-            figures[name] = {**by_program, "for each commit, first and last third, in all": each}
-            if self._given.minutes >= LONG_MIN and not 0 < each[1] <= GROWS_MAX * each[0]:
-                self.wrong.append(f"{name}: requests for each commit, first and last: {each}")
+            first, last, whole = (_of_a_member(part, name) for part in (*parts, minutes[-1]))
+            figures[name] = {who: str(dict(kinds)) for who, kinds in whole.items()}
+            for who in sorted(first.keys() & last.keys() - {ORACLE, PAGE}):
+                asked = [part[who].total() for part in (first, last)]
+                commits = [part[who][COMMIT] for part in (first, last)]
+                is_by_time = min(commits) < COMMITS_MIN or "cleaner" in who
+                by = lasts if is_by_time else commits
+                each = [round(n / of, 1) for n, of in zip(asked, by, strict=True)]
+                told_as = f"{who}, for each {'minute' if is_by_time else COMMIT}, first and last"
+                figures[name][told_as] = str(each)
+                grows_max = GROWS_BY_TIME_MAX if is_by_time else GROWS_MAX
+                if self._given.minutes >= LONG_MIN and each[1] > grows_max * each[0]:
+                    self.wrong.append(f"{name}: requests of {told_as}: {each}")
         return {"network": told[-1], "requests": figures}
 
     def _mount(self) -> bool:
@@ -340,13 +344,14 @@ class Evening:
         self.figures["disk full, s"] = FULL_S
 
 
-def _of_a_member(counts: Counter[str], member: str) -> Counter[tuple[str, str]]:
-    """What the network counted in a member's folder, by program and kind."""
-    found: Counter[tuple[str, str]] = Counter()
+def _of_a_member(counts: Counter[str], member: str) -> dict[str, Counter[str]]:
+    """What the network counted in a member's folder, by process and kind."""
+    found: dict[str, Counter[str]] = {}
     for kind, n in counts.items():
         folder, who, method = kind.split()
-        found[who, method] += n * (folder == member)
-    return +found
+        if folder == member and n:
+            found.setdefault(who, Counter())[method] += n
+    return found
 
 
 def _without_numbers(answer: urllib.error.HTTPError) -> str:

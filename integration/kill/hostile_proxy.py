@@ -5,7 +5,7 @@ instead of its reply, and sends some requests again, up to seconds later.
 
 CUT and REPEAT are shares of the requests. Each minute, and when it ends, it prints how many it has
 cut and repeated, and how many there were of each kind, in each folder of the bucket, by each
-program that says its name (``AWS_SDK_UA_APP_ID``).
+process that says its name (``AWS_SDK_UA_APP_ID``).
 """
 
 import argparse

@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 POLL_S = 0.02
 SAYS_WHO = "AWS_SDK_UA_APP_ID"
-"""What it holds is in each request to S3, so that those of a program can be counted."""
+"""What it holds is in each request to S3, so that those of a process can be counted."""
 STOPS_WITHIN_S = 600
 
 
@@ -47,7 +47,7 @@ class Child:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, SAYS_WHO: program, **(environment or {})},
+                env={**os.environ, SAYS_WHO: name, **(environment or {})},
                 start_new_session=True,
             )
         return cls(name, process, output)

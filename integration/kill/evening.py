@@ -291,7 +291,8 @@ class Evening:
         said = (self._work / f"{NETWORK}.out").read_text().splitlines()
         told = [json.loads(line) for line in said if line.startswith("{")]
         minutes = [Counter[str]()] + [Counter(one.pop("kinds")) for one in told]
-        end, third = min(len(minutes) - 1, int(self._given.minutes)), int(self._given.minutes / 3)
+        end = min(len(minutes) - 1, int(self._given.minutes))
+        third = min(end, int(self._given.minutes / 3))
         starts = (third // 4, max(0, end - third))
         parts = [minutes[b] - minutes[a] for a, b in zip(starts, (third, end), strict=True)]
         lasts = (max(1, third - starts[0]), max(1, end - starts[1]))

@@ -35,21 +35,15 @@ LOOKS_EVERY_S = 5
 ANSWERS_WITHIN_S = 120
 FULL_S = 20
 SHOP, ERASED = "shop", "erased"
+PATIENT = ("--timeout-ms", "30000", "--slower", "6")
+"""Two take over from each other: a kill costs both."""
 MEMBERS = {
     SHOP: ["capture/soak.py", "--tables", "20", "--spark-every", "5"],
     "mirrored": ["kill/mirrored.py"],
     "soak": ["kill/soak.py"],
     "jobs": ["kill/jobs.py"],
     "crowd": ["kill/crowd.py", "--authors", "32", "--pause-ms", "10000"],
-    "transactions": [  # Two start and take over from each other: each kill costs both.
-        "kill/transactions.py",
-        "--match",
-        "^$",
-        "--random",
-        "100000",
-        "--slower",
-        "6",
-    ],
+    "transactions": ["kill/transactions.py", "--match", "^$", "--random", "100000", *PATIENT],
     ERASED: ["kill/erased.py"],
 }
 SLOWER = 3

@@ -31,7 +31,6 @@ PARTICIPANTS = ("kept", "cleaned")
 LOGS = (HOME, *PARTICIPANTS)
 STEP = 4
 INPUT = 20_000
-TIMEOUT_MS = 8000
 HOT_KEYS = 13
 PADDING = "." * 40
 PLAIN = "plain"

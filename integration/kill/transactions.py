@@ -22,14 +22,16 @@ from report import Result
 from settle import sweep, unneeded
 from stage import Stage, options_of_points, play
 from switch import environment_of
-from transacted import HOME, LOGS, PARTICIPANTS, TIMEOUT_MS
+from transacted import HOME, LOGS, PARTICIPANTS
 
 from clog.cleaner import Cleaner
 from clog_testing.killing import KillPoint
 
 HOLDERS = ("holder", "rival")
 HIT_WITHIN_S = 300
-SETTLES_WITHIN_S = TIMEOUT_MS / 1000 + 120
+TIMEOUT_MS = 8000
+SETTLES_WITHIN_S = 120
+"""Once the timeout has passed."""
 SWEEP_AGE_MS = 30_000
 LOOK_EVERY = 5
 SETS = 0.15
@@ -119,15 +121,17 @@ def _steps() -> Iterator[Step]:
 
 @dataclass(slots=True)
 class Run(Stage):
-    """All rounds, at named points and at random moments."""
+    """All rounds, at named points and at random moments, of transactions with this timeout."""
 
+    timeout_ms: int
     _ids: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         self._ids = {name: transacted.opened(self.world, name).id for name in LOGS}
 
     def holder(self, name: str, pause_ms: int, environment: dict[str, str] | None = None) -> Child:
-        return self.start("transactor", name, [name, str(pause_ms)], environment)
+        given = [name, str(pause_ms), str(self.timeout_ms)]
+        return self.start("transactor", name, given, environment)
 
     def cleaner(self, environment: dict[str, str] | None = None) -> Child:
         return self.start("cleaner", "cleaner", [*LOGS], environment)
@@ -153,7 +157,8 @@ class Run(Stage):
 
     def settle(self, *, takes_over: bool = False) -> list[str]:
         """Lets a cleaner, or the next holder, end what was left; tells what is wrong then."""
-        deadline, child = time.monotonic() + SETTLES_WITHIN_S, None
+        deadline = time.monotonic() + self.timeout_ms / 1000 + SETTLES_WITHIN_S
+        child: Child | None = None
         try:
             while transacted.undecided(self.world) and time.monotonic() < deadline:
                 if child is None:
@@ -268,8 +273,10 @@ def main() -> int:
     parser = options_of_points("Kill everybody in transactions of three logs.", rounds=1)
     most = "of kills at random moments, at most (default: no limit)"
     parser.add_argument("--minutes", type=float, default=float("inf"), help=most)
+    timeout = f"of a transaction (default: {TIMEOUT_MS})"
+    parser.add_argument("--timeout-ms", type=int, default=TIMEOUT_MS, help=timeout)
     args = parser.parse_args()
-    return play(args, transacted.create, lambda *stage: _run(Run(*stage), args))
+    return play(args, transacted.create, lambda *stage: _run(Run(*stage, args.timeout_ms), args))
 
 
 def _run(run: Run, args: argparse.Namespace) -> tuple[list[Result], list[str]]:

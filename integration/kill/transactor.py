@@ -1,6 +1,6 @@
 """A read-process-write job over three logs, until it is told to stop, or killed.
 
-    python transactor.py WORLD NAME PAUSE_MS
+    python transactor.py WORLD NAME PAUSE_MS TIMEOUT_MS
 
 All processes of this program work under one transaction id: whoever begins takes it over, and who
 was fenced takes it back after a while. What is to be done next is what the positions say.
@@ -24,7 +24,6 @@ from transacted import (  # noqa: E402
     PLAIN,
     SOURCE,
     STEP,
-    TIMEOUT_MS,
     opened,
     outputs_of,
 )
@@ -44,7 +43,8 @@ ABORTS_EVERY, PLAIN_EVERY = 7, 3
 
 
 def main() -> None:
-    world, name, pause_ms = World.load(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    world, name = World.load(sys.argv[1]), sys.argv[2]
+    pause_ms, timeout_ms = (int(given) for given in sys.argv[3:])
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     steps.watch()
@@ -59,7 +59,7 @@ def main() -> None:
             if not logs:
                 logs = {log: opened(world, log) for log in (SOURCE, *LOGS)}
                 told(next_of(logs) - 1)
-            n = one(logs, is_aborted=done % ABORTS_EVERY == ABORTS_EVERY - 1)
+            n = one(logs, timeout_ms, is_aborted=done % ABORTS_EVERY == ABORTS_EVERY - 1)
         except TransactionFencedError as e:
             print(f"fenced: {e}", file=sys.stderr)
             logs = {}
@@ -83,10 +83,10 @@ def next_of(logs: dict[str, Log]) -> int:
     return logs[HOME].positions(JOB).get(logs[SOURCE].id, {}).get(0, 0) // STEP
 
 
-def one(logs: dict[str, Log], *, is_aborted: bool) -> int | None:
+def one(logs: dict[str, Log], timeout_ms: int, *, is_aborted: bool) -> int | None:
     """Does the next transaction, and returns its number; None: it was aborted."""
     home, source = logs[HOME], logs[SOURCE]
-    t = home.transaction(JOB, timeout_ms=TIMEOUT_MS)
+    t = home.transaction(JOB, timeout_ms=timeout_ms)
     n = next_of(logs)
     start = n * STEP
     batches = source.read(partition=0, start=start, end=start + STEP)

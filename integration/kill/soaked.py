@@ -67,7 +67,7 @@ CONFIG = {
     COPY: _COMPACTED,
     STATE: _COMPACTED,
 }
-TIMEOUT_MS = 8000
+TIMEOUT_MS = 20_000
 
 Table = dict[str, dict[str, Any]]
 

@@ -24,7 +24,7 @@ from s3_server import MOTO, OTHERS, s3_server
 
 CLOCKS_OFF_MS = (-3_600_000, -60_000, -5_000, 0, 5_000, 10_000)
 """Not an hour forward: the log of who writes then is not cleaned before its times are reset."""
-WAITS_S = (1, 5, 10, 20)
+WAITS_S = (1, 5, 10, 20, 30, 30)
 
 Looked = TypeVar("Looked")
 

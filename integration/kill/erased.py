@@ -51,7 +51,7 @@ CONFIG = {
 DONE_WITHIN_S = 1800
 AT_A_LOOK = 2
 """So many receipts that came since the look before are verified while all stand still."""
-VERIFIERS, TRIES = 2, 3
+VERIFIERS, TRIES = 4, 3
 """How many run at once, and how often: the network is hostile to them, too."""
 LATE = "that were to be deleted"
 """A cleaner that has to start again is hours late, by a clock on which a day takes some minutes."""

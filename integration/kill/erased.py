@@ -67,7 +67,7 @@ class Erasing(Siege):
     looks_apart_s = 120
     first_look_s = 60
 
-    def __init__(self, *stage: Any, raw: Path | None) -> None:
+    def __init__(self, *stage: Any, raw: list[Path]) -> None:
         super().__init__(*stage)
         self.raw = raw
         self.verified: set[str] = set()
@@ -151,7 +151,7 @@ class Erasing(Siege):
         in their bytes, their rows or their name.
         """
         found: list[str] = []
-        files = [] if self.raw is None else [p for p in self.raw.rglob("*") if p.is_file()]
+        files = [path for folder in self.raw for path in folder.rglob("*") if path.is_file()]
         for path in files:
             with suppress(FileNotFoundError):  # The server is at work.
                 texts = [path.name.encode(), data := path.read_bytes()]
@@ -217,13 +217,13 @@ def create(world: World) -> None:
 
 def main() -> int:
     parser = options("Keys are erased, everybody is killed at random moments.", minutes=15)
-    where = "the folder of the server of --url, in which no byte of an erased key may be left"
-    parser.add_argument("--raw", type=Path, help=where)
+    where = "folders of the server of --url, in which no byte of an erased key may be left"
+    parser.add_argument("--raw", type=Path, nargs="+", default=[], help=where)
     args = parser.parse_args()
 
     def run(*stage: Any) -> tuple[list[Result], list[str]]:
         is_local = not (args.s3 or args.url)
-        raw = args.raw or (Path(stage[0].url) if is_local else None)
+        raw = [*args.raw, *([Path(stage[0].url)] if is_local else [])]
         return Erasing(*stage, raw=raw).run(args.minutes, args.slower)
 
     return play(args, create, run)

@@ -200,7 +200,9 @@ class Evening:
         folder.mkdir()
         where = ["--options", json.dumps(options), "--work", str(folder), "--slower", str(SLOWER)]
         where = ["--folder", str(folder)] if name == SHOP else where
-        where += ["--raw", str(self._data)] if name == ERASED else []
+        if name == ERASED:
+            kept = (self._data / "buckets" / VERSIONED, self._data / "versions")
+            where += ["--raw", *map(str, kept)]
         self._start(name, [sys.executable, str(HERE.parent / program), *url, *where, *more])
 
     def _start(self, name: str, command: list[str]) -> None:

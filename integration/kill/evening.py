@@ -15,6 +15,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,13 +97,14 @@ class Evening:
         threading.Thread(target=self._keep_asking, daemon=True).start()
         fills_at = began + 60 * self._given.minutes * self._dice.uniform(0.3, 0.6)
         kills_at = {name: began + self._dice.uniform(*KILLS_APART_S) for name in VICTIMS}
-        deadline = began + 60 * self._given.minutes + ENDS_WITHIN_S
+        ends_at = began + 60 * self._given.minutes
+        deadline = ends_at + ENDS_WITHIN_S
         while self._running() and time.monotonic() < deadline:
             time.sleep(LOOKS_EVERY_S)
             self._weigh()
             self._tell_who_ended()
             for name in VICTIMS:
-                if kills_at[name] < time.monotonic():
+                if kills_at[name] < time.monotonic() < ends_at:
                     self._kill_and_start(name)
                     kills_at[name] = time.monotonic() + self._dice.uniform(*KILLS_APART_S)
             if is_own_disk and fills_at < time.monotonic():
@@ -119,6 +121,7 @@ class Evening:
         self.figures |= {
             "minutes": round((time.monotonic() - began) / 60, 1),
             "members": codes,
+            "disk, MiB": shutil.disk_usage(self._data).used >> 20,
             "kills": self._kills,
             "page": self._asked,
             "page refused": self._refused,

@@ -210,9 +210,9 @@ class Site:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, path)),
-            "CLOG_DIES": f"{self.root} {dies_at}",
+            "CLOG_DIES": f"{self.root} orders {dies_at}",
         }
-        (Path(self.root) / "begun").unlink(missing_ok=True)
+        (Path(self.root) / "begun").write_text("")
         command = [sys.executable, "-u", "-m", "clog_command", "cleaner", f"{self.root}/orders"]
         for name in ("log.cleaner.backoff.ms=1", "log.retention.check.interval.ms=1"):
             command += ["--config", name]

@@ -1,7 +1,8 @@
-"""On the path of a process, whichever release it runs: the process dies at its Nth commit.
+"""On the path of a process, whichever release it runs: the process dies at the Nth commit of a log.
 
-``CLOG_DIES`` is ``<folder> <N>``: a file there has one byte for each commit that it began. N below
-0: it dies before that commit, else after it.
+``CLOG_DIES`` is ``<folder> <log> <N>``. Commits count once there is a file ``begun`` in the folder,
+which gets a line for each that a process there begins. N below 0: it dies before that commit, else
+after it, and with it those whose ids are in the folder's file ``pids``.
 """
 
 import os
@@ -13,18 +14,26 @@ _link = os.link
 
 
 def _mortal(source, target, **more):
-    if not re.search(r"/commits/\d{20}\.json$", os.fspath(target)):
+    found = re.search(r"/([^/]+)/commits/\d{20}\.json$", os.fspath(target))
+    folder, log, nth = os.environ["CLOG_DIES"].rsplit(maxsplit=2)
+    begun = Path(folder, "begun")
+    if found is None or not begun.exists():
         _link(source, target, **more)
         return
-    folder, nth = os.environ["CLOG_DIES"].rsplit(maxsplit=1)
-    with Path(folder, "begun").open("ab", buffering=0) as begun:
-        begun.write(b".")
-    is_due = Path(folder, "begun").stat().st_size >= abs(int(nth))
+    with begun.open("ab", buffering=0) as file:
+        file.write(f"{found[1]}\n".encode())
+    is_due = found[1] == log and begun.read_text().split().count(log) >= abs(int(nth))
     if is_due and int(nth) < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+        _die(Path(folder))
     _link(source, target, **more)
     if is_due:
-        os.kill(os.getpid(), signal.SIGKILL)
+        _die(Path(folder))
+
+
+def _die(folder):
+    pids = folder / "pids"
+    for pid in (*(pids.read_text().split() if pids.exists() else ()), os.getpid()):
+        os.kill(int(pid), signal.SIGKILL)
 
 
 if "CLOG_DIES" in os.environ:

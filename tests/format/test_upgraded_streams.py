@@ -86,8 +86,7 @@ class Job:
 
 
 @pytest.fixture
-def job(release, tmp_path):
-    pytest.importorskip("pyspark")
+def job(release, spark_home, tmp_path):
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("no Java: put one on the path")
     return Job(tmp_path, release)

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,17 +20,9 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def spark_home(tmp_path_factory):
-    """Spark without its zip of pyspark, of which Python keeps no compiled modules: its many workers
-    start in half the time with the package that is installed.
-    """
-    spec = importlib.util.find_spec("pyspark")
-    home = tmp_path_factory.mktemp("spark")
-    for name in ("bin", "jars"):
-        (home / name).symlink_to(Path(spec.origin).parent / name)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SPARK_HOME", str(home))
-        yield
+def spark_home(spark_home):
+    """For all tests of this folder."""
+    return spark_home
 
 
 @pytest.fixture(scope="session")

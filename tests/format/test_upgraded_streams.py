@@ -30,7 +30,6 @@ class Job:
 
     def __init__(self, root, release):
         self.root, self.release = root, release
-        Log.create(f"{root}/source", 2, {"segment.ms": 1})
 
     def run(self, how, runs=1, *, dies_at=None):
         """Returns how each query of the last run ended; None: it died there, at the Nth commit of

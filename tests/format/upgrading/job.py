@@ -65,7 +65,8 @@ def run(spark, root):
     from clog.cleaner import Cleaner
     from clog.storage import Log
 
-    source = Log.open(f"{root}/source")
+    url = f"{root}/source"
+    source = Log.open(url) if Path(url).exists() else Log.create(url, 2)
     start = sum(source.end_offsets())
     numbers = range(start, start + BATCHES * BATCH)
     source.append([{"key": f"k{n % KEYS}", "value": str(n)} for n in numbers])

@@ -14,7 +14,7 @@ _link = os.link
 
 
 def _mortal(source, target, **more):
-    found = re.search(r"/([^/]+)/commits/\d{20}\.json$", os.fspath(target))
+    found = re.search(r"/([^/]+)/_clog/[^/]+/commits/\d{20}\.json$", os.fspath(target))
     folder, log, nth = os.environ["CLOG_DIES"].rsplit(maxsplit=2)
     begun = Path(folder, "begun")
     if found is None or not begun.exists():

@@ -119,7 +119,7 @@ def test_a_bucket_that_is_replicated_behind(seed):
                 except NotFoundError:  # With it VersionExpiredError: "read again".
                     refused += 1
                 except CorruptionError as e:
-                    assert "if the log is just being copied" in str(e)  # noqa: PT017 - or it is whole
+                    assert "if the log is still being copied" in str(e)  # noqa: PT017 - or it is whole
                     refused += 1
     assert table_of(opened(replica, clock)) == lived.tables[max(lived.tables)]
     assert table_of(warm) == lived.tables[max(lived.tables)]

@@ -472,13 +472,13 @@ class Uncommitted(Shared):
             what = f"uncommitted changes beyond memory_bytes={self._memory_bytes}"
             if _has_no_room(e):
                 raise StateFileError(
-                    f"{what} have no room in {_temporary_folder()}, where temporary files are: {e};"
-                    " what was put before is there: commit it, make room, or start the process with"
-                    " SQLITE_TMPDIR set to a folder that has some"
+                    f"no space in {_temporary_folder()}, the folder of temporary files, for"
+                    f" {what}: {e}; earlier puts are kept: commit them, free space, or start the"
+                    " process with SQLITE_TMPDIR set to a folder that has space"
                 ) from e
             raise CorruptionError(
-                f"{what} cannot be read back from {_temporary_folder()}, where temporary files are:"
-                f" {e}; call rollback(), and put them again"
+                f"{what} cannot be read back from {_temporary_folder()}, the folder of temporary"
+                f" files: {e}; call rollback(), and put them again"
             ) from e
 
 

@@ -108,7 +108,7 @@ def test_lines_go_round(cli, url, log, tmp_path):
         ('{"key":{"a":1},"value":{"n":1,"raw":"?"}}', "a value.raw that is not base64"),
         ('{"key":{"a":1},"value":{"n":1,"n":2}}', "record 1 of the input cannot be read: an obj"),
         ('{"key":{"a":1},"value":{"n":1,"x":1e400}}', "value.x that is larger than a float can be"),
-        ('{"key":{"a":1},"value":{"n":1,"x":"nan"}}', "value.x that is text, and no number"),
+        ('{"key":{"a":1},"value":{"n":1,"x":"nan"}}', "value.x that is text, but neither"),
         ('{"key":{"a":1},"value":{"n":1,"d":1.255}}', "a value.d that does not fit decimal"),
         (
             '{"key":{"a":1},"value":{"n":1,"d":"1,2"}}',

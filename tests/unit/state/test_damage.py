@@ -131,7 +131,7 @@ def test_damage_of_a_row_is_told(table_of, store, clock, tmp_path, caplog):
     with caplog.at_level(logging.WARNING), StateTable(store, path.parent, clock=clock) as again:
         assert again.get(key) == right[key]
     told = f"rebuilding the state table of {store.url} in {path.parent}: its file is damaged: "
-    assert f"{told}the xxh3_64 of a row is not the one written with it" in caplog.text
+    assert f"{told}the xxh3_64 of a row does not match the stored one" in caplog.text
     assert key.decode() not in caplog.text
 
 

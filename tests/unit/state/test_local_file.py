@@ -311,7 +311,7 @@ def test_who_has_it_open_is_told_of_another(levels):
     assert {row[0]: row[3] for row in scan}[b"00001"] == b"old-1" * 9
     local_file.leave(path)
     for ask in (lambda: other.rows_of(b"00001"), lambda: file.rows_of(b"00001")):
-        with pytest.raises(DamagedCacheError, match="another one was built in its place"):
+        with pytest.raises(DamagedCacheError, match="it was replaced by a new one"):
             ask()
 
 
@@ -460,5 +460,5 @@ def test_a_scan_that_begins_after_close_is_told(tmp_path):
     table = StateTable(log.url, tmp_path / "cache")
     rows = table.scan()
     table.close()
-    with pytest.raises(InvalidInputError, match="was closed; open it anew"):
+    with pytest.raises(InvalidInputError, match="was closed; open it again"):
         next(rows)

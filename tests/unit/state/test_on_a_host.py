@@ -208,7 +208,7 @@ def test_no_room_where_a_file_is_synced(on_disk, monkeypatch, no_room):
     put(log, a="1")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_room)
-        with pytest.raises(StateFileError, match="make room there"):
+        with pytest.raises(StateFileError, match="free space there"):
             StateTable(log.url, folder)
     assert {path.suffix for path in folder.iterdir()} == {".lock"}
     with StateTable(log.url, folder) as table:
@@ -221,7 +221,7 @@ def test_a_folder_that_cannot_be(on_disk, wrong):
     log, folder = on_disk
     folder.write_text("")
     folder = {"a file": folder, "below a file": folder / "x", "no folder": "/proc/nowhere"}[wrong]
-    with pytest.raises(StateFileError, match="see to it that this process may write there"):
+    with pytest.raises(StateFileError, match="make sure that this process may write there"):
         StateTable(log.url, folder)
 
 
@@ -240,7 +240,7 @@ def test_a_file_that_goes_while_it_is_built(on_disk, monkeypatch):
 
     monkeypatch.setattr(local_file, "_append_footer", deleted)
     name = xxhash.xxh3_64_hexdigest(log.url.encode())
-    with pytest.raises(StateFileError, match=r"deleted while it was built.*nobody else deletes"):
+    with pytest.raises(StateFileError, match=r"deleted while it was being.*nothing else deletes"):
         StateTable(log.url, folder)
     assert list(folder.glob("*.state")) == []
     with StateTable(log.url, folder) as table:

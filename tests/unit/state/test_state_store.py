@@ -549,7 +549,7 @@ def test_a_full_disk(make_log, open_store, monkeypatch, caplog, no_room):
         assert "is committed, but its local file is behind" in caplog.text
         assert len(table_of(log)) == 2000
         for use in (lambda: s.get("00001"), lambda: s.put("a", "1"), lambda: list(s.scan())):
-            with pytest.raises(StateFileError, match="make room there"):
+            with pytest.raises(StateFileError, match="free space there"):
                 use()
         with pytest.raises(StateFileError, match="No space left"):
             open_store(folder=s._file.folder / "other")
@@ -683,7 +683,7 @@ def test_no_room_for_what_is_not_committed(make_log, open_store, monkeypatch):
                 refused.append(str(e))
             else:
                 expected[key] = value
-        assert "commit it, make room, or start the process with SQLITE_TMPDIR" in refused[-1]
+        assert "commit them, free space, or start the process with SQLITE_TMPDIR" in refused[-1]
         assert s._changes._recent_bytes <= 10_000
         assert dict(s.scan()) == s.get_many(f"{i:05}" for i in range(1500)) == expected
         with pytest.raises(StateFileError):
@@ -831,14 +831,14 @@ def test_a_store_that_is_closed(make_log, open_store):
         *(s.take_over, lambda: next(s.follow()), lambda: s.next_offsets(log)),
         *(lambda: s.positions, lambda: s.version),
     ):
-        with pytest.raises(InvalidInputError, match=r"was closed; open it anew"):
+        with pytest.raises(InvalidInputError, match=r"was closed; open it again"):
             use()
     assert s.url in repr(s)
     assert log.handle.refresh().version == before
     standby = open_store(standby=True)
     standby.close()
     for use in (lambda: standby.positions, standby.take_over, standby.refresh):
-        with pytest.raises(InvalidInputError, match=r"was closed; open it anew"):
+        with pytest.raises(InvalidInputError, match=r"was closed; open it again"):
             use()
     assert log.handle.refresh().version == before
 
@@ -907,7 +907,7 @@ def test_typed_logs(store, clock, open_store):
 @pytest.mark.parametrize("value", [5, None, 1.5, "\ud800", ["x"]])
 def test_values_that_are_none(make_log, open_store, value):
     make_log()
-    with pytest.raises(InvalidInputError, match=r"a value .* is put|that is put is"):
+    with pytest.raises(InvalidInputError, match=r"a value to put "):
         open_store().put("a", value)
 
 

@@ -305,7 +305,7 @@ def test_another_log_at_the_url(make_log, open_table, store, clock, caplog, tmp_
         with caplog.at_level(logging.WARNING):
             table = open_table(other, folder=tmp_path / "copy")
         assert dict(table.scan()) == {b"new": b"1"}
-        assert "another log is there now" in caplog.text
+        assert "another log is at its URL now" in caplog.text
     finally:
         discard(other)
 
@@ -393,7 +393,7 @@ def test_damage_that_a_get_meets(make_log, open_table, tmp_path, caplog):
     rows = table.scan()  # Which meets it before it has shown anything.
     next(rows)
     spoil()
-    with pytest.raises(CorruptionError, match="was built anew: scan again"):
+    with pytest.raises(CorruptionError, match="was rebuilt: scan again"):
         list(rows)
     assert len(list(table.scan())) == 20_000
     table.close()
@@ -437,7 +437,7 @@ def test_a_table_that_is_closed(make_log, open_table):
         *(lambda: len(table), lambda: next(table.follow()), lambda: table.version),
         lambda: table.offsets,
     ):
-        with pytest.raises(InvalidInputError, match=r"was closed; open it anew"):
+        with pytest.raises(InvalidInputError, match=r"was closed; open it again"):
             use()
     assert table.url in repr(table)
     assert list(rows) == [(b"b", b"1")]

@@ -268,10 +268,10 @@ def test_no_room_for_what_waits(make_log, open_store, monkeypatch, caplog, no_ro
         patch.setattr(local_file, "write", no_room)
         commit(s, b="1", c="1")
         assert "is committed, but its local file is behind" in caplog.text
-        with pytest.raises(StateFileError, match="make room there"):
+        with pytest.raises(StateFileError, match="free space there"):
             s.get("a")
         s.close()
-        assert caplog.text.count("; the log is whole") == 2
+        assert caplog.text.count("; the log is intact") == 2
     again = open_store()
     assert dict(again.scan()) == {b"a": b"1", b"b": b"1", b"c": b"1"}
 
@@ -309,7 +309,7 @@ def test_no_room_for_a_smaller_file(make_log, open_store, monkeypatch, no_room, 
         patch.setattr(local_file.LocalFile, "build", no_room)
         for n in range(9):
             commit(s, **{f"k{i}": f"{n}" * 100 for i in range(40)})
-    assert "stays as large as it is: " in caplog.text
+    assert "could not be made smaller: " in caplog.text
     size, path = s._file._cache.path.stat().st_size, s._file._cache.path
     (run,) = s._file._cache._file.shown().levels[-1].runs
     with path.open("r+b") as file:

@@ -132,7 +132,7 @@ def test_what_is_behind_the_end_is_refused(mirror, open_log):
     """H-B20: another process was faster; nothing gets other offsets."""
     other = open_log()
     commit(mirror, [3, 4], cover={0: 9})
-    told = r"offset 8 of partition 0 of .* is already taken: its end offset is 9"
+    told = r"offset 8 of partition 0 of .* already exists: the end offset is 9"
     with pytest.raises(InvalidInputError, match=told):
         commit(other, [8, 9], name="another")
     with pytest.raises(InvalidInputError, match=told):
@@ -150,7 +150,7 @@ def test_a_producer_that_lost_a_reply_is_no_other_process(make_log, open_log):
     first = log.append(rows("a", "b"), 0, ("m", 1), offsets=[3, 7])
     again = open_log().append(rows("a", "b"), 0, ("m", 1), offsets=[3, 7])
     assert (again.version, again.offsets, again.duplicate) == (first.version, {0: (3, 8)}, True)
-    with pytest.raises(InvalidInputError, match="repeats sequence 1, but with other records"):
+    with pytest.raises(InvalidInputError, match="repeats sequence 1 with records other"):
         log.append(rows("a", "b"), 0, ("m", 1), offsets=[3, 8])
     assert log.sequence("m") == 1
 
@@ -285,11 +285,11 @@ def test_other_logs_refuse_offsets(make_log):
 @pytest.mark.parametrize(
     ("offsets", "told"),
     [
-        ([1], "are not offsets of 2 records"),
-        ([1, 2, 3], "are not offsets of 2 records"),
-        ([1.0, 2.0], "are not offsets of 2 records"),
-        ([True, False], "are not offsets of 2 records"),
-        ("ab", "are not offsets of 2 records"),
+        ([1], "are not the offsets of 2 records"),
+        ([1, 2, 3], "are not the offsets of 2 records"),
+        ([1.0, 2.0], "are not the offsets of 2 records"),
+        ([True, False], "are not the offsets of 2 records"),
+        ("ab", "are not the offsets of 2 records"),
         ([-1, 2], "offsets from -1 to 2 are out of range"),
         ([1, 1 << 62], "are out of range"),
         ([1, (1 << 63) - 1], "are out of range"),
@@ -434,5 +434,5 @@ def test_it_compares_offsets_for_ever(mirror):
     """Not even after its mirror has ended another record may win: its times are the source's."""
     commit(mirror, [7])
     mirror.give_offsets()
-    with pytest.raises(InvalidInputError, match="compares by offset"):
+    with pytest.raises(InvalidInputError, match="compares records by offset"):
         mirror.alter({"compaction.strategy": "timestamp"})

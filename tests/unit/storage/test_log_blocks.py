@@ -486,5 +486,5 @@ def test_the_file_of_another_block_is_damage():
     """FORMAT.md §7: an open one in place of a closed one would make a sleeper's commit genuine."""
     store = memory_store()
     store.put(documents.block_path(0), documents.encode("block", block_body(BLOCK)))
-    with pytest.raises(CorruptionError, match=r"it is of block 8"):
+    with pytest.raises(CorruptionError, match=r"it belongs to block 8"):
         read_block(store, 3)

@@ -47,9 +47,9 @@ def test_a_duplicate_that_learns_at_the_commit(make_log, open_log, store):
 def test_other_records_under_the_same_sequence_are_an_error(make_log):
     log = make_log()
     log.append(ONE, producer=("p", 3))
-    with pytest.raises(InvalidInputError, match="repeats sequence 3, but with other records"):
+    with pytest.raises(InvalidInputError, match="repeats sequence 3 with records other"):
         log.append(TWO, producer=("p", 3))
-    with pytest.raises(InvalidInputError, match="repeats sequence 3, but with other records"):
+    with pytest.raises(InvalidInputError, match="repeats sequence 3 with records other"):
         log.append([{**ONE[0], "timestamp": 5}], producer=("p", 3))
     assert log.version == 1
 

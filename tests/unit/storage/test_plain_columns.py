@@ -92,8 +92,8 @@ def test_rows_that_do_not_fit(trips, rows, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"like": TRIPS}, "like= goes with key="),
-        ({"key": "id"}, "key= needs schema= or like="),
+        ({"like": TRIPS}, "like= requires key="),
+        ({"key": "id"}, "key= requires schema= or like="),
         ({"key": "nr", "like": TRIPS}, "there is no column 'nr'; there are id, city, place"),
         ({"key": ["id", "ID"], "like": TRIPS}, "a column stands twice"),
         ({"key": "id", "like": [{"id": 1}]}, "a table needs columns for its key and others"),

@@ -315,7 +315,9 @@ def test_a_log_whose_folder_was_deleted(store, clock, act):
     """`_clog/log` stands and nothing else does: a commit says so, and leaves nothing."""
     log = made(store, clock, 1, ONE)
     only_log_file(store)
-    with pytest.raises(NotFoundError, match=r"has no commits: all but _clog/log was deleted"):
+    with pytest.raises(
+        NotFoundError, match=r"has no commits: everything but _clog/log was deleted"
+    ):
         act(log)
     assert [found.path for found in store.list("")] == [documents.LOG_FILE]
     clock.advance(CONFIRM_MS)
@@ -423,7 +425,7 @@ def objects_of(log):
 def test_a_folder_where_the_file_that_makes_a_log_belongs(tmp_path):
     """Neither created nor read: the error says so, and does not advise to create it."""
     (tmp_path / "_clog" / "log").mkdir(parents=True)
-    message = "can neither be created nor read; perhaps a folder"
+    message = "can neither be created nor read; a folder may have"
     with pytest.raises(CommitStateUnknownError, match=message) as raised:
         Log.create(str(tmp_path), clock=ManualClock(), ids=SeededIds(1))
     assert "no log at" not in str(raised.value)

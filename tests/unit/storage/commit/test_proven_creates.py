@@ -38,7 +38,7 @@ def test_each_opening_warns_where_nothing_is_proven(make_log, open_log, store, c
     for times in (1, 2):
         open_log(Unproven(store))
         assert len(caplog.messages) == times
-    assert caplog.messages[0].startswith(f"{store.url}: this server's conditional writes were")
+    assert caplog.messages[0].startswith(f"{store.url}: a short test of this server's")
     assert '"clog verify-store"' in caplog.messages[0]
 
 

@@ -142,7 +142,7 @@ def test_a_damaged_hint_costs_requests_alone(store, newest):
 
 def test_no_log(store):
     """Nothing there, or a hint alone: the error says what may have happened."""
-    with pytest.raises(NotFoundError, match="has no commits: all but _clog/log was deleted"):
+    with pytest.raises(NotFoundError, match="has no commits: everything but _clog/log was deleted"):
         find_newest(store)
     hint(store, 8)
     with pytest.raises(NotFoundError, match=store.url):

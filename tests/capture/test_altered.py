@@ -262,7 +262,7 @@ def test_a_log_that_was_restored_from_a_copy_is_loaded_anew(shop, tmp_path, is_w
         for _ in range(2):
             with pytest.raises(RuntimeError):
                 shop.capture()
-    with pytest.raises(CommitConflictError, match="no cut yet"):
+    with pytest.raises(CommitConflictError, match="no consistent cut yet"):
         snapshot(shop.url)
     shop.capture()
     assert "restored from an older copy" in caplog.text

@@ -246,7 +246,7 @@ def test_501_refuses_the_filesystem(server, store):
 def test_403_is_refused_with_the_remedy(server, store):
     """S3 answers 403 for an absent object to those who may not list."""
     server.replies = [("GET", 403, "AccessDenied"), ("PUT", 403, "AccessDenied")]
-    with pytest.raises(StoreRefusedError, match="may list the bucket"):
+    with pytest.raises(StoreRefusedError, match="must allow listing the bucket"):
         store.get("a")
     with pytest.raises(StoreRefusedError, match="check the credentials"):
         store.create("a", b"1")
@@ -311,9 +311,10 @@ def test_an_endpoint_that_ignores_the_condition_is_refused(server):
     with pytest.raises(UnsupportedFilesystemError) as raised:
         store.create("a", b"1")
     assert str(raised.value) == (
-        f"http://127.0.0.1:{server.server_port}, the endpoint of s3://bucket/log, answered success"
-        " to a second create of the same object (ignores If-None-Match), so concurrent writers"
-        " could overwrite each other's commits; use another, or open with single_writer=True"
+        f"http://127.0.0.1:{server.server_port}, the endpoint of s3://bucket/log, reported success"
+        " for a second create of the same object (it ignores If-None-Match), so concurrent"
+        " writers could overwrite each other's commits; use another, or open with"
+        " single_writer=True"
     )
     assert server.objects == {}
 
@@ -322,7 +323,7 @@ def test_a_single_writer_may_use_such_an_endpoint(server):
     """With a warning, and a look before each create."""
     server.honours_condition = False
     store = store_at(server, single_writer=True)
-    with pytest.warns(RuntimeWarning, match="without an exclusive create"):
+    with pytest.warns(RuntimeWarning, match="without exclusive create"):
         store.create("a", b"1")
     store.create("empty", b"")
     for path in ("a", "empty"):

@@ -77,9 +77,9 @@ def test_nothing_is_guessed_without_credentials(logs, monkeypatch, s3_options, c
     (warning,) = [r.getMessage() for r in caplog.records if "undecided" in r.getMessage()]
     (waiting,) = told(part.url)
     for text in (warning, waiting["waits_because"]):
-        assert f"its home does not give its outcome: get of '_clog/log' in {home.url}" in text
+        assert f"its outcome cannot be read from its home: get of '_clog/log' in {home.url}" in text
         assert "was refused: NoCredentialsError: Unable to locate credentials" in text
-        assert "nothing is guessed, and readers stop before its records; give access" in text
+        assert "it stays undecided, and readers stop before its records; give access" in text
         assert s3_options["secret"] not in text
     assert (waiting["home"], waiting["first_offsets"]) == (home.url, {"0": 0})
     assert shown(part.url) == (0, 0)

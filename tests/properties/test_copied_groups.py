@@ -259,7 +259,7 @@ def test_another_field_id_is_no_copy_and_is_found(monkeypatch):
     assert copies(store, chunk) == []
     data = store.get(chunk.object.path)
     (problem,) = object_problems(data, chunk.object, [(2, chunk)], key_seed=SEED)
-    assert "other field ids" in problem
+    assert "field ids" in problem
     discard(store)
 
 

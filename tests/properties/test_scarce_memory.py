@@ -37,7 +37,7 @@ def test_a_document_that_takes_more_memory_than_there_is(tmp_path):
     )
     told = "OutOfMemoryError commits/00000000000000000000.json of "
     assert done.stdout.startswith(told), done
-    assert "takes more memory than there is" in done.stdout
+    assert "needs more memory than is available" in done.stdout
 
 
 def test_an_object_that_takes_more_memory_than_there_is(monkeypatch):
@@ -50,7 +50,7 @@ def test_an_object_that_takes_more_memory_than_there_is(monkeypatch):
         raise pa.ArrowMemoryError("malloc of size 68719476736 failed")
 
     monkeypatch.setattr(pq, "read_metadata", fails)
-    with pytest.raises(OutOfMemoryError, match=r"data/.* takes more memory than there is") as e:
+    with pytest.raises(OutOfMemoryError, match=r"data/.* needs more memory than is available") as e:
         rows_in(log.read())
     assert isinstance(e.value, StoreUnavailableError)  # as which release 0.1.0 raised it
     discard(store)

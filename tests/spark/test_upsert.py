@@ -137,7 +137,9 @@ def test_rows_become_typed_records(spark, counts, tmp_path):
     whole = df.selectExpr("id", "struct(price) AS v")
     upsert(whole, log.url, "id", batch_id=0, query_id="q", name="whole")
     assert log.table().get(7) == {"price": 1.5}
-    with pytest.raises(InvalidInputError, match="key of the log is int64, which is one column"):
+    with pytest.raises(
+        InvalidInputError, match="key of the log is int64, which is a single column"
+    ):
         upsert(df, log.url, ["id", "region"], batch_id=2, **given)
 
 

@@ -318,11 +318,11 @@ def manifest(log):
 @pytest.mark.parametrize(
     ("edit", "why"),
     [
-        (lambda c, m: Edit(masks=(MaskMark(0, "data/x", 0, ChunkMask()),)), "not there"),
+        (lambda c, m: Edit(masks=(MaskMark(0, "data/x", 0, ChunkMask()),)), "does not exist"),
         (lambda c, m: Edit(masks=(MaskMark(0, *c[0].identity, ChunkMask()),)), "do not fit"),
         (lambda c, m: Edit(masks=(MaskMark(0, *c[2].identity, ChunkMask()),)), "not covered"),
-        (lambda c, m: Edit(covered={0: 2}), "lies outside"),
-        (lambda c, m: Edit(covered={0: 5}), "lies outside"),
+        (lambda c, m: Edit(covered={0: 2}), "is outside"),
+        (lambda c, m: Edit(covered={0: 5}), "is outside"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_damage(manifest, edit, why):

@@ -266,7 +266,7 @@ def test_a_view_that_was_withdrawn_by_hand_stays_so(make_log, store, clock):
 
 
 def test_none_and_a_format_contradict_each_other(make_log):
-    with pytest.raises(InvalidInputError, match="says both none and a format"):
+    with pytest.raises(InvalidInputError, match="has both none and a format"):
         make_log(**{"table.publish": "none,delta"})
 
 

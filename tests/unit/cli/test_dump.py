@@ -133,8 +133,8 @@ def test_a_damaged_log_does_not_verify(cli, url, folder):
     (folder / objects[1]).write_bytes(b"")
     result = cli("verify", url, code=1)
     missing, damaged, total = result.stdout.splitlines()
-    assert missing.startswith(f"object-missing: {objects[0]}: is not there; it holds [0, 2)")
-    assert damaged.startswith(f"object: {objects[1]}: has 0 bytes, the manifest says ")
+    assert missing.startswith(f"object-missing: {objects[0]}: is missing; it holds [0, 2)")
+    assert damaged.startswith(f"object: {objects[1]}: has 0 bytes, but the manifest says ")
     assert total.startswith("2 findings in ")
     found = cli.json("verify", url, code=1)["findings"]
     assert [finding["where"] for finding in found] == objects

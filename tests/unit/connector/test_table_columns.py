@@ -350,12 +350,12 @@ def test_records_are_written_as_ever(url):
 @pytest.mark.parametrize(
     ("schema", "columns", "message"),
     [
-        (TRIP, "id,zz", "there is no column 'zz'; there are id"),
-        (fields("id"), "id", "needs columns for its key and others"),
+        (TRIP, "id,zz", "there is no column 'zz'; the columns are id"),
+        (fields("id"), "id", "needs columns for its key and at least one"),
         (
             StructType([*TRIP.fields, StructField("ID", LongType())]),
             "minutes",
-            "a column stands twice",
+            "a column occurs twice",
         ),
         (
             StructType([TRIP["minutes"], StructField("d", DoubleType())]),

@@ -248,9 +248,9 @@ def test_it_is_never_a_participant(mirror, make_log, clock):
     t = other.transaction("t")
     with pytest.raises(InvalidInputError, match="takes its offsets from its source"):
         t.append(rows("a"), 0, log=mirror)
-    with pytest.raises(InvalidInputError, match="cannot take offsets here"):
+    with pytest.raises(InvalidInputError, match="cannot take given offsets here"):
         t.append(rows("a"), 0, offsets=[1], log=mirror)
-    with pytest.raises(InvalidInputError, match="cannot take offsets here"):
+    with pytest.raises(InvalidInputError, match="cannot take given offsets here"):
         mirror.transaction("v", visible=True).cover({0: 1})
     with mirror.transaction("mirror") as t:
         t.append(rows("a"), 0, offsets=[5])

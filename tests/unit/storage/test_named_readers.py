@@ -258,7 +258,7 @@ def test_a_position_of_a_version_that_was_not_read(make_log, store, clock):
     other = Log.open(copy, clock=clock)
     other.append(rows(50))
     assert other.reader("r").position == {}
-    assert "is another now" in other.readers()[0].damage
+    assert "is a different one now" in other.readers()[0].damage
     discard(copy)
 
 
@@ -358,7 +358,7 @@ def spoil(log, name, changes):
     [
         ({"log_id": "0" * 32}, "belongs to another log"),
         ({"version": 99}, "beyond the newest"),
-        ({"id": "0" * 32}, "is another now"),
+        ({"id": "0" * 32}, "is a different one now"),
         ({"name": "other"}, "belongs to reader 'other'"),
         ({"offsets": [1, 2]}, "2 partitions, and the log 1"),
         ({"offsets": [5]}, "beyond the end: the log was restored"),
@@ -381,7 +381,7 @@ def test_a_document_that_counts_for_nothing(make_log, open_log, caplog, changes,
     with caplog.at_level(logging.WARNING):
         reader = open_log().reader("r")
         assert reader.position == {}
-    assert "is ignored, so it starts again" in caplog.text
+    assert "is ignored, so the reader starts again" in caplog.text
     assert why in caplog.text
     (listed,) = log.readers()
     assert (listed.name, listed.position) == ("r", {})

@@ -64,5 +64,5 @@ def test_more_bytes_than_a_column_holds(monkeypatch):
     """Offsets of a binary column have 32 bits: an error of ours, not columns that wrap round."""
     monkeypatch.setattr(numpy_arrays, "BYTES_MAX", 5)
     assert len(numpy_arrays.of_bytes([b"abc", b"de"])) == 2
-    with pytest.raises(InvalidInputError, match="6 bytes of keys or values at once"):
+    with pytest.raises(InvalidInputError, match="6 bytes of keys or values are more"):
         numpy_arrays.of_bytes([b"abc", b"def"])

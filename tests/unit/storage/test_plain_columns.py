@@ -94,9 +94,9 @@ def test_rows_that_do_not_fit(trips, rows, words):
     [
         ({"like": TRIPS}, "like= requires key="),
         ({"key": "id"}, "key= requires schema= or like="),
-        ({"key": "nr", "like": TRIPS}, "there is no column 'nr'; there are id, city, place"),
-        ({"key": ["id", "ID"], "like": TRIPS}, "a column stands twice"),
-        ({"key": "id", "like": [{"id": 1}]}, "a table needs columns for its key and others"),
+        ({"key": "nr", "like": TRIPS}, "there is no column 'nr'; the columns are id, city, place"),
+        ({"key": ["id", "ID"], "like": TRIPS}, "a column occurs twice"),
+        ({"key": "id", "like": [{"id": 1}]}, "a table needs columns for its key and at least one"),
         ({"key": "id", "like": 5}, "like= is a int; give a frame"),
         ({"key": "id", "like": []}, "like= is an empty list; give a frame"),
         ({"key": "id", "like": [{"id": 1, "a": None}]}, "column a holds nothing that tells its"),
@@ -199,7 +199,7 @@ def test_records_are_shown_where_they_are_asked_for(trips):
             trips.table().to_arrow(columns=unknown)
     with pytest.raises(InvalidInputError, match=r"are not all of rows .* the two are not mixed"):
         trips.table().to_arrow(columns=["id", "offset"])
-    with pytest.raises(TypeError, match="named by text"):
+    with pytest.raises(TypeError, match="column names must be text"):
         trips.table()[0]
     with pytest.raises(InvalidInputError, match=r"columns='id'; give a list"):
         trips.table().to_arrow(columns="id")

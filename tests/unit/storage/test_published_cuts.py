@@ -131,7 +131,7 @@ def test_what_cannot_be_published_names_no_cut(disk, logs):
         disk.cut(publish=["delta"])
     with pytest.raises(InvalidInputError, match=r"publish=\['hudi'\] is unknown"):
         disk.cut(publish=["hudi"])
-    with pytest.raises(InvalidInputError, match="publish is for a cut with a name"):
+    with pytest.raises(InvalidInputError, match="publish is only for a named cut"):
         disk.cut(None, publish=["delta"])
     assert not any(disk.open(log).handle.tip.head.kept for log in NAMES)
     assert not cuts_of(disk.open("home").handle)

@@ -115,8 +115,11 @@ def test_objects_that_were_written_before_the_alter_are_refused(make_log, open_l
         ({**BY_LSN, "compaction.late": "drop"}, "the first record of a new key would be dropped"),
         ({**BY_TIME, "compaction.late.scope": "log"}, "needs compaction.strategy=header"),
         ({**BY_TIME, "cleanup.policy": "compact,delete"}, "bring an older one back"),
-        ({**BY_TIME, "message.timestamp.type": "LogAppendTime"}, "order is that of offsets"),
-        ({**BY_TIME, "message.timestamp.after.max.ms": "2d"}, "one record from the future"),
+        (
+            {**BY_TIME, "message.timestamp.type": "LogAppendTime"},
+            "which orders records by offset; use",
+        ),
+        ({**BY_TIME, "message.timestamp.after.max.ms": "2d"}, "a record from the future"),
         ({"compaction.strategy": "newest"}, "allowed: offset, timestamp, header"),
     ],
 )

@@ -563,7 +563,7 @@ def test_holders(log, name):
 
 def published_for_nobody(views, me, n):
     """Refused at the commit, as there is no such keep."""
-    with pytest.raises(VersionExpiredError, match="keeps nothing for this cut"):
+    with pytest.raises(VersionExpiredError, match="keeps a version for this cut"):
         views.publish_kept("delta", views.look("delta").source.version, "a" * 32)
 
 

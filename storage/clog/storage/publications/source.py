@@ -182,8 +182,9 @@ def reads_view(read: Callable[Concatenate[_V, _P], _T]) -> Callable[Concatenate[
                 raise
             view: Any = self
             raise CorruptionError(
-                f"{view.row.title} at {view.root.url} has metadata that no publication wrote"
-                f" ({type(e).__name__}); delete {view.row.folder[:-1]} to have it published anew"
+                f"{view.row.title} at {view.root.url} has metadata that clog did not write"
+                f" ({type(e).__name__}); delete {view.row.folder[:-1]}, and clog publishes it"
+                " again"
             ) from e
 
     return reading_it
@@ -243,9 +244,9 @@ def check_times(manifest: Manifest, *, url: str) -> None:
     if overridden:
         raise InvalidInputError(
             f"{overridden} chunks of {url} have the time of their commit as timestamp"
-            " (message.timestamp.type=LogAppendTime), which their objects do not say; set it to"
-            " CreateTime, and let a pass of the cleaner rewrite them before the log is published;"
-            " nothing was changed"
+            " (message.timestamp.type=LogAppendTime), and data objects do not contain it; set it"
+            " to CreateTime, and let the cleaner rewrite the log before it is published; nothing"
+            " was changed"
         )
 
 

@@ -213,7 +213,7 @@ def _expression(given: object, schemas: Sequence[pa.Schema]) -> Any:
     """Returns a user's filter as an expression."""
     if isinstance(given, pc.Expression):
         if "FieldPath(" in str(given):
-            raise InvalidInputError("the filter counts columns; name them")
+            raise InvalidInputError("the filter refers to columns by number; name them")
         return given
     import pyarrow.parquet as pq
 
@@ -230,8 +230,8 @@ def _expression(given: object, schemas: Sequence[pa.Schema]) -> Any:
         return pq.filters_to_expression([[named(*some) for some in all_of] for all_of in either])
     except (TypeError, ValueError) as e:
         raise InvalidInputError(
-            "a filter is an expression of pyarrow.compute, as pc.field('price') > 3, or a list of"
-            f" tuples, as [('price', '>', 3)]: {e}"
+            "a filter must be an expression of pyarrow.compute, such as pc.field('price') > 3, or"
+            f" a list of tuples, such as [('price', '>', 3)]: {e}"
         ) from e
 
 

@@ -172,7 +172,9 @@ class Following(Generic[_T]):
     ) -> None:
         """Follows these, and yields what ``given`` returns for a source's number and a batch."""
         if poll_ms is not None and (type(poll_ms) is not int or poll_ms < 1):
-            raise InvalidInputError(f"poll_ms={poll_ms!r} is not a number of ms from 1 on, or None")
+            raise InvalidInputError(
+                f"poll_ms={poll_ms!r} is neither None nor a number of ms, 1 or more"
+            )
         self._sources = sources
         self._given = given
         self._poll_ms = poll_ms

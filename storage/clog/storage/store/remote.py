@@ -242,8 +242,8 @@ class RemoteStore:
         try:
             if create is None:
                 raise UnsupportedFilesystemError(
-                    f"{type(fs).__name__} for {self.url} cannot create a file only if absent, so"
-                    " concurrent writers could overwrite each other's commits;"
+                    f"{type(fs).__name__} for {self.url} cannot create a file only if it is"
+                    " absent, so concurrent writers could overwrite each other's commits;"
                     f" {kind.hint}, or open with single_writer=True"
                 )
             if self._probe and kind.endpoint is not None:
@@ -253,8 +253,8 @@ class RemoteStore:
                 raise
             create = _create_after_looking
             caution = (
-                " is written without an exclusive create: a second writer would overwrite"
-                f" commits, and a crash may leave a partial file ({e})"
+                " is written without exclusive create: a second writer would overwrite commits,"
+                f" and a crash may leave a partial file ({e})"
             )
         if caution:
             warnings.warn(f"{self.url}{caution}", RuntimeWarning, stacklevel=2)
@@ -274,7 +274,7 @@ class RemoteStore:
         except UnsupportedFilesystemError as e:
             raise UnsupportedFilesystemError(
                 f"versioning was switched on or off for the bucket of {self.url}, and now {e};"
-                f' {path!r} was written, maybe over another\'s: run "clog verify"'
+                f' {path!r} was written, perhaps over that of another writer: run "clog verify"'
             ) from e
 
     def _find(self, prefix: str) -> Iterator[StoredObject]:
@@ -301,7 +301,7 @@ class RemoteStore:
             if isinstance(value, int | float):
                 return int(value if field == "modification_time" else value * 1000)
         raise UnsupportedFilesystemError(
-            f"the filesystem of {self.url} does not say when an object was written; use another"
+            f"the filesystem of {self.url} does not report when an object was written; use another"
         )
 
     def _error(self, operation: str, path: str, cause: Exception) -> Exception:
@@ -361,9 +361,9 @@ def probe_endpoint(fs: Any, root: str, url: str, endpoint: str, create: Write) -
             _passed.add(place)
             return
     fault = (
-        "lost the first of two creates of the same object"
+        "lost the first of two creations of the same object"
         if conflict
-        else "answered success to a second create of the same object (ignores If-None-Match)"
+        else "reported success for a second create of the same object (it ignores If-None-Match)"
     )
     raise UnsupportedFilesystemError(
         f"{redact(endpoint)}, the endpoint of {url}, {fault}, so concurrent writers could"

@@ -290,7 +290,7 @@ def _check_leaves(array: pa.Array, path: str) -> None:
             raise UnfitError(at, f"has a {path} that is not valid UTF-8") from None
     elif pa.types.is_time(kind):
         numbers = array.view(pa.int32() if pa.types.is_time32(kind) else pa.int64())
-        _check_range(numbers, 0, _DAY[kind.unit] - 1, f"has a {path} of no time of a day")
+        _check_range(numbers, 0, _DAY[kind.unit] - 1, f"has a {path} that is not a time of day")
     elif pa.types.is_decimal(kind):
         most = Decimal((0, (9,) * kind.precision, -kind.scale))
         _check_range(array, most.copy_negate(), most, f"has a {path} that does not fit {kind}")
@@ -464,7 +464,7 @@ def _check_classes(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
         raise wrong_type(at, path, type(values[at]).__name__, kind)
     for at, value in enumerate(values):
         if isinstance(value, np.ndarray) and not value.ndim:
-            raise UnfitError(at, f"has a {path} that is an array without dimensions, no list")
+            raise UnfitError(at, f"has a {path} that is an array without dimensions, not a list")
 
 
 def _check_whole(values: Sequence[Any], kind: pa.DataType, path: str) -> None:
@@ -501,7 +501,7 @@ def _check_names(values: Sequence[Any], names: Sequence[str], path: str) -> None
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("an object has a field twice, so what is meant is not certain")
+        raise ValueError("an object has a field twice, so its value is ambiguous")
     return found
 
 

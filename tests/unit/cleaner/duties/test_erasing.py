@@ -216,7 +216,7 @@ def test_a_published_view_is_named(make_log, store, clock, name):
         clock.advance(DAY_MS)
     (one,) = log.erasures()
     assert one.state == "pending"
-    assert f"the {name} view still shows a version from before" in one.reason
+    assert f"the {name} view still shows an earlier version" in one.reason
     assert f"clog publish --withdraw --format {name}" in one.reason
     assert log.describe()["erasures"] == {one.id: one.reason}
     rounds_until_done(log, clock, every_ms=DAY_MS, most_ms=5 * DAY_MS)

@@ -251,7 +251,7 @@ def test_a_round_ends_what_is_past_its_timeout(make_log, put, there, clock, stor
     for _ in range(3):
         cleaner.run_once()
     assert caplog.text.count("readers of") == 1
-    assert "its home does not give its outcome" in caplog.text
+    assert "its outcome cannot be read from its home" in caplog.text
     (state,) = cleaner.monitor.logs().values()
     assert state.undecided == 1
     check_log(store, every_version=False)

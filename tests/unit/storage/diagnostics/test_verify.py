@@ -88,7 +88,7 @@ def test_commits_that_no_search_finds(make_log, store):
     (found,) = report.findings
     assert (found.check, found.where) == (Check.COMMIT, commit_path(7))
     assert found.message.startswith(
-        "version 6 before it is gone, so that 5 is found as the newest;"
+        "the version before it, 6, is gone, so 5 is taken for the newest;"
     )
 
 
@@ -198,7 +198,7 @@ def test_a_newer_format_is_no_damage(log, store):
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"commit_id": "0" * 32}, "its parent is"), ({"time_ms": 1 << 50}, "lies before")],
+    [({"commit_id": "0" * 32}, "its parent is"), ({"time_ms": 1 << 50}, "is before that")],
 )
 def test_commits_follow_one_another(log, store, changes, said):
     """Each names its parent, and times do not go back."""
@@ -218,7 +218,7 @@ def test_carried_edits_are_those_committed(log, store):
         encode_commit(replace(commit, earlier=(commit.earlier[0], first, *commit.earlier[2:]))),
     )
     found = [f for f in verify_log(store).findings if f.check == Check.COMMIT]
-    assert "another edit of version 1" in found[0].message
+    assert "an edit of version 1 other" in found[0].message
 
 
 @pytest.fixture
@@ -281,8 +281,8 @@ def _with_another_snapshot(commit):
 @pytest.mark.parametrize(
     ("after", "changed", "said"),
     [
-        (3, _carrying_another, "what it carries goes on from ffff"),
-        (2, _with_another_snapshot, "its snapshot is of ffff"),
+        (3, _carrying_another, "the edits that it carries follow ffff"),
+        (2, _with_another_snapshot, "its snapshot has ffff"),
     ],
 )
 def test_ids_of_another_copy_are_found(snapshotted, store, after, changed, said):
@@ -338,7 +338,7 @@ def test_segments_tile_and_chunks_fit(make_log, damage, said):
         ({"tombstones": 7}, "its tombstones is 1, the manifest says 7"),
         ({"horizon_min": 5}, "its least delete horizon is -1, the manifest says 5"),
         ({"horizon_max": 5}, "its greatest delete horizon is -1, the manifest says 5"),
-        ({"first_row": 2, "rows": 1}, "has 0 rows, the manifest says 1"),
+        ({"first_row": 2, "rows": 1}, "has 0 rows, but the manifest says 1"),
     ],
 )
 def test_the_facts_of_a_chunk_are_those_of_its_rows(make_log, store, changes, said):
@@ -440,7 +440,7 @@ def test_an_index_that_misses_a_key_is_found(make_log, store, monkeypatch):
     data, seed = inside(store).get(chunk.object.path), log.handle.tip.head.log.key_seed
     assert list(object_problems(data, chunk.object, [(0, chunk)], key_seed=seed)) == []
     problems = list(object_problems(data, chunk.object, [(0, chunk)], key_seed=seed + 1))
-    assert problems == ["its key index misses 50 keys of rows [0, 50)"]
+    assert problems == ["its key index lacks 50 keys of rows [0, 50)"]
     start = chunk.object.tail[0]
     other = data[:start] + bytes([data[start] ^ 1]) + data[start + 1 :]
     ref = replace(chunk.object, checksum=xxhash.xxh3_128_hexdigest(other))

@@ -174,7 +174,7 @@ FORGED = {
     "nested": (nested, "nested more than 8 deep"),
     "many": (lambda t: t[SCHEMA][1][1].extend([{}] * 300), "has 311 elements, more than 256"),
     "more children": (lambda t: t[SCHEMA][1][1][0].update({5: (I32, 7)}), "schema ends early"),
-    "fewer children": (lambda t: t[SCHEMA][1][1][0].update({5: (I32, 5)}), "in no tree"),
+    "fewer children": (lambda t: t[SCHEMA][1][1][0].update({5: (I32, 5)}), "outside its tree"),
     "no children": (lambda t: t[SCHEMA][1][1][0].update({5: (I32, 0)}), "a group of 0 columns"),
     "a name twice": (
         lambda t: t[SCHEMA][1][1][2].update({4: (BINARY, b"key")}),
@@ -194,13 +194,13 @@ FORGED = {
         lambda t: first_column(t).update({1: (BINARY, b"/etc/passwd")}),
         "another file",
     ),
-    "beyond the pages": (lambda t: metadata(t).update({9: (I64, len(PAGES))}), "lies in"),
-    "beyond 64 bits": (lambda t: metadata(t).update({9: (I64, 2**63 - 1)}), "lies in"),
-    "before the file": (lambda t: metadata(t).update({9: (I64, -5)}), "lies in"),
-    "a negative length": (lambda t: metadata(t).update({7: (I64, -1)}), "lies in"),
+    "beyond the pages": (lambda t: metadata(t).update({9: (I64, len(PAGES))}), "but pages end at"),
+    "beyond 64 bits": (lambda t: metadata(t).update({9: (I64, 2**63 - 1)}), "but pages end at"),
+    "before the file": (lambda t: metadata(t).update({9: (I64, -5)}), "but pages end at"),
+    "a negative length": (lambda t: metadata(t).update({7: (I64, -1)}), "but pages end at"),
     "no place": (lambda t: metadata(t).pop(9), "place of pages is missing"),
     "other values": (lambda t: metadata(t).update({5: (I64, 5)}), "has 5 values in 4 rows"),
-    "beyond 32 bits": (lambda t: metadata(t).update({4: (I32, 1 << 40)}), "no such number"),
+    "beyond 32 bits": (lambda t: metadata(t).update({4: (I32, 1 << 40)}), "not such a number"),
     "unknown compression": (lambda t: metadata(t).update({4: (I32, 8)}), "unknown compression"),
     "another type than its schema's": (lambda t: metadata(t).update({1: (I32, 1)}), "its type"),
     "another path": (lambda t: metadata(t).update({3: (LIST, (BINARY, [b"x"]))}), "another path"),
@@ -236,7 +236,7 @@ def test_a_tail_that_does_not_fit():
     for tail in (good[-8:-4] + b"PARE", bytes(4) + b"PAR1", b""):
         with pytest.raises(FooterError, match="its tail is"):
             read_footer(good[:-8] + tail, rows=ROWS, pages_end=len(PAGES))
-    with pytest.raises(FooterError, match="1 bytes come after it"):
+    with pytest.raises(FooterError, match="it is followed by 1 more bytes"):
         row_groups(FOOTER + b"\0")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(footers, "FOOTER_BYTES_MAX", len(FOOTER) - 1)

@@ -162,7 +162,7 @@ def test_other_streams_of_arrow():
         (pd.DataFrame([["a", "b"]], columns=["key", "key"]), "Duplicate column names"),
         (
             pd.DataFrame([["hush\ud800", "a"]], columns=["key", "value"], dtype=object),
-            "has no form",
+            "cannot be converted to",
         ),
         (pd.DataFrame({"key": ["a"], "value": [1.5]}), "column value has type double"),
         (pd.DataFrame({"key": ["a"], "value": ["b"], "x": [1]}), r"unknown columns \['x'\]"),

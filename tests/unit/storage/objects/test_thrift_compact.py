@@ -68,7 +68,7 @@ def test_every_kind_of_value():
         ("", "ends early"),
         ("15", "ends early"),
         ("1f00", "no kind 15"),
-        ("18 7f 61", "127 bytes or elements do not fit the 1 bytes"),
+        ("18 7f 61", "127 bytes or elements do not fit into the 1 bytes"),
         ("19 f5 ffffff7f 00", "268435455 bytes or elements do not fit"),
         ("1b ffffff7f 88", "268435455 bytes or elements do not fit"),
         ("16 ffffffffffffffffffff01 00", "more than 64 bits"),

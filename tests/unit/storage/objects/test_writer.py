@@ -405,7 +405,7 @@ def test_delete_horizons_are_kept_where_there_are_any(store):
 
 def test_offsets_must_rise(store):
     """An offset is never given twice (S1): a cleaner that would do so stops before it writes."""
-    with pytest.raises(AssertionError, match="must rise"):
+    with pytest.raises(AssertionError, match="must increase"):
         rewrite(store, rewritten([5, 5]))
     assert not store.counts
 

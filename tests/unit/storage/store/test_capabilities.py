@@ -51,8 +51,8 @@ def test_an_unknown_class_is_refused_for_many_writers():
     with pytest.raises(UnsupportedFilesystemError) as raised:
         store.create("a", b"1")
     assert str(raised.value) == (
-        "OtherFileSystem for other://place/log cannot create a file only if absent, so concurrent"
-        " writers could overwrite each other's commits; use local files, S3,"
+        "OtherFileSystem for other://place/log cannot create a file only if it is absent, so"
+        " concurrent writers could overwrite each other's commits; use local files, S3,"
         " GCS, Azure or SFTP, or open with single_writer=True"
     )
     assert list(store.list("")) == []

@@ -119,7 +119,7 @@ def test_a_file_in_the_way_is_refused(store):
     """Repeating would not help, and nothing can have been written."""
     store.put("file", b"1")
     for write in (store.put, store.create):
-        with pytest.raises(StoreRefusedError, match="a file is in the way"):
+        with pytest.raises(StoreRefusedError, match="a file has the name of a folder"):
             write("file/object", b"1")
 
 

@@ -116,7 +116,7 @@ def test_secrets_in_urls_are_struck_out(url, shown):
 def test_a_url_that_is_not_the_one_that_was_meant_is_refused(url):
     """As a path, or with half of its password for a port, it was shown with all that is in it."""
     for act in (Log.open, Log.create, find_logs):
-        with pytest.raises(InvalidInputError, match=r"malformed|carries credentials") as raised:
+        with pytest.raises(InvalidInputError, match=r"malformed|contains credentials") as raised:
             act(url)
         assert "secret@" not in str(raised.value)
         assert "me:" not in str(raised.value)
@@ -177,5 +177,5 @@ def test_a_folder_whose_name_is_not_text_is_named(tmp_path, monkeypatch):
 def test_what_is_no_url_is_refused(call, tmp_path):
     """A log in place of its URL, for one; the words say what to give."""
     log = Log.create(tmp_path / "log")
-    with pytest.raises(InvalidInputError, match=r"Log is no URL; give a path .* url of a log"):
+    with pytest.raises(InvalidInputError, match=r"Log is not a URL; give a path .* url of a log"):
         call(log, *([tmp_path / "t.db"] if call is StateTable else []))

@@ -118,7 +118,7 @@ def test_a_takeover_fences_the_holder(make_log, open_log, values_of):
         t.append(rows("fast"))
     assert (t.epoch, t.number) == (1, 0)
     with pytest.raises(
-        TransactionFencedError, match=r"it is at epoch 1, and this holder has epoch 0"
+        TransactionFencedError, match=r"it is at epoch 1, but this holder has epoch 0"
     ):
         slow.commit()
     for use in (slow.commit, lambda: slow.append(rows("more"))):

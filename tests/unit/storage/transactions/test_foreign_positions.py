@@ -195,7 +195,7 @@ def test_who_was_killed_asks_for_its_sequence(make_log, open_log, few_writers):
     assert (again.sequence("billing"), again.sequence("job")) == (42, 7)
     with log.transaction("billing", sequence=3) as t:
         t.append(ONE)
-    with pytest.raises(InvalidInputError, match="a producer and a transaction id 'billing'"):
+    with pytest.raises(InvalidInputError, match="a producer and a transaction with id 'billing'"):
         log.sequence("billing")
     assert log.sequence("billing", kind="producer") == 42
     assert log.sequence("billing", kind="transaction") == 3

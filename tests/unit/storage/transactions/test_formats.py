@@ -108,7 +108,7 @@ def test_one_that_is_upgraded_before_it_hears(logs, quill, known_quill, monkeypa
     commit_untold(logs, monkeypatch)
     quill(Log.open(other.url))
     (waiting,) = finish_all(Log.open(home.url).handle)
-    assert f"{other.url} cannot be informed that it was committed: " in waiting.reason
+    assert f"{other.url} could not be notified that it was committed: " in waiting.reason
     assert "has the features ['quill'], which this clog does not know" in waiting.reason
     assert waiting.is_stuck
     assert shown(home) == 1
@@ -124,7 +124,7 @@ def test_a_home_of_a_newer_format(logs, quill, known_quill, monkeypatch):
     commit_untold(logs, monkeypatch)
     quill(Log.open(home.url))
     (waiting,) = finish_all(Log.open(other.url).handle)
-    assert "its home does not give its outcome: " in waiting.reason
+    assert "its outcome cannot be read from its home: " in waiting.reason
     assert "has the features ['quill'], which this clog does not know" in waiting.reason
     assert (Log.open(other.url).stable_offsets(), shown(other)) == ({0: 0}, 0)
     known_quill()

@@ -50,17 +50,17 @@ def test_a_participant_that_is_gone_is_given_up_by_force(logs, monkeypatch, stan
     home, left, right = logs
     committed(logs, monkeypatch)
     shutil.rmtree(left.url)
-    expected = f"no log is at {left.url}: log {left.id} was deleted or moved"
+    expected = f"no log at {left.url}: log {left.id} was deleted or moved"
     if stands != "nothing":
         Log.create(left.url, 1)
         expected = f"another log is at {left.url}"
     again = Log.open(home.url)
     (waiting,) = finish_all(again.handle)
     assert expected in waiting.reason
-    assert "if it is gone for good, abort by force" in waiting.reason
+    assert "if it no longer exists, abort by force" in waiting.reason
     assert waiting.is_stuck
     assert count(home, right) == [1, 1]
-    with pytest.raises(InvalidInputError, match="cannot be informed that it was committed"):
+    with pytest.raises(InvalidInputError, match="could not be notified that it was committed"):
         again.abort_transaction("job")
     t = again.transaction("job")
     t.append([{"key": "k", "value": "w"}], log=right)
@@ -97,8 +97,8 @@ def test_a_home_that_was_moved_tells_the_others_from_where_it_is(logs, monkeypat
     committed(logs, monkeypatch)
     (tmp_path / "home").rename(tmp_path / "moved")
     (waiting,) = finish_all(Log.open(left.url).handle)
-    assert f"no log is at {home.url}" in waiting.reason
-    assert "give access to its home at that URL" in waiting.reason
+    assert f"no log at {home.url}" in waiting.reason
+    assert "give access to the home at that URL" in waiting.reason
     assert Log.open(left.url).stable_offsets() == {0: 0}
     assert finish_all(Log.open(str(tmp_path / "moved")).handle) == []
     assert count(left, right) == [1, 1]
@@ -117,7 +117,7 @@ def test_a_participant_that_is_gone_before_the_commit(logs):
         t.commit()
     assert count(home, right) == [0, 0]
     again = Log.open(home.url)
-    with pytest.raises(ClogError, match="cannot be informed that it was aborted"):
+    with pytest.raises(ClogError, match="could not be notified that it was aborted"):
         again.abort_transaction("job")
     again.abort_transaction("job", force=True)
     with again.transaction("job") as t:

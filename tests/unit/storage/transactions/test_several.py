@@ -316,7 +316,7 @@ def test_a_home_that_is_gone(logs, reopened, stores):
     discard(stores[0])
     part = Log.open(stores[1], clock=logs[1].handle.clock, ids=SeededIds(9))
     (waiting,) = finish_all(part.handle)
-    assert "its home does not give" in waiting.reason
+    assert "its outcome cannot be read from" in waiting.reason
     assert part.stable_offsets() == {0: 0}
     with pytest.raises(InvalidInputError, match="abort it by force"):
         part.abort_transaction("job")
@@ -364,7 +364,7 @@ def test_an_operator_does_not_wait(logs, reopened):
     with pytest.raises(TransactionTimeoutError):
         t.commit()
     assert seen(reopened()) == [[], [], []]
-    with pytest.raises(NotFoundError, match="no transaction of id 'job'"):
+    with pytest.raises(NotFoundError, match="no open transaction with id 'job'"):
         reopened()[1].abort_transaction("job")
 
 

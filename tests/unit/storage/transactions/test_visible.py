@@ -156,7 +156,7 @@ def test_an_append_in_doubt(make_log, open_log, values_of, store, clock):
         t.append(rows("b"))
     faulty.plan = Faults()
     for do in (t.commit, lambda: t.append(rows("c"))):
-        with pytest.raises(InvalidInputError, match="its records may be there"):
+        with pytest.raises(InvalidInputError, match="its records may have been written"):
             do()
     t.abort()
     assert both(open_log(), values_of) == ([], [])
@@ -187,7 +187,7 @@ def test_it_is_of_one_log(make_log, open_log):
     """Another log is refused, by name."""
     log = make_log()
     t = log.transaction("job", visible=True)
-    with pytest.raises(InvalidInputError, match="is visible, and appends to one log"):
+    with pytest.raises(InvalidInputError, match="is visible, and can append only to its own log"):
         t.append(rows("a"), log=open_log())
 
 

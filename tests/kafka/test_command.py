@@ -37,7 +37,7 @@ def test_once_says_what_it_did(kafka, url):
         f"mirrored 3 records of {topic} into {url}; up to 0: 3; 0 offsets behind\n"
     )
     assert "clog.mirror.timestamp" in done.stderr
-    assert "config min.insync.replicas is not taken over" in done.stderr
+    assert "config min.insync.replicas is not copied" in done.stderr
     kafka.produce(topic, [b"d"])
     (told,) = json.loads(run("mirror", kafka.url(topic), url, "--once", "--json").stdout)["topics"]
     assert (told["records"], told["offsets"], told["lag"]) == (1, {"0": 4}, 0)

@@ -267,7 +267,7 @@ def test_on_the_command_line(kafka, url, tmp_path):
     decode = ("--decode", "json", "--decode-key", "string")
     dead = ("--dead-letters", f"{url}-dead")
     done = run("mirror", kafka.url(topic), url, "--once", *decode, *dead, "--schema", str(schema))
-    assert "among the dead letters, as they cannot be decoded: 1" in done.stderr
+    assert "written to the dead letters, because they cannot be decoded: 1" in done.stderr
     other = f"{url}-other"
     run("create", other, "--schema", str(schema))
     done = run("mirror", f"{url}-dead", other, "--replay", *decode)

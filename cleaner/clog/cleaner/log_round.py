@@ -589,7 +589,7 @@ class LogRound:
         stuck = {f"{w.info.id!r}, epoch {w.info.epoch}: {w.reason}" for w in waiting if w.is_stuck}
         for text in sorted(stuck - self._stuck):
             logger.warning(
-                "readers of %s stop before an undecided transaction, id %s", self.log.url, text
+                "readers of %s wait at an undecided transaction, id %s", self.log.url, text
             )
         self._stuck = stuck
 
@@ -599,8 +599,8 @@ class LogRound:
         left_out = defaults.keys() - overrides.keys() - fitting_defaults(overrides, defaults).keys()
         for name in sorted(left_out - self._left_out):
             logger.warning(
-                "the default %s=%s does not hold for %s: it contradicts the log's own configs;"
-                " set %s on the log, or change one of them",
+                "the default %s=%s is not applied to %s, because it contradicts the log's own"
+                " configs; set %s on the log, or change one of them",
                 *(name, defaults[name], self.log.url, name),
             )
         self._left_out = left_out

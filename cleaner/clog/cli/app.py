@@ -165,8 +165,8 @@ def _tell(error: Exception) -> int | None:
     elif isinstance(error, MemoryError):
         reason = f" ({error})" if str(error) else ""
         print_error(
-            f"the command takes more memory than there is{reason}; run it where there is more, or"
-            " for less at once",
+            f"the command needs more memory than is available{reason}; run it where there is"
+            " more, or on less data",
             ErrorKind.OUT_OF_MEMORY,
         )
     elif isinstance(error, FileNotFoundError):

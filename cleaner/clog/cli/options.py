@@ -115,7 +115,7 @@ def duration_given(text: str | int) -> int:
         return units.duration_ms(str(text))
     except ValueError:
         raise click.BadParameter(
-            f"{quoted(str(text))} is not a length of time; use 90s, 15min, 8h or 7d"
+            f"{quoted(str(text))} is not a duration; use 90s, 15min, 8h or 7d"
         ) from None
 
 
@@ -272,11 +272,11 @@ _OPTIONS = option(
 )
 _SINGLE_WRITER = flag(
     "--single-writer",
-    "Write to a filesystem without exclusive create; no other process may ever write to the log.",
+    "Allow a filesystem without exclusive create; no other process may ever write to the log.",
 )
 _TIMEOUT = option(
     "--timeout TIME",
-    "End the command, in order, if it takes longer than this, such as 30s or 5min.",
+    "End the command cleanly if it takes longer than this, such as 30s or 5min.",
     duration_given,
 )
 _JSON = flag("--json", "Print JSON.")
@@ -401,7 +401,7 @@ def ending_after(timeout_ms: int | None) -> Iterator[None]:
             from clog.storage.config.units import duration
 
             took = duration(timeout_ms)
-            print_error(f"the command took longer than --timeout {took}, and was ended")
+            print_error(f"the command took longer than --timeout {took} and was ended")
 
 
 def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
@@ -450,8 +450,8 @@ def waiting_for(url: str, options: Mapping[str, object]) -> "Iterator[Callable[[
     given = [options.get("endpoint_url"), inner, *map(os.environ.get, _ENDPOINTS)]
     address = next((f" at {redact(str(found))}" for found in given if found), "")
     text = (
-        f"still waiting for {redact(url)}{address} after {PATIENCE_S:g} s; the store's client gives"
-        " up by itself, after minutes; Ctrl-C ends it now"
+        f"still waiting for {redact(url)}{address} after {PATIENCE_S:g} s; the store's client"
+        " gives up after some minutes; Ctrl-C ends the command now"
     )
     # In the context of the waiting thread, as the timer has its own thread.
     timer = threading.Timer(PATIENCE_S, copy_context().run, (print_note, text))
@@ -581,7 +581,7 @@ def parse_offsets(given: Iterable[str]) -> dict[int, int]:
                 f"{quoted(text)} is not PARTITION:OFFSET, such as 0:25 or 0:end"
             ) from None
         if p in out:
-            raise click.BadParameter(f"partition {p} is named twice")
+            raise click.BadParameter(f"partition {p} is given twice")
         out[p] = at
     return out
 

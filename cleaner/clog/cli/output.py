@@ -42,13 +42,13 @@ ERRORS_AS: ContextVar[Literal["text", "json", "log"]] = ContextVar("ERRORS_AS", 
 
 _HINTS = {
     "not_found": 'check the URL and the name; "clog ls" lists logs',
-    "version_expired": '"clog describe" shows the readable versions, "clog verify" what is gone',
-    "offset_out_of_range": 'see the ranges there are with "clog offsets"',
-    "already_exists": 'look at it with "clog describe"',
-    "commit_state_unknown": 'look with "clog describe"; with --producer-id, produce again',
+    "version_expired": '"clog describe" shows the readable versions, "clog verify" what is missing',
+    "offset_out_of_range": '"clog offsets" shows the existing ranges',
+    "already_exists": 'check the log with "clog describe"',
+    "commit_state_unknown": 'check with "clog describe"; with --producer-id, produce again',
     "unsupported_filesystem": "--single-writer, where no other process ever writes to the log",
     "store_unavailable": "check the URL and its --option settings, then try again",
-    "corruption": 'find the extent with "clog verify"; delete nothing',
+    "corruption": '"clog verify" shows the extent; delete nothing',
 }
 """The next step on the command line, by kind of error, for messages without one."""
 
@@ -217,8 +217,8 @@ def tell_left_out(log: "Log") -> None:
     left = ", ".join(f"{p} from {at}" for p, at in stable.items() if at < ends[p])
     if left:
         print_note(
-            f"left out, as transactions have not ended: the records of partitions {left} on;"
-            f' "clog transactions {log.url}" says why they wait'
+            f'left out because of open transactions: the records of partitions {left} on; "clog'
+            f' transactions {log.url}" shows what they wait for'
         )
 
 

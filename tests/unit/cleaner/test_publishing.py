@@ -196,7 +196,7 @@ def test_a_start_that_rises_takes_back_a_view_that_cannot_follow(make_log, store
         for _ in range(3):
             cleaner.run_once()
     assert (shown(store), delta_versions(store)) == (None, [1])
-    assert len([r for r in caplog.records if "is withdrawn" in r.message]) == 1
+    assert len([r for r in caplog.records if "was withdrawn" in r.message]) == 1
     assert cleaner.monitor.logs()[log.url].totals["views_withdrawn"] == 1
     configured(log, **{"message.timestamp.type": "CreateTime", "min.cleanable.dirty.ratio": "0"})
     put(log, ("c", "2"))

@@ -68,7 +68,7 @@ def test_it_is_ready_with_a_cut_and_well_while_something_moves():
 def test_what_is_of_postgresql_alone_is_refused_for_mysql(cli, tmp_path, more):
     """In words, before anything is asked or written."""
     refused = cli("capture", "mysql://clog@db/shop", tmp_path / "shop", *more, code=2)
-    assert "of PostgreSQL alone" in " ".join(refused.stderr.replace("│", " ").split())
+    assert "only for PostgreSQL" in " ".join(refused.stderr.replace("│", " ").split())
     assert not (tmp_path / "shop").exists()
 
 

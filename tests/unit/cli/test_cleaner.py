@@ -163,7 +163,7 @@ def test_listen_is_for_a_cleaner_that_stays(cli, url, log):
     it says so.
     """
     for more in ("--once", "--dry-run"):
-        assert "serves nothing here" in cli("cleaner", url, "--listen=9404", more).stderr
+        assert "has no effect with --once" in cli("cleaner", url, "--listen=9404", more).stderr
 
 
 def test_a_wrong_command_line_is_json_too(cli, url, log):
@@ -268,7 +268,7 @@ def test_who_watches_does_not_wait_for_stores(cli, url, asleep, asked, monkeypat
         told = cli("cleaner", url, "--listen", "127.0.0.1:0").stderr
     (health, _), (readiness, text) = seen[0]
     assert (health, readiness) == (200, 503)
-    assert json.loads(text)["reasons"] == ["it has not looked for logs yet"]
+    assert json.loads(text)["reasons"] == ["it has not listed logs yet"]
     assert told.index("/metrics, /healthz and /readyz") < told.index("away")
 
 
@@ -300,7 +300,7 @@ def test_bad_neighbours(cli, tmp_path, log, neighbours, asleep, asked):
     assert (seen["healthz"][0], seen["readyz"][0]) == (200, 503)
     reasons = json.loads(seen["readyz"][1])["reasons"]
     for url, reason in zip(neighbours, reasons, strict=True):
-        assert done.stderr.count(f"{url} is left out") == 1
+        assert done.stderr.count(f"{url} is skipped") == 1
         assert f"{url} cannot be opened: " in reason
         assert f'clog_cleaner_log_opened{{log="{url}"}} 0.0' in seen["metrics"][1]
     assert f'clog_cleaner_log_opened{{log="{log.url}"}} 1.0' in seen["metrics"][1]
@@ -314,7 +314,7 @@ def test_one_round_beside_bad_neighbours(cli, tmp_path, log, neighbours):
     assert [plan["url"] for plan in plans["logs"]] == [log.url]
     done = cli("cleaner", "--discover", tmp_path, "--once", code=1)
     assert "removed 3 records" in done.stdout
-    assert f"left out, for the reasons above: {', '.join(neighbours)}" in done.stderr
+    assert f"skipped, for the reasons above: {', '.join(neighbours)}" in done.stderr
     assert "removed" not in cli("cleaner", log.url, neighbours[0], "--once", code=1).stdout
 
 

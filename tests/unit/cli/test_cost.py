@@ -154,7 +154,7 @@ def test_prices_of_ones_own(cli, url, tmp_path):
         ("[1]", "does not hold a JSON object of name"),
         (json.dumps({**OWN, "put_1000": "1"}), "put_1000='1'"),
         (json.dumps({**OWN, "gb_month": -1}), "gb_month=-1"),
-        (json.dumps({**OWN, "egress": 1}), "does not hold"),
+        (json.dumps({**OWN, "egress": 1}), "does not contain"),
     ],
 )
 def test_wrong_prices_are_refused(cli, url, tmp_path, text, said):

@@ -119,7 +119,7 @@ def test_clean_says_why_there_is_nothing_to_clean(cli, url, log):
     log.alter({"min.compaction.lag.ms": "1d"})
     log.append([{"key": "k", "value": "v"}])
     log.roll()
-    assert "may not be cleaned yet" in cli("clean", url, "--force").stdout
+    assert "records cannot be cleaned yet" in cli("clean", url, "--force").stdout
     log.alter({"cleanup.policy": "delete"})
     assert 'no "compact"' in cli("clean", url, "--force").stdout
 

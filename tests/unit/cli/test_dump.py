@@ -115,9 +115,9 @@ def test_a_broken_history_is_repaired_into_a_copy(cli, url, folder, tmp_path):
     lines = cli("verify", url, "--repair", place).stdout.splitlines()
     assert lines[:2] == [
         "left out: commit 1 (cannot be read)",
-        "rebuilt: commit 1, from what others carry",
+        "rebuilt: commit 1, from other commits",
     ]
-    assert lines[2] == f"{place} has version 3 of {url}, which is as it was"
+    assert lines[2] == f"{place} has version 3 of {url}, which is unchanged"
     assert lines[3].startswith(f"{place} is sound: version 3, 4 commits")
     assert cli("verify", url, code=1)
     found = cli.json("verify", url, "--repair", f"{place}2")

@@ -68,7 +68,7 @@ def test_an_error_is_one_line_and_the_next_step(cli, url):
     result = cli("create", url, code=1)
     error, hint = result.stderr.splitlines()
     assert error.startswith(f"error: a log already exists at {url}")
-    assert hint == 'next: look at it with "clog describe"'
+    assert hint == 'next: check the log with "clog describe"'
     missing = cli("describe", url + "x", code=1)
     assert (
         missing.stderr.splitlines()[1] == 'next: check the URL and the name; "clog ls" lists logs'
@@ -118,8 +118,8 @@ def test_too_little_memory_is_told_in_one_line(cli, url, monkeypatch):
 
         monkeypatch.setattr(Log, "describe", fails)
         (line,) = cli("describe", url, code=1).stderr.splitlines()
-        assert line.startswith("error: the command takes more memory than there is")
-        assert line.endswith("; run it where there is more, or for less at once")
+        assert line.startswith("error: the command needs more memory than is available")
+        assert line.endswith("; run it where there is more, or on less data")
     assert "128. MiB" in line
     told = json.loads(cli("describe", url, "--json", code=1).stderr)["error"]
     assert told["kind"] == "out_of_memory"
@@ -386,7 +386,7 @@ def test_upgrade_lists_features_and_adds_one(cli, url, monkeypatch):
     assert Log.open(url).version == 0
     assert cli("upgrade", url, "--feature", "dead-rows").stdout == "added dead-rows\n"
     again = cli("upgrade", url, "--feature", "dead-rows").stdout
-    assert again == "nothing to add: the log has all of them\n"
+    assert again == "nothing to add: the log has all of these features\n"
     told = cli.json("upgrade", url)
     assert (told["added"], Log.open(url).version) == ([], 1)
     (found,) = [f for f in told["features"] if f["name"] == "dead-rows"]

@@ -213,7 +213,7 @@ def test_a_batch_names_all_partitions_or_none(cli, url, log):
     """Half a batch by its keys would lose the order that was meant."""
     lines = '{"key":"a","value":"1","partition":0}\n{"key":"a","value":"2"}\n'
     result = cli("produce", url, "--format", "jsonl", stdin=lines, code=1)
-    assert "1 of 2 records of a batch name a partition" in result.stderr
+    assert "1 of 2 records of a batch have a partition" in result.stderr
     assert log.version == 0
 
 

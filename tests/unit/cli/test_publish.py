@@ -44,7 +44,7 @@ def test_without_a_view_there_is_nothing_to_take_back(cli, url, log):
     )
     assert log.version == version
     assert not Path(url, "metadata").exists()
-    assert "--force goes with --withdraw" in cli("publish", url, "--force", code=2).stderr
+    assert "--force requires --withdraw" in cli("publish", url, "--force", code=2).stderr
 
 
 def test_the_cleaner_publishes_again_what_is_configured(cli, url, log):
@@ -52,5 +52,5 @@ def test_the_cleaner_publishes_again_what_is_configured(cli, url, log):
     log.alter({"table.publish": "delta"})
     cli("publish", url)
     said = cli("publish", url, "--withdraw").stdout
-    assert "table.publish still names delta: the cleaner publishes it again" in said
+    assert "table.publish still names delta: the cleaner will publish it again" in said
     assert json.loads(cli("publish", url, "--json").stdout)["views"][0]["table_version"] == 2

@@ -318,7 +318,7 @@ def test_convert_makes_columns_of_avro(cli, tmp_path):
     log = Log.open(str(tmp_path / "typed"))
     assert log.table().get(1) == {"n": 5}
     (tmp_path / "types.json").write_text('{"key": "int64", "value": {"n": "int64"}}')
-    assert "has another schema than the file" in cli(*given, code=1).stderr
+    assert "has a schema other than the file's" in cli(*given, code=1).stderr
     source.append([{"key": "2", "value": out.getvalue()}])
     cli(*given[:3], "--avro-schema", tmp_path / "v.avsc")
     assert log.table().get(2) == {"n": 5}

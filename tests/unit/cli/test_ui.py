@@ -195,7 +195,7 @@ def test_a_typed_log(tmp_path):
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/api/logs/7", "no log has the number 7"),
+        ("/api/logs/7", "there is no log number 7"),
         ("/api/logs/0/table?at=99", "does not exist yet"),
         ("/api/logs/0/records?partition=9", "partition 9 does not exist"),
         ("/api/logs/0/records?partition=x", "partition: 'x' is out of range"),
@@ -258,7 +258,7 @@ def test_a_store_that_does_not_answer_holds_up_no_other(url, log, monkeypatch):
     for _ in range(3):
         assert answered(1)["version"] == log.version
         assert shown.overview()[0]["error"] == (
-            "its store has not answered for 3 s; the page keeps asking"
+            "its store has not answered for 3 s; the page keeps trying"
         )
     with pytest.raises(StoreUnavailableError, match="not answered for 3 s"):
         shown.details(0)

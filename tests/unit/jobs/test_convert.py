@@ -156,7 +156,7 @@ def test_without_dead_letters_a_record_that_does_not_fit_is_an_error(source, tar
 def test_logs_of_another_kind_are_refused(source, target, letters):
     compacted = Log.create("memory://convert/compacted")
     for given, message in (
-        ((target, target), "is typed already"),
+        ((target, target), "is already typed"),
         ((source, letters), "is a log of bytes"),
     ):
         with pytest.raises(InvalidInputError, match=message):
@@ -334,7 +334,7 @@ def test_a_record_too_large_as_columns_is_a_dead_letter(source, letters):
 def test_what_is_no_schema_of_avro_is_refused():
     pytest.importorskip("fastavro")
     for given in ({}, {"schema": AVRO, "by_id": {}}):
-        with pytest.raises(InvalidInputError, match="give one schema"):
+        with pytest.raises(InvalidInputError, match="give one Avro schema"):
             avro_values(**given)
     with pytest.raises(InvalidInputError, match="not an Avro schema"):
         avro_values({"type": "record"})

@@ -151,8 +151,8 @@ class Publishing:
         done = self._publications.withdraw(name)
         if done.withdrawn:
             logger.warning(
-                "the %s view of %s could not follow the log, and is withdrawn: it shows nothing"
-                " until the log is published again",
+                "the %s view of %s could not follow the log and was withdrawn: it is empty until"
+                " the log is published again",
                 *(name, self._handle.store.url),
             )
         return Counter(views_withdrawn=int(done.withdrawn))
@@ -170,7 +170,7 @@ class Publishing:
         except _REFUSALS as e:
             if self._told.get((name, what)) != str(e):
                 url = self._handle.store.url
-                logger.warning("%s is not %s as %s: %s; it is tried again", url, what, name, e)
+                logger.warning("%s could not be %s as %s: %s; this is retried", url, what, name, e)
             self._told[name, what] = str(e)
             return Counter(publications_refused=1), e
         self._told.pop((name, what), None)

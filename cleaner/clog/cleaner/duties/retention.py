@@ -257,8 +257,8 @@ def _left(handle: Handle) -> Iterable[str]:
             head = open_other(handle, url, home_id).tip.head
         except (ClogError, FileNotFoundError) as e:
             _LOGGER.warning(
-                "%s keeps versions for cuts of %s, which cannot be read: %s; if it is gone for good"
-                " drop them there: clog snapshot %s --drop NAME --force",
+                "%s keeps versions for cuts of %s, which cannot be read: %s; if it no longer"
+                " exists, drop them with: clog snapshot %s --drop NAME --force",
                 *(handle.store.url, url, e, handle.store.url),
             )
             return None

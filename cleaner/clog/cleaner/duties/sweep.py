@@ -238,7 +238,7 @@ def _orphans(handle: Handle, store: Store, floor: int, old_ms: int) -> list[Stor
         if handle.refresh() is tip:
             handle.standing.check()
             raise CorruptionError(
-                f"the newest version of {store.url}, {tip.version}, needs what is missing: {e};"
+                f"the newest version of {store.url}, {tip.version}, needs a missing file: {e};"
                 " nothing was deleted"
             ) from e
         return _orphans_at_tip(handle, store, floor, old_ms)
@@ -428,8 +428,8 @@ def sweep_other_logs(handle: Handle, *, before_ms: int, dry_run: bool) -> list[S
                 dead += files
             continue
         _LOGGER.warning(
-            "%s/%s holds %d files of another log, which does not stand here; delete the folder if"
-            " nobody needs it",
+            "%s/%s has %d files of another log, which is not here; delete the folder if it is not"
+            " needed",
             *(root.url, documents.folder_of(log_id), len(files)),
         )
     if dead and not dry_run:
@@ -535,8 +535,8 @@ def _sweep_strays(handle: Handle, *, before_ms: int, dry_run: bool) -> list[Stor
         root,
         [found for found in strays if found not in gone],
         "another writer of its view",
-        "no reader sees them; a day after they were written the sweep takes what can only be"
-        " a refused writer's of Delta; delete the others if nobody needs them",
+        "no reader sees them; a day after they were written, the sweep deletes those that only a"
+        " refused Delta writer can have left; delete the others if they are not needed",
     )
     for found in dead if not dry_run else ():
         root.delete(found.path)
@@ -550,7 +550,9 @@ def _dead(handle: Handle, old: Sequence[StoredObject]) -> list[StoredObject]:
     try:
         return view.left_by_refused(view.look(), old)
     except CorruptionError as e:
-        _LOGGER.warning("nothing at %s is compared with its view: %s", handle.standing.root.url, e)
+        _LOGGER.warning(
+            "files at %s cannot be compared with its view: %s", handle.standing.root.url, e
+        )
         return []
 
 
@@ -640,7 +642,7 @@ def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> int:
     """
     behind_ms = handle.tip.record.time_ms - now_ms
     if behind_ms > SKEW_MS_MAX:
-        hint = "or, if it is right and a writer's was ahead, run: clog reset-times URL"
+        hint = "or, if it is right and a writer's clock was ahead, run: clog reset-times URL"
         raise ClockSkewError(_refusal(handle, now_ms, "the newest commit", behind_ms, hint))
     if dry_run:
         return 0
@@ -655,9 +657,9 @@ def check_clock(handle: Handle, *, now_ms: int, dry_run: bool = False) -> int:
 
 def _refusal(handle: Handle, now_ms: int, other: str, ahead_ms: int, hint: str) -> str:
     return (
-        f"the clocks differ by {abs(ahead_ms)} ms, more than {SKEW_MS_MAX}: this machine's says"
-        f" {now_ms} ms, {other} of {handle.store.url} says {now_ms + ahead_ms};"
-        f" nothing was changed; set this machine's clock (NTP), {hint}"
+        f"the clocks differ by {abs(ahead_ms)} ms, more than {SKEW_MS_MAX}: this machine's shows"
+        f" {now_ms} ms, {other} of {handle.store.url} {now_ms + ahead_ms}; nothing was changed;"
+        f" set this machine's clock (NTP), {hint}"
     )
 
 
@@ -694,10 +696,10 @@ def with_room(work: Work, step: Callable[[], _T]) -> _T:
             raise
         swept = sweep_released(replace(work, now_ms=handle.clock.now_ms()))  # D3
         _LOGGER.warning(
-            "the disk of %s is full; deleted %d files of %d bytes that nobody needs%s (%s)",
+            "the disk of %s is full; deleted %d unneeded files of %d bytes%s (%s)",
             *(handle.store.url, len(freed) + len(swept.objects)),
             sum(found.size_bytes for found in freed) + swept.size_bytes,
-            ", and gave the reserve up" if has_given else "",
+            ", and released the reserve" if has_given else "",
             e,
         )
         return step()

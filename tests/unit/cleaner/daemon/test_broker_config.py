@@ -59,7 +59,7 @@ def test_every_broker_name(name):
         ({"log.cleaner.thread": 1}, "did you mean log.cleaner.threads?"),
         ({"log.retention.hour": 1}, "did you mean log.retention.hours?"),
         ({"retention.ms": 1}, "the default of all logs is log.retention.ms here"),
-        ({"max.message.bytes": 1}, "a log's own: change it with"),
+        ({"max.message.bytes": 1}, "a log: change it with"),
         ({"log.cleaner.io.buffer.size": 1}, "objects are read by row group"),
         ({"log.cleanup.interval.mins": 5}, "today it is log.retention.check.interval.ms"),
         ({"log.retention.hours.per.topic": "a:1"}, "today it is retention.ms of each log"),

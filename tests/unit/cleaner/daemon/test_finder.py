@@ -249,7 +249,7 @@ def test_a_found_log_that_is_deleted(tmp_path, finder, clock, caplog):
     assert caplog.text.count("was deleted") == 1
     assert "Traceback" not in caplog.text
     for url in (given.url, found.url):
-        assert f"a round over {url} failed; it will be retried: no log at {url}" in caplog.text
+        assert f"a round over {url} failed, and will be retried: no log at {url}" in caplog.text
     assert set(cleaner.monitor.logs()) == set(find.stores) == {given.url}
     again = Log.create(found.url, 1, clock=ManualClock())
     clock.advance(DISCOVER_MS)

@@ -530,5 +530,5 @@ def test_a_sweep_of_a_log_whose_oldest_commit_is_missing(store):
     """Damage, and not another cleaner's work: nothing is deleted."""
     log = grow(store, 5)
     log.handle.store.delete(documents.commit_path(0))
-    with pytest.raises(CorruptionError, match="needs what is missing"):
+    with pytest.raises(CorruptionError, match="needs a missing file"):
         sweep_orphans(Work(log.handle, START_MS))

@@ -337,7 +337,7 @@ def test_a_lost_request_is_told_and_holds_nothing_else_up(make_log, store, clock
     log.handle.store.delete(documents.erasure_path(request.id))
     log.append(rows(1))
     log.roll()
-    with pytest.raises(CorruptionError, match="the keys of an erasure; restore it"):
+    with pytest.raises(CorruptionError, match="the keys of an erasure, is gone; restore it"):
         Cleaner(log).run_once(force=True)
     assert log.describe()["partition_details"][0]["records"] == 12
 

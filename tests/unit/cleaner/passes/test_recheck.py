@@ -98,7 +98,7 @@ def test_marks_of_live_rows_are_refused(make_log, there, store, monkeypatch, fau
         fault(broken)
         assert Cleaner(log).run_once(force=True) == []
     (detail,) = log.describe()["partition_details"]
-    assert "nothing shows that it is dead" in str(detail["uncleanable"])
+    assert "it is not known to be dead" in str(detail["uncleanable"])
     assert len(there(log).split()) == 32
     (result,) = Cleaner(log).run_once(force=True)
     assert result.stats.records_marked == 1
@@ -128,7 +128,7 @@ def test_a_cleaner_that_drops_a_live_row_is_refused(
     # The clean part's group may have been committed: it was judged rightly.
     assert there(log) in (f"0:a=1 1:b=1 2:c=1 3:d=1 4:e=1 {dirty}", f"2:c=1 3:d=1 4:e=1 {dirty}")
     (detail,) = log.describe()["partition_details"]
-    assert "nothing shows that it is dead" in str(detail["uncleanable"])
+    assert "it is not known to be dead" in str(detail["uncleanable"])
     check_log(store)
     Cleaner(log).run_once(force=True)
     assert there(log) == "2:c=1 3:d=1 4:e=1 6:a=3 8:f=2 9:b 10:g=1"
@@ -148,7 +148,7 @@ def test_the_range_of_a_map_must_add_up():
     with pytest.raises(CorruptionError, match=r"2 keys in \[5, 10\) .* but 3 of their records"):
         recheck.check_range(0)
     recheck.count_chunk(1, 0)
-    with pytest.raises(CorruptionError, match=r"4 records .* but the map was made of 3"):
+    with pytest.raises(CorruptionError, match=r"4 records .* but the map was built from 3"):
         recheck.check_range(0)
 
 

@@ -195,4 +195,4 @@ def test_the_sums_are_those_of_the_stretch(make_log, put, there, in_stretches, m
     assert there(log) == before
     log.handle.refresh()
     reason = log.handle.manifest().uncleanable[0].reason
-    assert "would have been kept" in reason or "nothing shows that it is dead" in reason
+    assert "would have been kept" in reason or "it is not known to be dead" in reason

@@ -201,7 +201,7 @@ def test_rows_that_are_rewritten_as_they_are_are_not_loaded_anew(shop, caplog):
     shop.capture()
     shop.sql("truncate t", "insert into t values (3, 3)")
     shop.capture()
-    assert "loaded anew" not in caplog.text
+    assert "loaded again" not in caplog.text
     shop.check()
 
 
@@ -222,7 +222,7 @@ def test_a_column_without_default_is_evolution(shop, caplog):
         "insert into t values (4, 'd')",
     )
     shop.capture()
-    assert "loaded anew" not in caplog.text
+    assert "loaded again" not in caplog.text
     assert [(r["id"], r["v"], r["w"]) for r in sorted(shop.rows(), key=lambda r: r["id"])] == [
         (1, 1, None),
         (2, 2, None),
@@ -553,7 +553,7 @@ def test_another_table_under_the_name_stops(shop):
         with pytest.raises(SourceReplacedError, match=r"is the log of public\.t2.*--exclude"):
             shop.capture(**more)
     shop.sql("drop table t2")
-    with pytest.raises(SourceReplacedError, match="dropped and made again"):
+    with pytest.raises(SourceReplacedError, match="dropped and created again"):
         shop.capture()
     shop.capture(reload=["public.t"])
     shop.check()

@@ -136,7 +136,7 @@ def test_what_differs_from_the_source_is_found(mysql, url, monkeypatch):
     mysql.sql("truncate w")
     found = verify_capture_mysql(mysql.dsn, url, exclude=["t"])
     assert found.is_equal, found
-    assert found.skipped == {f"{name}.w": "it was emptied meanwhile"}
+    assert found.skipped == {f"{name}.w": "it was emptied in the meantime"}
     assert [(one.rows, one.log_rows, one.changed) for one in found.tables] == [(2, 2, 3)]
     mysql.sql(
         *("set sql_log_bin = 0", "delete from t where id = 3", "update u set w = 'x' where id = 2"),

@@ -294,7 +294,7 @@ def test_noise_is_refused(messages):
         ([b"S" + bytes(5)], "unknown kind 83"),
         ([relation(1)], "outside of transactions"),
         ([begin(1), begin(2)], "transactions in others"),
-        ([begin(1), commit(2)], "Commit of another transaction"),
+        ([begin(1), commit(2)], "Commit of a transaction"),
         ([begin(1), insert(1, ("1", "", ""))], "relation 1, which it did not describe"),
         ([begin(1), relation(1), insert(1, ("1", ""))], "other columns than described"),
         ([begin(1), relation(1), insert(1, (None, "", ""))], "without its key"),

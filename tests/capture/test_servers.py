@@ -97,7 +97,7 @@ def test_what_is_refused_does_not_end_a_capture_that_runs(shop, postgres_server,
                 capture(postgres_server.dsn, url, once=True)
         elif dispute == "a publication":
             postgres.sql("create publication p for table t")
-            with pytest.raises(InvalidInputError, match="publication of its own, and publication"):
+            with pytest.raises(InvalidInputError, match="its own publication, but publication"):
                 capture(postgres.dsn, url, once=True, publication="p")
         else:
             with pytest.raises(InvalidInputError, match=r"has \['v'\] already"):
@@ -135,7 +135,7 @@ def test_a_slot_whose_log_was_removed_stops(servers, url):
     while sql(server, status) != [("lost",)]:
         sql(server, "create table w as select repeat('x', 999) from generate_series(1, 20000)")
         sql(server, "drop table w", "select pg_switch_wal()", "checkpoint")
-    with pytest.raises(SourcePurgedError, match=r"lost what it was to keep.*--reload"):
+    with pytest.raises(SourcePurgedError, match=r"lost changes that it had to keep.*--reload"):
         capture(server.dsn, url, once=True)
     assert command(server.dsn, url, "--once", "--reload", "all").returncode == 0
     check(server, url)

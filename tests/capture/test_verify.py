@@ -55,7 +55,7 @@ def test_what_changed_since_is_left_out(postgres, url):
     ]
     postgres.sql("truncate b")
     found = verify_capture(postgres.dsn, url)
-    assert found.skipped == {"public.b": "it was emptied meanwhile"}
+    assert found.skipped == {"public.b": "it was emptied in the meantime"}
     assert [one.table for one in found.tables] == ["public.a"]
 
 
@@ -131,7 +131,7 @@ def test_beside_a_capture_that_runs(postgres, url):
 def test_what_is_no_home_is_refused(postgres, url, tmp_path):
     """A log that no capture made, and the home of another database."""
     Log.create(str(tmp_path / "other"))
-    with pytest.raises(InvalidInputError, match="is no home of a capture"):
+    with pytest.raises(InvalidInputError, match="is not the home of a capture"):
         verify_capture(postgres.dsn, str(tmp_path / "other"))
     postgres.sql(*MADE)
     capture(postgres.dsn, url, once=True)

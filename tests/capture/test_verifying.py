@@ -130,6 +130,6 @@ def test_columns_that_cannot_be_compared_are_told():
     columns, others = common(source, log)
     assert columns == pa.schema([("a", pa.int64()), ("d", "utf8")])
     assert [one.why for one in others] == [
-        "column b is string in the log, and int32 in the database",
+        "column b is string in the log, but int32 in the database",
         "the log has no column c",
     ]

@@ -57,7 +57,7 @@ def test_json_becomes_columns_at_the_same_offsets(kafka, url, tmp_path):
     assert Log.open(url).end_offsets() == {0: kafka.extent(topic)[1], 1: 1}
     first, second = sorted(letters(dead))
     assert first[:3] == (0, 1, b"{")
-    assert second == (1, 0, b"\xff", "has a value that is no UTF-8 at byte 0")
+    assert second == (1, 0, b"\xff", "has a value that is not UTF-8 at byte 0")
     assert Log.open(dead).partitions == 2
     kafka.produce(topic, [b'{"n": 6}'])
     again = mirror(kafka.url(topic), url, once=True, decode=JSON, dead_letters=dead)
@@ -73,7 +73,7 @@ def test_without_dead_letters_the_first_one_is_a_stop(kafka, url):
     kafka.produce(topic, [b'{"n": 1}'])
     mirror(kafka.url(topic), url, once=True, decode=JSON)
     kafka.produce(topic, [b'{"n": 2}', b"x"])
-    with pytest.raises(SourceUndecodableError, match=r"offset 2 of partition 0 .* is no JSON"):
+    with pytest.raises(SourceUndecodableError, match=r"offset 2 of partition 0 .* is not JSON"):
         mirror(kafka.url(topic), url, once=True, decode=JSON)
     assert [offset for offset, *_ in typed_rows(url)] == [0]
     mirror(kafka.url(topic), url, once=True, decode=JSON, dead_letters=f"{url}-dead")
@@ -156,7 +156,7 @@ def test_another_record_before_the_position_is_told_in_columns_too(kafka, url, m
         return found
 
     monkeypatch.setattr(target, "_last_records", other)
-    with pytest.raises(SourceError, match="is another record than in"):
+    with pytest.raises(SourceError, match="differs from that in"):
         mirror(kafka.url(topic), url, once=True, decode=JSON)
 
 

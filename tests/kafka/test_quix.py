@@ -138,5 +138,5 @@ def test_a_position_that_the_topic_lost_is_a_stop(kafka, python, url, tmp_path):
     process = start(python, *arguments)
     said = told(process)
     assert process.returncode != 0
-    assert "was cut short, or deleted and made again" in said
+    assert "was truncated, or deleted and created again" in said
     assert counts(url, topic, 1) == {"w1": 5}

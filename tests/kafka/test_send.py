@@ -167,7 +167,7 @@ def test_headers_that_others_wrote_on_tell_nothing(kafka, log, url, offset, key)
     headers = [("clog.log", log.id.encode()), ("clog.offset", offset)]
     kafka.produce(topic, [{"key": key, "value": "other", "headers": headers}])
     log.append(records(20, 20), 0)
-    with pytest.raises(NotFoundError, match="its last records do not tell"):
+    with pytest.raises(NotFoundError, match="its last records do not show it"):
         send(url, kafka.url(topic), once=True)
     assert send(url, kafka.url(topic), once=True, from_bound=True).records == 20
 

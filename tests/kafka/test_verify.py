@@ -99,12 +99,12 @@ A, B, A2 = (0, "a", "1"), (1, "b", "1"), (2, "a", "2")
 @pytest.mark.parametrize(
     ("rows", "offset", "why"),
     [
-        ([A, (1, "b", "x"), A2], 1, "is another record"),
-        ([A, (1, "b", None), A2], 1, "is another record"),
-        ([A, A2], 1, "is in the topic alone"),
-        ([A, B], 2, "is in the topic alone"),
-        ([A, B, A2, (3, "c", "1")], 3, "is in the log alone"),
-        ([A, B, A2, (3, "b", None)], 1, "is the last value of its key in the topic alone"),
+        ([A, (1, "b", "x"), A2], 1, "is a different record"),
+        ([A, (1, "b", None), A2], 1, "is a different record"),
+        ([A, A2], 1, "is only in the topic"),
+        ([A, B], 2, "is only in the topic"),
+        ([A, B, A2, (3, "c", "1")], 3, "is only in the log"),
+        ([A, B, A2, (3, "b", None)], 1, "is the last value of its key only in the topic"),
     ],
 )
 def test_each_difference_is_found(kafka, url, rows, offset, why):
@@ -185,18 +185,18 @@ def test_a_comparison_does_not_let_the_log_evolve(kafka, url):
 @pytest.mark.parametrize(
     ("rows", "offset", "why"),
     [
-        ([(0, "k0", {"n": 1}), (2, "k2", {"n": 4})], 2, "is another record"),
-        ([(0, "k0", {"n": 1}), (2, "k2", None)], 2, "is another record"),
-        ([(0, "k0", {"n": 1})], 2, "is in the topic alone"),
+        ([(0, "k0", {"n": 1}), (2, "k2", {"n": 4})], 2, "is a different record"),
+        ([(0, "k0", {"n": 1}), (2, "k2", None)], 2, "is a different record"),
+        ([(0, "k0", {"n": 1})], 2, "is only in the topic"),
         (
             [(0, "k0", {"n": 1}), (1, "k1", {"n": 2}), (2, "k2", {"n": 3})],
             1,
-            "does not decode in the topic, and is a record of the log",
+            "cannot be decoded in the topic, but is a record of the log",
         ),
         (
             [(0, "k0", {"n": 1}), (2, "k2", {"n": 3})],
             1,
-            "does not decode, and is not among the dead letters",
+            "cannot be decoded, but is not among the dead letters",
         ),
     ],
 )
@@ -217,7 +217,7 @@ def test_another_topic_and_no_mirror_are_refused(kafka, url):
     """Before anything is read."""
     topic = kafka.topic()
     Log.create(url)
-    with pytest.raises(InvalidInputError, match="mirrors nothing"):
+    with pytest.raises(InvalidInputError, match="is not a mirror"):
         verify(kafka.url(topic), url)
     other = url + "-2"
     mirror(kafka.url(topic), other, once=True)
@@ -233,4 +233,6 @@ def test_in_a_shell_differences_fail(kafka, url):
     command = [sys.executable, "-m", "clog_command", "mirror", kafka.url(topic), url, "--verify"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "offset 1 of partition 0 is another record in the topic than in the log" in done.stdout
+    assert (
+        "offset 1 of partition 0 is a different record in the topic than in the log" in done.stdout
+    )

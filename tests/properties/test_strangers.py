@@ -59,8 +59,8 @@ def test_a_schema_that_doubles_with_each_line_has_no_columns(log, kind):
     topic.register(nested_avro(60) if kind == "AVRO" else nested_protobuf(60))
     made = log({"key": pa.binary(), "value": pa.struct([("a", pa.int32())])})
     done = topic.decode(made, b"\0\0\0\0\1\0\2")
-    assert "makes no columns" in done.reasons[0]
-    with pytest.raises(InvalidInputError, match=r"nested more than|fields within"):
+    assert "cannot become columns" in done.reasons[0]
+    with pytest.raises(InvalidInputError, match=r"nested more than|more than .* fields"):
         topic.decoder.schema(dict)
 
 
@@ -90,7 +90,7 @@ def test_values_of_a_fixed_size_have_one(log, size):
     topic.register({**row, "fields": [{"name": "l", "type": {"type": "array", "items": fixed}}]})
     made = log({"key": pa.binary(), "value": pa.struct([("a", pa.int32())])})
     done = topic.decode(made, b"\0\0\0\0\1" + b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01")
-    assert "makes no columns" in done.reasons[0]
+    assert "cannot become columns" in done.reasons[0]
 
 
 @pytest.mark.parametrize("scale", [float("inf"), 10**30, "1e9", None])
@@ -101,14 +101,14 @@ def test_a_decimal_of_connect_has_a_scale(log, scale):
     value = json.dumps({"schema": schema, "payload": "AA=="}).encode()
     made = log({"key": pa.binary(), "value": pa.decimal128(9, 2)})
     done = Decoder(Decoding(values="connect-json"), "t").decoded(records([value]), made)
-    assert "a schema beside it that makes no columns" in done.reasons[0]
+    assert "a schema that cannot become columns" in done.reasons[0]
 
 
 def test_the_newest_schema_of_a_subject_may_be_none_of_changes():
     """Which is said of it, before there is a record."""
     topic = Registered("AVRO", values="debezium-avro", keys="bytes")
     topic.register(ROW)
-    with pytest.raises(InvalidInputError, match="newest schema of subject t-value is no change of"):
+    with pytest.raises(InvalidInputError, match="newest schema of subject t-value is not a change"):
         topic.decoder.schema(dict)
 
 
@@ -124,6 +124,6 @@ def test_a_moment_that_is_not_utf8_is_told_without_its_value():
 def test_what_is_copied_is_told_without_its_values():
     """A row of other columns; Arrow's own error has the row in it."""
     rows = _Rows(plan(), lambda _: None)
-    with pytest.raises(SourceError, match=r"copied of public.t is no CSV of its 13 columns") as e:
+    with pytest.raises(SourceError, match=r"copy of public.t is not CSV of its 13 columns") as e:
         rows.write(b"secret,hunter2\n")
     assert "hunter2" not in str(e.value)

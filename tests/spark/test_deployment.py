@@ -120,7 +120,7 @@ def test_spark_connect(spark, queries, job, url, tmp_path):
     out = run([sys.executable, job('.remote("local[2]")', after=UPSERTS)], url, tmp_path / "copy")
     for copy in ("copy", "copy-table", "copy-home"):
         assert queries.values(tmp_path / copy) == ["1", "2", "3"]
-    assert 'give the query a name of your own, such as query_id="word-counts"' in out
+    assert 'give the query a name, such as query_id="word-counts"' in out
 
 
 @pytest.mark.nightly

@@ -76,7 +76,7 @@ def test_two_transactions_of_one_batch_are_an_error(spark, words, home, tmp_path
                 t.write(df, home)
 
     words.append([{"key": "a", "value": "1"}])
-    with pytest.raises(StreamingQueryException, match="in this run already"):
+    with pytest.raises(StreamingQueryException, match="in this run"):
         stream(spark, words, tmp_path / "checkpoint", each_batch)
     assert in_the_log(home)[0] == [("a", "1")]
 

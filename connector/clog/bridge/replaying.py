@@ -111,14 +111,16 @@ def played(
     """Replays the letters of one log into another; see `replay`."""
     check_letters(letters)
     if log.schema == BYTES:
-        raise InvalidInputError(f"{log.url} is a log of bytes, which has no columns for letters")
+        raise InvalidInputError(
+            f"{log.url} is a log of bytes, which has no columns for decoded letters"
+        )
     try:
         check_takes_offsets(log.handle, given=False)
     except InvalidInputError:
         raise InvalidInputError(
-            f"{log.url} mirrors a topic, whose offsets it has; send the letters to that topic (clog"
-            f" mirror {letters.url} kafka://…), end the mirror first (--end), or play them into"
-            " another log"
+            f"{log.url} mirrors a topic, and has its offsets; send the letters to that topic"
+            f" (clog mirror {letters.url} kafka://…), end the mirror first (--end), or replay"
+            " them into another log"
         ) from None
     player = _Player(letters, log, Decoder(decoding, letters.url))
     return player.played(on_progress)
@@ -176,8 +178,8 @@ class _Player:
             place = place_of(some)
             if place is None:
                 raise InvalidInputError(
-                    f"offset {offset} of {self._letters.url} is no dead letter: its headers do not"
-                    " say where it stood"
+                    f"offset {offset} of {self._letters.url} is not a dead letter: its headers do"
+                    " not say where it was"
                 )
             places.append(place)
             own = [(h["key"].encode(), h["value"]) for h in some if h["key"] not in OF_LETTERS]

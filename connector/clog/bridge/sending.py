@@ -149,7 +149,7 @@ def send(
     log = Log.open(url, storage_options, clock)
     if log.schema != BYTES:
         raise InvalidInputError(
-            f"{log.url} has columns, and a record of Kafka is bytes; send a log of bytes"
+            f"{log.url} has columns, but Kafka's records are bytes; send a log of bytes"
         )
     cluster = Cluster(address.brokers, kafka_options or {}, wait_ms, should_stop, clock=clock)
     sender = _Sender(cluster, log, address, clock or SystemClock())
@@ -175,7 +175,7 @@ class _Sender:
             raise InvalidInputError(
                 f"{address} has {self._topic.partitions} partitions, and {log.url} has"
                 f" {log.partitions}; give the topic as many (kafka-topics --alter --partitions"
-                f" {log.partitions}), or make another one"
+                f" {log.partitions}), or create another topic"
             )
         self._id = f"clog-send-{log.id}-{address.topic}"
         self._producer = cluster.producer({**_PRODUCER, "transactional.id": self._id})
@@ -220,8 +220,9 @@ class _Sender:
                 raise NotFoundError(
                     f"{self._address} has forgotten how far partition {p} of {self._log.url} was"
                     " sent (offsets.retention.minutes after the last time), and its last records"
-                    f" do not tell; {least} offsets were sent at least. Go on there, with some"
-                    " records twice, by --from-bound (from_bound=True), or send to a new topic"
+                    f" do not show it; at least {least} offsets were sent. Continue there,"
+                    " sending some records twice, with --from-bound (from_bound=True), or send to"
+                    " a new topic"
                 )
             self._at[p] = Position(max(tail, least), self._log.version)
         self._bound = dict(bound)
@@ -235,8 +236,8 @@ class _Sender:
             at = self._at[p].offset
             if at > ends[p]:
                 raise OffsetOutOfRangeError(
-                    f"partition {p} of {self._log.url} was sent to {self._address} up to {at}, but"
-                    f" ends at {ends[p]}: it is older than what was sent, as after it was restored"
+                    f"partition {p} of {self._log.url} was sent to {self._address} up to {at},"
+                    f" but ends at {ends[p]}: it is older than what was sent, as after a restore"
                     " from a copy; send it to a new topic",
                     partition=p,
                     offset=at,
@@ -245,9 +246,9 @@ class _Sender:
                 )
             if at and at < start and not skip_purged:
                 raise OffsetOutOfRangeError(
-                    f"{start - at} offsets of partition {p} of {self._log.url} were removed before"
-                    f" they were sent to {self._address}, which has it up to {at}; go on at {start}"
-                    " with --skip-purged (skip_purged=True)",
+                    f"{start - at} offsets of partition {p} of {self._log.url} were removed"
+                    f" before they were sent to {self._address}, which has it up to {at};"
+                    f" continue at {start} with --skip-purged (skip_purged=True)",
                     partition=p,
                     offset=at,
                     start=start,
@@ -326,8 +327,8 @@ class _Sender:
             )
             if self._cluster.topic(self._topic.topic).source != self._topic.source:
                 raise SourceReplacedError(
-                    f"{self._address} was deleted and made again while {self._log.url} was sent;"
-                    " send it again, and the new topic gets all of it"
+                    f"{self._address} was deleted and created again while {self._log.url} was"
+                    " being sent; run it again, and the new topic gets the whole log"
                 )
             self._ask(lambda: self._producer.commit_transaction(_WAIT_S), "of the commit")
         except BaseException:
@@ -372,7 +373,7 @@ class _Sender:
             except self._cluster.failures as e:
                 offset = (dict(headers)[OFFSET_HEADER] or b"").decode()
                 raise InvalidInputError(
-                    f"Kafka's client refuses offset {offset} of partition {record[3]} of"
+                    f"Kafka's client rejects offset {offset} of partition {record[3]} of"
                     f" {self._log.url}: {e.args[0].str()}; for a large record give it, and the"
                     " topic, a larger message.max.bytes"
                 ) from e
@@ -462,17 +463,17 @@ class _Sender:
     def _failed(self, error: Any, what: str) -> ClogError:
         if self._cluster.is_fenced(error):
             return TransactionFencedError(
-                f"another process sends {self._log.url} to {self._address}: it took over; leave it"
-                " to that one"
+                f"another process sends {self._log.url} to {self._address} and took over; leave"
+                " the work to it"
             )
         if self._cluster.is_too_large(error):
             return InvalidInputError(
-                f"{self._address} refuses a record of {self._log.url} as too large: {error.str()};"
-                " nothing of the transaction was committed; give the topic a larger"
-                " max.message.bytes"
+                f"{self._address} rejects a record of {self._log.url} as too large:"
+                f" {error.str()}; nothing of the transaction was committed; give the topic a"
+                " larger max.message.bytes"
             )
         return SourceUnavailableError(
-            f"{self._address} did not take what was asked ({what}): {error.str()}; nothing of the"
+            f"{self._address} did not accept a request ({what}): {error.str()}; nothing of the"
             " transaction was committed; run it again"
         )
 

@@ -138,7 +138,9 @@ def address_of(text: str) -> Address:
             " and password as options of the client (sasl.username, sasl.password)"
         )
     if "/" in topic:
-        raise InvalidInputError(f"{shown!r:.120} names no topic: none has a / in its name")
+        raise InvalidInputError(
+            f"{shown!r:.120} does not name a topic: topic names cannot contain /"
+        )
     return Address(",".join(map(_with_port, hosts)), topic)
 
 
@@ -229,8 +231,8 @@ class Cluster:
             told = self._answer(ask, "its cluster id")
             if not told.cluster_id:
                 raise InvalidInputError(
-                    f"the cluster at {self.brokers} has no id, by which positions in it could be"
-                    " kept; Kafka 0.10.1 and newer have one"
+                    f"the cluster at {self.brokers} has no id to identify positions in it; Kafka"
+                    " 0.10.1 and newer have one"
                 )
             self._id = told.cluster_id
         return self._id
@@ -249,8 +251,8 @@ class Cluster:
         )
         if not found:
             raise NotFoundError(
-                f"no topic of {self.brokers} matches {address.topic}; it has"
-                f" {len(known)} topics that this client may see"
+                f"no topic of {self.brokers} matches {address.topic}; it has {len(known)} topics"
+                " visible to this client"
             )
         return found
 
@@ -328,7 +330,7 @@ class Cluster:
     def unavailable(self, what: str) -> SourceUnavailableError:
         """Returns the error for an answer that did not come, with the client's last message."""
         return SourceUnavailableError(
-            f"{self.brokers} did not tell {what}{self._last_word()}; {_CHECK}, then run it again"
+            f"{self.brokers} did not return {what}{self._last_word()}; {_CHECK}, then run it again"
         )
 
     @property
@@ -365,9 +367,9 @@ class Cluster:
             named = re.search(r'property:? "([\w.]+)"', e.args[0].str())
             which = f"the option {named[1]}" if named else "its options"
         except (TypeError, ValueError):
-            which = "its options: give texts, numbers and truth values"
+            which = "its options: give strings, numbers and booleans"
         raise InvalidInputError(
-            f"Kafka's client refuses {which}; its options are those of librdkafka"
+            f"Kafka's client rejects {which}; its options are those of librdkafka"
         )
 
     def _answer(self, ask: Callable[[], Any], what: str) -> Any:
@@ -402,22 +404,23 @@ class Cluster:
         kinds, code = self._kafka.KafkaError, error.code()
         if code in (kinds.UNKNOWN_TOPIC_OR_PART, kinds.UNKNOWN_TOPIC_ID):
             return NotFoundError(
-                f"{self.brokers} has no {what}; check the name, and that this client may see it"
+                f"{self.brokers} has no {what}; check the name, and that it is visible to this client"
             )
         if code == kinds.TOPIC_EXCEPTION:
-            return InvalidInputError(f"{what} cannot be: {error.str()}")
+            return InvalidInputError(f"{what} is not possible: {error.str()}")
         refused = [kinds._AUTHENTICATION, kinds.SASL_AUTHENTICATION_FAILED]  # noqa: SLF001 - public
         refused += [kinds.TOPIC_AUTHORIZATION_FAILED, kinds.CLUSTER_AUTHORIZATION_FAILED]
         if code in refused:
             return InvalidInputError(
-                f"{self.brokers} refuses to tell {what}: {error.str()}; check user, password and"
-                " rights (describe and read of the topic)"
+                f"{self.brokers} refuses to return {what}: {error.str()}; check user, password"
+                " and permissions (describe and read of the topic)"
             )
         return self.unavailable(f"{what}: {error.str()}")
 
 
 _CHECK: Final = (
-    "check the address, and that the brokers run and are reached at the names that they advertise"
+    "check the address, and that the brokers are running and reachable at the names that they"
+    " advertise"
 )
 
 
@@ -459,8 +462,8 @@ def _as_printed(topic_id: str) -> str:
         is_id = False
     if not is_id:
         raise InvalidInputError(
-            "the brokers give topics no id, which distinguishes a topic that was deleted and made"
-            " again from the first one; Kafka 2.8 and newer do"
+            "the brokers do not give topics an id, which distinguishes a topic that was deleted"
+            " and created again from the first one; Kafka 2.8 and newer do"
         )
     return plain
 

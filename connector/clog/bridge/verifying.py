@@ -230,7 +230,7 @@ class _Comparison:
         both, *at = np.intersect1d(offsets[0], offsets[1], True, True)  # noqa: FBT003 - NumPy's
         pair = [side.take(to_arrow(index)) for side, index in zip(sides, at, strict=True)]
         if differ := _unequal(*pair):
-            self._tell(both[differ], "is another record in the topic than in the log")
+            self._tell(both[differ], "is a different record in the topic than in the log")
         self.counts["same"] += len(both) - len(differ)
         for i, side in enumerate(sides):
             self._lasts[i] = _merged(self._lasts[i], _coded(side))
@@ -246,7 +246,7 @@ class _Comparison:
             self.counts[f"only_{owner}"] = singles.num_rows
             self._tell(
                 self._unexplained(singles, known),
-                f"is in the {owner} alone, and nothing supersedes it",
+                f"is only in the {owner}, and nothing supersedes it",
             )
         alive = [_alive(_from(lasts, start)) for lasts in self._lasts]
         both = pa.concat_tables(alive).group_by("key").aggregate([("code", "min"), ("code", "max")])
@@ -258,7 +258,7 @@ class _Comparison:
         for i, owner in enumerate(("topic", "log")):
             self._tell(
                 to_numpy(lone[i].column("code")) // 2,
-                f"is the last value of its key in the {owner} alone",
+                f"is the last value of its key only in the {owner}",
             )
         self.counts["keys"] = in_both - unequal
         told = {one.offset: one for one in reversed(self._differences)}
@@ -270,11 +270,11 @@ class _Comparison:
         self.counts["undecodable"] = len(found)
         mine = [to_numpy(rows.column("code")) // 2 for rows in self._singles[1]]
         there = np.isin(found, np.concatenate([found[:0], *mine]))
-        self._tell(found[there], "does not decode in the topic, and is a record of the log")
+        self._tell(found[there], "cannot be decoded in the topic, but is a record of the log")
         if len(found) and self._target.letters is not None:
             place = self._target.topic.source, self._partition
             kept = np.isin(found, letter_offsets(self._target.letters, *place))
-            self._tell(found[~kept], "does not decode, and is not among the dead letters")
+            self._tell(found[~kept], "cannot be decoded, but is not among the dead letters")
 
     def _unexplained(self, singles: pa.Table, known: pa.Table) -> np.ndarray[Any, Any]:
         """Returns the offsets of those that neither cleaner may have removed."""

@@ -268,7 +268,7 @@ class _Numbers:
             numbers = {p: (h >> shift) & ((1 << NAME_BITS) - 1) for p, h in hashes.items()}
             if len(set(numbers.values())) == len(numbers):
                 return cls(numbers, shift)
-        raise CannotScanError("it has too many objects; let the cleaner put small ones together")
+        raise CannotScanError("it has too many objects; let the cleaner merge small ones")
 
     def of_row(self, path: str, row: int) -> int:
         """Returns the place of a row of a file."""
@@ -484,7 +484,7 @@ def _given_table(url: str, version: int | None, options: Mapping[str, object]) -
 def _given(options: Mapping[str, object], *, own: tuple[str, ...]) -> dict[str, str]:
     given = texts_of(options)
     if mine := sorted(given.keys() & {*own}):
-        raise OptionError(f"options {mine} are the function's own; leave them out")
+        raise OptionError(f"options {mine} are set by the function; leave them out")
     return given
 
 
@@ -630,7 +630,9 @@ def _check_types(handle: "Handle", read: StructType) -> None:
         # An evolved schema: objects may have narrower types.
         kind = _foreign(field.type, evolved=schema.id > 0) if field.name in read.names else None
         if kind is not None:
-            raise CannotScanError(f"its schema has the type {kind}, which Spark's reader has not")
+            raise CannotScanError(
+                f"its schema has the type {kind}, which Spark's reader does not support"
+            )
 
 
 def _check_told(plans: "Sequence[TablePlan]") -> None:
@@ -643,8 +645,8 @@ def _check_told(plans: "Sequence[TablePlan]") -> None:
     )
     if rows > ROWS_MAX:
         raise CannotScanError(
-            f"no masks say which of {rows:,} rows are the latest of their keys; the cleaner makes"
-            " them (clog upgrade superseded-rows, clog clean)"
+            f"it has no masks that say which of {rows:,} rows are the latest of their keys; the"
+            " cleaner makes them (clog upgrade superseded-rows, clog clean)"
         )
 
 
@@ -653,7 +655,7 @@ def _say_once(url: str, reason: CannotScanError) -> None:
     if (url, str(reason)) not in _SAID:
         _SAID.add((url, str(reason)))
         _LOGGER.warning(
-            'reading %s by format("clog"), which takes longer than Spark\'s own scan: %s',
+            'reading %s with format("clog"), which is slower than Spark\'s own scan: %s',
             url,
             reason,
         )
@@ -671,7 +673,9 @@ def _folder_in_jvm(url: str, log_id: str) -> str:
     elif there.protocol in ("abfs", "abfss") and "@" in there.root.partition("/")[0]:
         root = there.url
     else:
-        raise CannotScanError(f"Spark's JVM has no filesystem for {there.protocol} URLs like this")
+        raise CannotScanError(
+            f"Spark's JVM has no filesystem for {there.protocol} URLs such as this"
+        )
     return f"{root}/{folder_of(log_id)}"
 
 

@@ -74,8 +74,8 @@ def of_id(location: Location, log_id: str) -> "Log":
         log = opened(location)
     if log.handle.standing.log_id != log_id:
         raise LogReplacedError(
-            f"{log.url} was deleted and recreated while records were written to it; nothing was"
-            " committed; write again"
+            f"{log.url} was deleted and recreated while records were being written to it; nothing"
+            " was committed; write again"
         )
     return log
 
@@ -85,8 +85,8 @@ def check_meant(handle: "Handle", log_id: str | None) -> None:
     there = handle.standing.log_id
     if log_id not in (None, there):
         raise LogReplacedError(
-            f"the log at {handle.store.url} was deleted and recreated (its id was {log_id}, now it"
-            f" is {there}); nothing was read or written; begin again with the log that is there"
+            f"the log at {handle.store.url} was deleted and recreated (its id was {log_id}, now"
+            f" it is {there}); nothing was read or written; start again with the new log"
         )
 
 
@@ -96,8 +96,8 @@ def _is_still_there(log: "Log") -> bool:
         log.handle.recent()
     except NotFoundError as e:
         _LOGGER.warning(
-            "opening %s anew; what this process wrote to it before may not be in the log that"
-            " stands there now: %s",
+            "opening %s again; records that this process wrote to it may not be in the log that"
+            " is there now: %s",
             log.url,
             e,
         )

@@ -65,7 +65,7 @@ def beside_table(
 
     given = texts_of(options)
     if own := {"view", "asofversion", "asoftimestamp", "path"} & given.keys():
-        raise OptionError(f"options {sorted(own)} are beside_table's own; leave them out")
+        raise OptionError(f"options {sorted(own)} are set by beside_table; leave them out")
     settings = read_options({**given, "view": "table", "path": url})
     check_batch(settings)
 

@@ -277,7 +277,7 @@ def test_a_table_that_was_quiet_for_days_is_in_a_cut(disk):
 def test_a_log_is_bound_to_its_table(disk):
     """H-C24: one of another oid is not taken for it."""
     put(disk.table("a", oid=7), [(1, "x")], 10)
-    with pytest.raises(SourceReplacedError, match="made again"):
+    with pytest.raises(SourceReplacedError, match="created again"):
         disk.table("a", oid=8)
 
 
@@ -285,7 +285,7 @@ def test_a_log_in_which_another_record_wins_is_refused(disk):
     """S56: the source's clock may be behind who loads its rows."""
     put(disk.table("a"), [(1, "x")], 10)
     Log.open(Folder(disk.store, "a"), clock=disk.clock).alter({"compaction.strategy": "timestamp"})
-    with pytest.raises(InvalidInputError, match=r"has another compaction\.strategy"):
+    with pytest.raises(InvalidInputError, match=r"has a compaction\.strategy other"):
         disk.table("a")
 
 

@@ -253,18 +253,18 @@ def test_a_whole_change_is_kept_if_that_is_wanted(log):
 
 
 REFUSED = {
-    "is a truncate of its table": change("t"),
-    "its op is none of c, u, d, r": change("m"),
-    "is no change of a row": b'{"id": 1}',
-    "is a change without the row after it": change("c"),
+    "is a TRUNCATE of its table": change("t"),
+    "its op is not c, u, d or r": change("m"),
+    "is not a row change": b'{"id": 1}',
+    "is a change without the row after the change": change("c"),
     "has Debezium's placeholder": change("u", {"id": 1, "name": "__debezium_unavailable_value"}),
-    "is no JSON": b"{",
-    "nested too deep": b"[" * 100_000,
-    "is not of its own schema": json.dumps(
+    "is not JSON": b"{",
+    "nested too deeply": b"[" * 100_000,
+    "does not match its schema": json.dumps(
         {"schema": envelope("id", "born"), "payload": {"op": "c", "before": 5, "after": {"id": 1}}}
     ).encode(),
-    "a schema beside it that makes no columns": b'{"schema": {"type": "x"}, "payload": {"op": 1}}',
-    "beside it that makes no columns: a struct has no fields": json.dumps(
+    "a schema that cannot become columns": b'{"schema": {"type": "x"}, "payload": {"op": 1}}',
+    "a schema that cannot become columns: a struct has no fields": json.dumps(
         {"schema": {"type": "struct", "fields": []}, "payload": {"op": "c"}}
     ).encode(),
 }
@@ -291,7 +291,7 @@ def test_a_truncate_has_no_key_and_is_told_all_the_same(log):
     done = decoder.decoded(records(values, [None, None, None, b"2"]), made)
     assert done.rows.column("value").to_pylist() == [{"id": 2}]
     assert "truncate" in done.reasons[0]
-    missing = "has a key that is missing, and the target is compacted"
+    missing = "has no key, but the target is compacted"
     assert [done.reasons[1], done.reasons[2]] == [missing] * 2
 
 
@@ -337,9 +337,9 @@ def test_the_schema_of_a_log_that_is_made_has_to_be_known():
     [
         ({"values": "xml"}, "values cannot be decoded as 'xml'; give one of json,"),
         ({"values": "json", "keys": "text"}, "keys cannot be decoded as 'text'; give one of bytes"),
-        ({"values": "avro"}, "schemas in a registry: give its URL"),
-        ({"values": "json", "keys": "protobuf"}, "schemas in a registry: give its URL"),
-        ({"values": "json", "envelope": True}, "only changes of Debezium have an envelope"),
+        ({"values": "avro"}, "are in a registry: give its URL"),
+        ({"values": "json", "keys": "protobuf"}, "are in a registry: give its URL"),
+        ({"values": "json", "envelope": True}, "only Debezium's changes have an envelope"),
     ],
 )
 def test_a_wrong_decoding_is_refused(wrong, why):

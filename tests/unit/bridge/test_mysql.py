@@ -179,7 +179,7 @@ def test_a_value_that_its_column_cannot_hold_names_the_column(taken):
     kind = {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "field": "v"}
     columns = {"fields": [{**INT, "field": "id"}, kind]}
     odd = replace(loaded("a", 100, 1, 10**20, last=True), row=columns)
-    with pytest.raises(SourceError, match=r"column v of shop.a .* cannot be kept") as e:
+    with pytest.raises(SourceError, match=r"column v of shop.a .* cannot be stored") as e:
         taken([[odd]], 101)
     assert "000" not in str(e.value)
 

@@ -115,7 +115,7 @@ def test_a_mirror_that_goes_on_takes_no_letters(urls):
     with pytest.raises(InvalidInputError, match=r"mirrors a topic.*--end"):
         replay(*urls[:2], decode=JSON)
     Log.create(urls[2], 1)
-    with pytest.raises(InvalidInputError, match="no columns for letters"):
+    with pytest.raises(InvalidInputError, match="no columns for decoded letters"):
         replay(urls[0], urls[2], decode=JSON)
 
 
@@ -124,7 +124,7 @@ def test_what_is_no_letter_is_refused(urls):
     letters = Log.create(urls[0], 1, LETTERS_CONFIG)
     letters.append([{"key": "a", "value": '{"n": 1}'}])
     log = Log.create(urls[2], 1, schema=SCHEMA)
-    with pytest.raises(InvalidInputError, match=r"offset 0 of .* is no dead letter"):
+    with pytest.raises(InvalidInputError, match=r"offset 0 of .* is not a dead letter"):
         replay(urls[0], urls[2], decode=JSON)
     assert not rows(log)
 
@@ -191,5 +191,5 @@ def test_anybody_may_have_written_the_headers_of_letters(urls, name, value):
     letters.append([{"key": b"k", "value": b"{}", "headers": list(told.items())}])
     is_one = name == SOURCE and value is None
     if not is_one:
-        with pytest.raises(InvalidInputError, match="is no dead letter"):
+        with pytest.raises(InvalidInputError, match="is not a dead letter"):
             played(letters, log, JSON)

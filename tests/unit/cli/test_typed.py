@@ -193,7 +193,7 @@ def test_times_that_python_has_no_values_for_go_round(cli, tmp_path):
         ('{"key":"int8","value":"int33"}', "value has an unknown type"),
         ('{"value":"int8"}', "a schema must be a JSON object"),
         ("[" * 100_000, "cannot be read as JSON"),
-        (f'{{"key":"int8","value":{"[" * 700}"int8"{"]" * 700}}}', "nested too deep"),
+        (f'{{"key":"int8","value":{"[" * 700}"int8"{"]" * 700}}}', "nested too deeply"),
     ],
 )
 def test_a_file_that_holds_no_schema_is_refused(cli, url, tmp_path, words, message):

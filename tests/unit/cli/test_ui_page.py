@@ -121,8 +121,8 @@ def test_partitions_commits_and_configs(open_page, log):
     assert page.locator("#history").get_by_text("clean", exact=True).count() >= 1
     assert "removed 300 records" in page.locator("#removed").inner_text()
     said = " ".join(page.locator(".graphs svg").evaluate_all("all => all.map(e => e.ariaLabel)"))
-    assert "records an hour: at most 14,424" in said  # 1,202 in five minutes
-    assert "share not yet clean: at most 0." in said
+    assert "records per hour: at most 14,424" in said  # 1,202 in five minutes
+    assert "share that is dirty: at most 0." in said
     page.keyboard.press("ArrowRight")
     assert page.get_by_role("tab", name="Records").get_attribute("aria-selected") == "true"
     page.get_by_role("tab", name="Configuration").click()
@@ -216,7 +216,7 @@ def test_readers_writers_and_what_is_undecided(open_page, log):
         api.expect(page.locator("#lags figcaption").first).to_contain_text(
             "billing, records behind"
         )
-    api.expect(page.locator("#transactions")).to_contain_text("none is open")
+    api.expect(page.locator("#transactions")).to_contain_text("no open transactions")
 
 
 def test_how_far_a_mirror_is(open_page, log):

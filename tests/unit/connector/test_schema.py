@@ -135,7 +135,7 @@ def test_a_compacted_log_needs_a_key_column():
     ("column", "allowed"),
     [
         ("value map", "to_json(value)"),
-        ("value timestamp", "string(unix_micros(value)) is one text in every time zone"),
+        ("value timestamp", "string(unix_micros(value)) gives the same text in every time zone"),
         ("value int", "string or binary"),
         ("partition bigint", "int"),
         ("headers map", "array<struct<key:string,value:binary>>"),

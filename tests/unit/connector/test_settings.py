@@ -192,7 +192,7 @@ def test_an_unknown_option_is_refused_with_the_nearest(given, meant):
         ("kafkaConsumer.pollTimeoutMs", "Kafka source; the store's client retries"),
         ("fetchOffset.numRetries", "Kafka source; the store's client retries"),
         ("versionAsOf", "Delta Lake; give asOfVersion"),
-        ("ignoreChanges", "Delta Lake; nothing here needs it"),
+        ("ignoreChanges", "Delta Lake; it has no effect here"),
     ],
 )
 def test_options_of_others_say_what_takes_their_place(name, message):

@@ -203,7 +203,7 @@ def test_first_writes_at_once_make_one_log(url):
     for writer, messages in (begun_first, begun_second):
         writer.commit(messages)
     assert by_id(rows(url)) == ROWS
-    with pytest.raises(InvalidInputError, match="made by another writer, with other types"):
+    with pytest.raises(InvalidInputError, match="created by another writer, with other types"):
         refused.commit(of_refused)
     assert Log.open(url).version == 2
 
@@ -236,7 +236,7 @@ def test_keys_may_be_dates_decimals_and_truth_values(url, kind, first, other, te
     assert rows(url, keys=json.dumps([text])) == [{"k": other, "n": 2}]
     Log.open(url).append([{"key": other, "value": None}])
     assert rows(url) == [{"k": first, "n": 3}]
-    with pytest.raises(OptionError, match='"keys" has a key that is no'):
+    with pytest.raises(OptionError, match='"keys" has a key that is not'):
         rows(url, keys='["x"]')
 
 

@@ -167,9 +167,11 @@ def test_a_type_that_spark_has_not_is_left_out(url, named):
     assert batch.to_pylist() == [{"n": 5} if named else {"value": {"n": 5}}]
     asked = StructType([StructField("t", StringType()), StructField("n", StringType())])
     wrong = asked if named else StructType([StructField("value", asked)])
-    with pytest.raises(InvalidInputError, match="t has a type for which Spark has none; leave it"):
+    with pytest.raises(InvalidInputError, match="t has a type that Spark does not have; leave it"):
         ClogDataSource({"path": url, "view": view}).reader(wrong)
-    with pytest.raises(InvalidInputError, match=r"value.t has type .* leave it out by the option"):
+    with pytest.raises(
+        InvalidInputError, match=r"value.t has type .* leave it out with the option"
+    ):
         ClogDataSource({"path": url}).schema()
     assert ClogDataSource({"path": url, "columns": "value.n"}).schema().names == ["value"]
 
@@ -206,7 +208,7 @@ def test_keys_are_those_of_the_logs_type(url, log, tmp_path):
     assert [row["key"]["id"] for batch in found for row in batch.to_pylist()] == [1]
     assert explain(url, keys=one).objects.read == 1
     for wrong in ('["1"]', '["x"]', '["{\\"zz\\": 1}"]'):
-        with pytest.raises(OptionError, match="has a key that is no struct"):
+        with pytest.raises(OptionError, match="has a key that is not a struct"):
             rows(url, keys=wrong)
     numbers = str(tmp_path / "numbers")
     Log.create(numbers, schema={"key": pa.int64(), "value": pa.int8()}).append(

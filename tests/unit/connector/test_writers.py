@@ -224,7 +224,7 @@ def test_a_query_that_the_log_does_not_know_fails_after_its_first_batch(url, cap
     shutil.rmtree(url)
     opened_logs._LOGS.clear()
     for _ in range(2):
-        told = r"batches before batch 1.*recreated.* is empty: a query makes one as it begins;"
+        told = r"batches before batch 1.*recreated.* is empty: a query creates one when it starts;"
         with pytest.raises(LogReplacedError, match=told):
             Sink(url, query="q").write(rows_of(("a", "1")), batch=1)
     assert read(url) == []
@@ -542,7 +542,7 @@ def test_a_log_that_was_restored_is_opened_anew(url, tmp_path, monkeypatch, capl
         Sink(url).write(rows_of(("a", value)))
     assert [v for *_, v in read(url)] == ["1", "3", "4"]
     (warning,) = [r.getMessage() for r in caplog.records if "opening" in r.getMessage()]
-    assert "may not be in the log that stands there now: version 2 of" in warning
+    assert "may not be in the log that is there now: version 2 of" in warning
     assert "restored from a copy" in warning
 
 

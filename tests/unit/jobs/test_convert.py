@@ -27,18 +27,18 @@ GOOD = [
     {"key": "1", "value": None},
 ]
 BAD = {
-    "has a value that is no JSON: Expecting value at character 6": ("3", '{"n": '),
-    "has a value that is no UTF-8 at byte 2": ("3", b'{"\xff": 1}'),
+    "has a value that is not JSON: Expecting value at character 6": ("3", '{"n": '),
+    "has a value that is not UTF-8 at byte 2": ("3", b'{"\xff": 1}'),
     "has no value.n, which is NOT NULL": ("3", "{}"),
     "has a value.n of type str; the log's schema says int32": ("3", '{"n": "x"}'),
     "has a value.n that does not fit int32": ("3", '{"n": 5000000000}'),
     "has the field value.zz, which is not in the log's schema; there it has n, at (add it with"
     " evolve, or leave it out)": ("3", '{"n": 1, "zz": 1}'),
-    "has a value that is null inside of its encoding, which is no tombstone": ("3", "null"),
-    "has a value that is JSON that is nested too deep": ("3", "[" * 100_000),
+    "has a value that is an encoded null, which is not a tombstone": ("3", "null"),
+    "has a value that is JSON that is nested too deeply": ("3", "[" * 100_000),
     "has a key of type str; the log's schema says int64": ('"x"', '{"n": 1}'),
-    "has a key that is no JSON: Extra data at character 2": ("1 2", None),
-    "has a key that is missing, and the target is compacted": (None, '{"n": 1}'),
+    "has a key that is not JSON: Extra data at character 2": ("1 2", None),
+    "has no key, but the target is compacted": (None, '{"n": 1}'),
 }
 
 
@@ -147,7 +147,7 @@ def test_without_dead_letters_a_record_that_does_not_fit_is_an_error(source, tar
     source.append(GOOD, partition=1)
     source.append([{"key": "9", "value": "secret"}], partition=1)
     for _ in range(2):
-        with pytest.raises(InvalidInputError, match=r"offset 3 of partition 1 .* is no JSON") as e:
+        with pytest.raises(InvalidInputError, match=r"offset 3 of partition 1 .* is not JSON") as e:
             convert(source, target)
         assert "secret" not in str(e.value)
         assert len(rows(target)) == 3
@@ -261,7 +261,7 @@ def test_avro_becomes_columns(source, letters):
     assert target.table().get("k0") == {**ORDER, "m": [("x", 1)]}
     reasons = [row["headers"][0]["value"].decode() for row in rows(letters)]
     assert all(
-        reason.startswith("has a value that is no Avro of this schema") for reason in reasons
+        reason.startswith("has a value that is not Avro of this schema") for reason in reasons
     )
     discard(target.handle.standing.root)
 
@@ -278,7 +278,7 @@ def test_avro_by_the_ids_of_a_registry(source, letters):
     assert (done.records, done.dead_letters) == (1, 3)
     reasons = [row["headers"][0]["value"].decode() for row in rows(letters)]
     assert reasons == [
-        "has a value that has the schema id 9, and no schema was given for it",
+        "has a value that has the schema id 9, for which no schema was given",
         "has a value that has no header with a schema id",
         "has a value that has no header with a schema id",
     ]
@@ -304,8 +304,8 @@ def test_a_registrys_header_is_told_of_where_nobody_named_its_id(source, letters
         ('{"n":1,"n":2}', "has a field twice"),
         ('{"n":1,"zz":2}', "the field value.zz, which is not in the log's schema"),
         ('{"n":1,"at":"0001-01-01T00:00:00+05:00"}', "before the year 1"),
-        ("[" * 100_000, "nested too deep"),
-        ('{"n":1}{}', "is no JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"n":1}{}', "is not JSON"),
     ],
 )
 def test_nothing_of_a_document_is_dropped_unsaid(source, letters, value, reason):

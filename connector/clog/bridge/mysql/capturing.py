@@ -161,7 +161,7 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
     """
     if wrong := [how for how in (masks or {}).values() if how not in (DROP, HASH)]:
         raise InvalidInputError(
-            f"columns of MySQL are masked by drop or hash, not {wrong[0]!r:.40}"
+            f"columns of MySQL can be masked by drop or hash, not by {wrong[0]!r:.40}"
         )
     settings = LogSettings(
         partitions=partitions,
@@ -205,8 +205,8 @@ class Reader:
             except (ArithmeticError, TypeError, ValueError) as e:
                 why = e if isinstance(e, InvalidInputError) else type(e).__name__
                 raise SourceError(
-                    f"column {field.name} of {what} has a value that cannot be kept: {why}; leave"
-                    f" the column out (--mask {what}.{field.name}=drop)"
+                    f"column {field.name} of {what} has a value that cannot be stored: {why};"
+                    f" leave the column out (--mask {what}.{field.name}=drop)"
                 ) from e
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -215,7 +215,7 @@ def reader_of(what: str, key: Any, row: Any, hashed: Collection[str]) -> Reader:
     """Returns the reader for the schemas of an `Event`; ``hashed`` columns are texts."""
     if key is None or row is None:
         raise SourceError(
-            f"{what} has no primary key, and so no key of a log; leave it out (--exclude)"
+            f"{what} has no primary key, so its log would have no key; leave it out (--exclude)"
         )
     keys = {field["field"] for field in key["fields"]}
     fields, fixes = [], {}
@@ -225,7 +225,7 @@ def reader_of(what: str, key: Any, row: Any, hashed: Collection[str]) -> Reader:
             column = connect_column(one)
         except InvalidInputError as e:
             raise SourceError(
-                f"column {name} of {what} has a type that no column has: {e}; leave it out"
+                f"column {name} of {what} has a type that a log does not have: {e}; leave it out"
                 f" (--mask {what}.{name}=drop)"
             ) from e
         kind, fix = (pa.string(), str) if name in hashed else (column.kind, column.fix)
@@ -298,11 +298,11 @@ class _Run:
         there = self._server.tables()
         meant = {name: has_key for name, has_key in there.items() if self._choice.has(name)}
         if not meant:
-            raise NotFoundError(f"{self._server.address} has no table that is meant")
+            raise NotFoundError(f"{self._server.address} has no table that was selected")
         if lacks := [name for name, has_key in meant.items() if not has_key]:
             raise InvalidInputError(
-                f"{', '.join(lacks)} of {self._server.address} have no primary key, and so no key"
-                " of a log; leave them out (--exclude)"
+                f"{', '.join(lacks)} of {self._server.address} have no primary key, so their logs"
+                " would have no key; leave them out (--exclude)"
             )
         home = self._home
         home.read()
@@ -338,14 +338,14 @@ class _Run:
         known = json.loads(before)
         if known["masks"] != self._choice.masks:
             raise InvalidInputError(
-                f"{self._home.log.url} is captured with masks {known['masks']}, and"
-                f" {dict(self._choice.masks)} is asked for: its logs have both then; capture into a"
-                " new URL"
+                f"{self._home.log.url} is captured with masks {known['masks']}, but"
+                f" {dict(self._choice.masks)} was requested, so its logs would have both; capture"
+                " into a new URL"
             )
         if not is_again:
             raise InvalidInputError(
                 f"{self._home.log.url} is captured with --tables {known['tables']} and --exclude"
-                f" {known['exclude']}: what other tables had before is not known; {RELOAD}"
+                f" {known['exclude']}: the earlier contents of other tables are unknown; {RELOAD}"
             )
 
     def _chapters(self) -> list[bytes]:
@@ -393,15 +393,15 @@ class _Run:
             and (file_of(at) not in self._files or at > end_of(self._files) + 1)
         ):
             raise SourcePurgedError(
-                f"{self._server.address} does not have its binary log any more from"
-                f" {position_text(at)} on, up to which the logs have it; {RELOAD}"
+                f"{self._server.address} no longer has its binary log from {position_text(at)}"
+                f" on, up to which the logs have it; {RELOAD}"
             )
 
     def _take(self, event: Event) -> None:
         """Processes an event."""
         value = event.value
         if event.topic == _TRANSACTIONS:
-            assert event.offset is not None, "it is no row"
+            assert event.offset is not None, "it is not a row"
             if value["status"] == "BEGIN":
                 self._is_open = True
                 self._began = position_of(json.loads(event.offset))
@@ -413,7 +413,7 @@ class _Run:
             if self._is_written:
                 self._commit()
         elif event.topic == _HEARTBEAT:
-            assert event.offset is not None, "it is no row"
+            assert event.offset is not None, "it is not a row"
             offset = json.loads(event.offset)
             if "snapshot" not in offset and not self._is_open:
                 self._reach(position_of(offset), event.offset)
@@ -582,8 +582,8 @@ class _Run:
         )
         if before is not None and table.key != before.table.key:
             raise SourceError(
-                f"the key of {what} is {table.key} now, and that of its log cannot change; capture"
-                " the database into a new URL, or leave the table out (--exclude)"
+                f"the key of {what} is now {table.key}, but that of its log cannot change;"
+                " capture the database into a new URL, or leave the table out (--exclude)"
             )
         url = f"{self._url}/{table.folder}"
         self._home.check()
@@ -591,8 +591,8 @@ class _Run:
         one.begin(self._home.shown)
         if one.is_older and not self._is_loading:
             raise SourceReplacedError(
-                f"{url} was restored from an older copy, and lacks what the newest cut had of it:"
-                " load all tables anew, into the same logs (--reload all)"
+                f"{url} was restored from an older copy, and lacks changes that the newest cut"
+                " had: load all tables again, into the same logs (--reload all)"
             )
         one.evolve()
         one.rows = 0 if before is None else before.rows
@@ -655,7 +655,7 @@ def _why_reload(
     if change.get("previousId") not in (None, change["id"]):
         return "it was renamed"
     if before is None:
-        return "it changed, and what it was is not known"
+        return "it changed, and its earlier state is unknown"
     after = _shape(table)
     if after["key"] != before["key"]:
         return "its key changed"
@@ -664,7 +664,7 @@ def _why_reload(
         name = one["name"]
         if name not in known:
             if one.get("defaultValueExpression") or not one["optional"] or one["generated"]:
-                return f"column {name} was added with a default, which filled the rows"
+                return f"column {name} was added with a default, which filled existing rows"
         elif after["columns"][name] != known[name]:
             return f"column {name} has another type"
         elif re.search(_DROPS.format(re.escape(name)), ddl, re.IGNORECASE):
@@ -818,7 +818,7 @@ class _Changed:
         for batch in self._server.batches(lambda: self._reached >= until):
             for event in batch:
                 if event.topic == _HEARTBEAT:
-                    assert event.offset is not None, "it is no row"
+                    assert event.offset is not None, "it is not a row"
                     self._reached = max(self._reached, position_of(json.loads(event.offset)))
                 elif event.topic != _TRANSACTIONS:
                     self._take(event)
@@ -829,11 +829,13 @@ class _Changed:
         value = event.value
         if event.topic == NAME:
             for change in value["tableChanges"] or ():
-                self._leave_out(table_of(change), "it was altered, dropped or made meanwhile")
+                self._leave_out(
+                    table_of(change), "it was altered, dropped or created in the meantime"
+                )
             return
         what = event.topic.removeprefix(f"{NAME}.")
         if value["op"] == "t":
-            self._leave_out(what, "it was emptied meanwhile")
+            self._leave_out(what, "it was emptied in the meantime")
         elif what in self._meant and what not in self.skipped:
             if what not in self._readers:
                 self._readers[what] = self._reader(what, event.key, event.row)
@@ -862,7 +864,7 @@ class _Changed:
         for what, binding in sorted(self._meant.items()):
             shape = self._server.shape(what)
             if shape is None:
-                self.skipped.setdefault(what, "the source has it no more")
+                self.skipped.setdefault(what, "the source no longer has it")
             if shape is None or what in self.skipped:
                 continue
             reader = self._reader(what, shape.key, shape.row)

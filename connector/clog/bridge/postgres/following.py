@@ -169,7 +169,7 @@ class _Reading:
         if not is_old and one.table.key and relation.identity != "f" and named != {*one.table.key}:
             raise ChangedError(f"the replica identity of {one.table.what} changed")
         if not is_old and (sent.keys() - known.keys() - one.table.left.keys()):
-            raise ChangedError(f"{one.table.what} has columns more")
+            raise ChangedError(f"{one.table.what} has new columns")
         if any(sent[name] != kind for name, kind in known.items() if name in sent):
             if is_old:
                 return None  # It was loaded after the types changed, and so after these rows.
@@ -177,7 +177,7 @@ class _Reading:
         if known.keys() <= sent.keys():
             return one, one.plan
         if not is_old:
-            raise ChangedError(f"{one.table.what} has columns less")
+            raise ChangedError(f"{one.table.what} lost columns")
         there = [i for i, name in enumerate(one.plan.schema.names) if name in sent]
         schema, forms = one.plan.schema, one.plan.forms
         kept = schema.empty_table().select(there).schema, tuple(forms[i] for i in there)

@@ -162,7 +162,7 @@ class ClogPartition(StorePartition):  # type: ignore[misc]
     def recover_from_changelog_message(self, **_: Any) -> None:
         """Refuses messages of a changelog topic."""
         raise InvalidInputError(
-            "state in a log has no changelog topic; make the application with"
+            "state in a log has no changelog topic; create the application with"
             " use_changelog_topics=False"
         )
 
@@ -320,15 +320,15 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
         )
         if offset < low:
             raise SourcePurgedError(
-                f"the state of partition {partition} of {topic} goes up to offset {offset}, and the"
-                f" topic begins at {low}: what lies between was removed before it was taken; begin"
-                " with a new URL for the state"
+                f"the state of partition {partition} of {topic} goes up to offset {offset}, but"
+                f" the topic begins at {low}: the records between were removed before they were"
+                " processed; start over with a new URL for the state"
             )
         if offset > high:
             raise SourceTruncatedError(
-                f"the state of partition {partition} of {topic} goes up to offset {offset}, and the"
-                f" topic ends at {high}: it was cut short, or deleted and made again; begin with a"
-                " new URL for the state"
+                f"the state of partition {partition} of {topic} goes up to offset {offset}, but"
+                f" the topic ends at {high}: it was truncated, or deleted and created again;"
+                " start over with a new URL for the state"
             )
 
     def clear_stores(self) -> None:
@@ -343,8 +343,8 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
 
 def _tied(what: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{what} of quix-streams need its own stores, which RocksDB orders by time; keep the state"
-        " of this application there"
+        f"{what} of quix-streams need its own stores, which RocksDB orders by time; keep the"
+        " state of this application in those"
     )
 
 

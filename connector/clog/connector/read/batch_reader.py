@@ -169,7 +169,7 @@ class BatchRead:
             if ends[p] < starts[p] != low:
                 raise OptionError(
                     f"the read of partition {p} of {url} starts at offset {starts[p]} and ends at"
-                    f" {ends[p]}: nothing lies between; give a start (startingOffsets, timestamps)"
+                    f" {ends[p]}: the range is empty; give a start (startingOffsets, timestamps)"
                     " that is not after the end (endingOffsets, timestamps)"
                 )
             start = losses.start(p, starts[p], low, high)
@@ -226,7 +226,7 @@ def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
         keys = asked_keys(meant, handle.tip.head.log.schema)
     except (InvalidInputError, UnicodeDecodeError):
         raise OptionError(
-            f'option "keys" has a key that is no {kind}, the type that the log has; write each as a'
+            f'option "keys" has a key that is not a {kind}, the type in the log; write each as a'
             ' JSON text, ["7"], of a struct its object, ["{\\"id\\": 7}"]'
         ) from None
     return replace(options, keys=tuple(sorted(keys)))
@@ -261,8 +261,8 @@ def check_batch(options: ReadOptions) -> None:
         )
     if given > 1:
         raise OptionError(
-            'of the options "asOfVersion", "asOfTimestamp" and "asOfCut" several are given; give'
-            " one"
+            'more than one of the options "asOfVersion", "asOfTimestamp" and "asOfCut" is given;'
+            " give one"
         )
 
 

@@ -92,8 +92,8 @@ def check_stream(options: ReadOptions) -> None:
     if options.ending is not None:
         raise OptionError(
             'options "endingOffsets", "endingTimestamp" and "endingOffsetsByTimestamp" are for'
-            " batch reads: a stream has no end; leave them out, trigger(availableNow=True) ends at"
-            " what is there"
+            " batch reads: a stream has no end; leave them out; trigger(availableNow=True) ends"
+            " at the present end"
         )
 
 
@@ -277,8 +277,8 @@ class ClogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             handle.standing.check()
             manifest = handle.manifest()
             _LOGGER.warning(
-                "%s; the batch that was planned at it runs again from version %d: records that were"
-                " superseded and cleaned away since are missing",
+                "%s; the batch that was planned at it runs again from version %d, without records"
+                " that were superseded and cleaned since",
                 *(e, manifest.version),
             )
             return manifest

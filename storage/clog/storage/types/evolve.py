@@ -182,7 +182,7 @@ def fields_from_words(words: Mapping[str, Any]) -> pa.Schema:
             ]
         )
     except RecursionError:
-        raise InvalidInputError("the types of a schema are nested too deep") from None
+        raise InvalidInputError("the types of a schema are nested too deeply") from None
 
 
 def evolution_to(schema: LogSchema | None, wanted: pa.Schema) -> dict[str, Any]:

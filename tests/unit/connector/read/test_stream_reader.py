@@ -517,7 +517,7 @@ def test_a_query_can_go_on_from_the_start_of_the_new_log(log, at, values, limit,
             read += batch
         assert [value for *_, value in read] == [*values, *["later"] * (at.index(start) + 1)]
     assert "was deleted and recreated" in caplog.text
-    assert "going on from the start" in caplog.text
+    assert "continuing at the start" in caplog.text
 
 
 def test_available_now_goes_on_in_the_new_log(log, at):

@@ -404,7 +404,8 @@ class Cluster:
         kinds, code = self._kafka.KafkaError, error.code()
         if code in (kinds.UNKNOWN_TOPIC_OR_PART, kinds.UNKNOWN_TOPIC_ID):
             return NotFoundError(
-                f"{self.brokers} has no {what}; check the name, and that it is visible to this client"
+                f"{self.brokers} has no {what}; check the name, and that it is visible to this"
+                " client"
             )
         if code == kinds.TOPIC_EXCEPTION:
             return InvalidInputError(f"{what} is not possible: {error.str()}")

@@ -356,7 +356,7 @@ class LogRound:
         if self._is_replaced:
             self._begin_with(Log(self._handle.opened_anew()))
         done = self.maintain()
-        self._tell_of_defaults()
+        self._warn_of_defaults()
         return done
 
     def maintain(self) -> MaintenanceResult:
@@ -593,7 +593,7 @@ class LogRound:
             )
         self._stuck = stuck
 
-    def _tell_of_defaults(self) -> None:
+    def _warn_of_defaults(self) -> None:
         """Logs which of the cleaner's defaults contradict the log's configs, when that changes."""
         overrides, defaults = self._handle.tip.head.config, self._settings.defaults
         left_out = defaults.keys() - overrides.keys() - fitting_defaults(overrides, defaults).keys()

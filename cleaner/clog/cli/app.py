@@ -127,7 +127,7 @@ class ClogGroup(click.Group):
             sys.stdout.flush()
             return done
         except Exception as e:
-            code = _tell(e)
+            code = _report_error(e)
             if code is None:
                 raise
             raise click.exceptions.Exit(code) from e
@@ -148,7 +148,7 @@ class ClogGroup(click.Group):
                 )
 
 
-def _tell(error: Exception) -> int | None:
+def _report_error(error: Exception) -> int | None:
     """Prints an error and returns the exit code; None for an error to be handled elsewhere."""
     # Imported late: `clog --help` must not wait for Arrow.
     from clog.storage.errors import ClogError, ErrorKind

@@ -165,7 +165,7 @@ def capture(  # noqa: PLR0913 - one for each option
             reload=True if "all" in names else names,
             slot_bytes_max=None if slot_max_mib is None else slot_max_mib << 20,
         )
-    with until_stopped() as should_stop, _told(given, listen, once=once) as on_progress:
+    with until_stopped() as should_stop, _reporting(given, listen, once=once) as on_progress:
         done = run(source, url, **both, on_progress=on_progress, should_stop=should_stop)
     given.tell(asdict(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
@@ -189,41 +189,41 @@ class Watched:
 
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock
-        self._told: tuple[Captured | None, int] = None, clock.monotonic_ms()
+        self._newest: tuple[Captured | None, int] = None, clock.monotonic_ms()
 
-    def take(self, told: "Captured") -> None:
+    def take(self, captured: "Captured") -> None:
         """Takes the newest progress."""
-        self._told = told, self._clock.monotonic_ms()
+        self._newest = captured, self._clock.monotonic_ms()
 
     def ailments(self) -> list[str]:
         """Returns why the process makes no progress; empty if it does."""
-        still_ms = self._clock.monotonic_ms() - self._told[1]
+        still_ms = self._clock.monotonic_ms() - self._newest[1]
         why = f"no activity for {still_ms // 1000} s"
         return [why] if still_ms > _STALLED_MS else []
 
     def neglects(self) -> list[str]:
         """Returns why no cut can be read."""
-        told = self._told[0]
-        if told is None:
+        captured = self._newest[0]
+        if captured is None:
             return ["it has not started yet"]
-        loading = [name for name, table in told.tables.items() if table.is_loading]
-        lacks = [] if told.position else ["there is no cut yet"]
+        loading = [name for name, table in captured.tables.items() if table.is_loading]
+        lacks = [] if captured.position else ["there is no cut yet"]
         return lacks + [f"{name} is being loaded" for name in loading] + self.ailments()
 
     def collect(self) -> "Iterator[Metric]":
         """Yields the metrics for Prometheus's client."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        told = self._told[0]
-        if told is None:
+        captured = self._newest[0]
+        if captured is None:
             return
         for name, what, value in _GAUGES:
-            yield GaugeMetricFamily(f"clog_capture_{name}", what, value(told))
+            yield GaugeMetricFamily(f"clog_capture_{name}", what, value(captured))
         what = "transactions of the database that were captured"
-        yield CounterMetricFamily("clog_capture_transactions", what, told.transactions)
+        yield CounterMetricFamily("clog_capture_transactions", what, captured.transactions)
         for name, what, of_table in _OF_TABLES:
             family = CounterMetricFamily(f"clog_capture_{name}", what, labels=["table"])
-            for table, one in told.tables.items():
+            for table, one in captured.tables.items():
                 family.add_metric([table], of_table(one))
             yield family
 
@@ -231,19 +231,19 @@ class Watched:
 _GAUGES: "Sequence[tuple[str, str, Callable[[Captured], float]]]" = (
     (
         *("lag_bytes", "bytes of write-ahead log beyond the newest cut"),
-        lambda told: told.lag_bytes,
+        lambda captured: captured.lag_bytes,
     ),
     (
         *("lag_seconds", "time since the newest transaction of the cut, if newer ones exist"),
-        lambda told: told.lag_ms / 1000,
+        lambda captured: captured.lag_ms / 1000,
     ),
     (
         *("slot_bytes", "bytes of write-ahead log that the database keeps for the slot"),
-        lambda told: told.slot_bytes,
+        lambda captured: captured.slot_bytes,
     ),
     (
         *("loading_tables_count", "tables being loaded"),
-        lambda told: sum(table.is_loading for table in told.tables.values()),
+        lambda captured: sum(table.is_loading for table in captured.tables.values()),
     ),
 )
 _OF_TABLES: "Sequence[tuple[str, str, Callable[[CapturedTable], float]]]" = (
@@ -296,7 +296,7 @@ def _verify(
 
 
 @contextmanager
-def _told(
+def _reporting(
     given: Given, listen: str | None, *, once: bool
 ) -> "Iterator[Callable[[Captured], None]]":
     """Yields a function that shows the progress, and serves it at the address ``listen``."""

@@ -202,11 +202,11 @@ class _Teller:
     def __init__(self, *, json: bool, live: bool) -> None:
         self.json = json
         self._live = live
-        self._told = 0
+        self._printed = 0
 
     def nothing_due(self, logs: "Sequence[Log]") -> None:
         """Prints, after a round, that there was nothing to do, if so."""
-        if self._told:
+        if self._printed:
             return
         if self.json:
             print_json_line({"logs": len(logs), "nothing_due": True})
@@ -215,14 +215,14 @@ class _Teller:
 
     def passed(self, log: "Log", result: "PassResult") -> None:
         """Prints a pass."""
-        self._tell(log, pass_json(result), [pass_text(result)])
+        self._print(log, pass_json(result), [pass_text(result)])
 
     def maintained(self, log: "Log", done: "MaintenanceResult") -> None:
         """Prints what was sealed, and what retention removed."""
-        self._tell(log, maintenance_json([done]), maintenance_lines([done]))
+        self._print(log, maintenance_json([done]), maintenance_lines([done]))
 
-    def _tell(self, log: "Log", document: "Mapping[str, object]", lines: "Sequence[str]") -> None:
-        self._told += 1
+    def _print(self, log: "Log", document: "Mapping[str, object]", lines: "Sequence[str]") -> None:
+        self._printed += 1
         if self.json:
             print_json_line({"url": log.url, **document})
         elif not self._live:

@@ -43,10 +43,10 @@ from clog.cli.options import (
 from clog.cli.output import (
     counted,
     counting,
+    note_left_out,
     print_error,
     print_note,
     size,
-    tell_left_out,
     write_lines,
 )
 from clog.storage.types.rows import RECORD_COLUMNS
@@ -454,7 +454,7 @@ def export(
     total = None if table else record_count(log)
     records = 0
     if at is None:
-        tell_left_out(log)
+        note_left_out(log)
     with (
         counting("exporting", total) as more,
         _file(out) as stream,
@@ -464,14 +464,14 @@ def export(
             write(batch)
             records += batch.num_rows
             more(batch.num_rows)
-    told = f"exported {counted(records, 'record')}"
+    exported = f"exported {counted(records, 'record')}"
     if out == "-":
-        print_note(told)
+        print_note(exported)
         return
     stored = Path(out).stat().st_size
     given.tell(
         {"url": log.url, "file": out, "records": records, "size_bytes": stored},
-        f"{told} to {out}, {size(stored)}",
+        f"{exported} to {out}, {size(stored)}",
     )
 
 

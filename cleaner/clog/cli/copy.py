@@ -23,7 +23,7 @@ from clog.cli.options import (
     schema_file,
     storage_options,
 )
-from clog.cli.output import counted, counting, print_note, tell_left_out
+from clog.cli.output import counted, counting, note_left_out, print_note
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,7 @@ def copy(
         schema=source.schema,
         storage=storage_options(target_options or given.options),
     )
-    tell_left_out(source)
+    note_left_out(source)
     done = _copied(source, made, by_key=partitions is not None or "partitioner" in own)
     made.alter({name: wanted.get(name) for name in _WHILE_COPYING})
     given.tell(
@@ -104,8 +104,10 @@ def _copied(source: "Log", made: "Log", *, by_key: bool) -> int:
                 done += records.num_rows
                 more(records.num_rows)
     except BaseException:
-        told = f"{made.url} has {counted(done, 'record')} of {total:,}: delete it, and copy again"
-        print_note(told)
+        message = (
+            f"{made.url} has {counted(done, 'record')} of {total:,}: delete it, and copy again"
+        )
+        print_note(message)
         raise
     return done
 
@@ -206,13 +208,13 @@ def convert(
             wanted,
         )
     letters = None if dead_letters is None else _made(given, dead_letters, 1, _LETTERS_KEPT)
-    tell_left_out(source)
+    note_left_out(source)
     with counting("converting", record_count(source)) as more:
         done = run(source, made, **decoders, dead_letters=letters, id=id, more=more)
-    told = f"converted {counted(done.records, 'record')} of {source.url} into {made.url}"
+    message = f"converted {counted(done.records, 'record')} of {source.url} into {made.url}"
     if letters is not None:
-        told += f"; {counted(done.dead_letters, 'dead letter')} in {letters.url}"
-    given.tell({"url": source.url, "target": made.url, **asdict(done)}, told)
+        message += f"; {counted(done.dead_letters, 'dead letter')} in {letters.url}"
+    given.tell({"url": source.url, "target": made.url, **asdict(done)}, message)
 
 
 def _made(

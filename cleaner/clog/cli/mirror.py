@@ -285,10 +285,10 @@ def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> Code |
             **given.reach,
             on_progress=more,
         )
-    told = f"appended {counted(done.records, 'record')} of {source} to {done.url}"
+    message = f"appended {counted(done.records, 'record')} of {source} to {done.url}"
     if done.superseded:
-        told += f"; {count(done.superseded)} superseded by later records of their keys"
-    given.tell(asdict(done), f"{told}; {counted(done.dead_letters, 'dead letter')} left")
+        message += f"; {count(done.superseded)} superseded by later records of their keys"
+    given.tell(asdict(done), f"{message}; {counted(done.dead_letters, 'dead letter')} left")
     return None
 
 

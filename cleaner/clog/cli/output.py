@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clog.storage import Log
 
 _TABLE_WIDTH_MAX = 10_000
-_TOLD_MS = 60_000
+_REPORT_MS = 60_000
 """How often progress is reported where no bar shows it."""
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters, ends of lines and paragraphs, and overrides and isolates of direction."""
@@ -209,7 +209,7 @@ def print_note(text: str) -> None:
         stderr().print(text, style="dim", soft_wrap=True)
 
 
-def tell_left_out(log: "Log") -> None:
+def note_left_out(log: "Log") -> None:
     """Prints which records are left out, if any are, by the newest known version."""
     head = log.handle.tip.head
     stable = {p: head.stable_offset(p) for p in range(head.log.partitions)}
@@ -251,13 +251,13 @@ def each_minute(*, json: bool) -> Callable[[Callable[[], Any], Callable[[], str]
     """Returns a function that prints a JSON document or else a note, at most once a minute."""
     from clog.storage.env import SystemClock
 
-    clock, told_ms = SystemClock(), 0
+    clock, reported_ms = SystemClock(), 0
 
     def tell(document: Callable[[], Any], note: Callable[[], str]) -> None:
-        nonlocal told_ms
+        nonlocal reported_ms
         now_ms = clock.monotonic_ms()
-        if told_ms + _TOLD_MS <= now_ms:
-            told_ms = now_ms
+        if reported_ms + _REPORT_MS <= now_ms:
+            reported_ms = now_ms
             print_json_line(document()) if json else print_note(note())
 
     return tell

@@ -153,8 +153,8 @@ def produce(
             "no line has a TAB and a value, so each record is a tombstone, which deletes its key"
         )
     if given.json or not quiet:
-        told = f"interrupted: {run.done}" if interrupts.came else str(run.done)
-        given.tell({"url": log.url, "interrupted": interrupts.came} | run.done.as_json(), told)
+        message = f"interrupted: {run.done}" if interrupts.came else str(run.done)
+        given.tell({"url": log.url, "interrupted": interrupts.came} | run.done.as_json(), message)
     return Code.INTERRUPTED if interrupts.came else None
 
 

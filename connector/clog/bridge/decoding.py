@@ -346,8 +346,8 @@ def letters_of(
     made = []
     for i, some in zip(at, headers, strict=True):
         own = [(h["key"].encode(), h["value"]) for h in some or () if h["key"] not in OF_LETTERS]
-        told = {REASON: reasons[i], **where(i)}
-        made.append([*own, *((name.encode(), str(told[name]).encode()) for name in told)])
+        added = {REASON: reasons[i], **where(i)}
+        made.append([*own, *((name.encode(), str(added[name]).encode()) for name in added)])
     columns = [letters.column(name) for name in ("key", "value", "timestamp")]
     return pa.table([*columns, of_headers(made)], names=["key", "value", "timestamp", "headers"])
 
@@ -384,10 +384,10 @@ class Place:
 
 def place_of(headers: Iterable[Mapping[str, Any]] | None) -> Place | None:
     """Returns the place of a dead letter's record, from its headers; None if they have none."""
-    told = {h["key"]: h["value"] for h in headers or () if h["key"] in OF_LETTERS}
-    told.pop(REASON, None)
+    found = {h["key"]: h["value"] for h in headers or () if h["key"] in OF_LETTERS}
+    found.pop(REASON, None)
     try:
-        named = {name: value.decode() for name, value in told.items()}
+        named = {name: value.decode() for name, value in found.items()}
         partition, offset = int(named[PARTITION]), int(named[OFFSET])
     except (AttributeError, KeyError, ValueError):
         return None

@@ -254,7 +254,7 @@ def mirror(  # noqa: PLR0913 - one for each option
     run.to_the_end(on_progress or (lambda _: None), should_stop)
     if end and not should_stop():
         _end(cluster, targets, settings.clock)
-    return run.told()
+    return run.progress()
 
 
 def _end(cluster: Cluster, targets: Sequence[Target], clock: Clock) -> None:
@@ -278,10 +278,10 @@ def _forced_end(address: Address, url: str, settings: LogSettings, *, end: bool)
     log.give_offsets()
     offsets = log.end_offsets()
     ((source, _),) = log.positions(ID).items() or (("", {}),)
-    told = MirroredTopic(
+    progress = MirroredTopic(
         *(address.topic, source, log.url, log.version, offsets, {}, {}, {}),
     )
-    return Mirrored({address.topic: told})
+    return Mirrored({address.topic: progress})
 
 
 def _targets(
@@ -397,7 +397,7 @@ class _Held:
             self.counts += batch.records.counts
             self.counts["dead_letters"] += dead_letters
 
-    def told(self) -> MirroredTopic:
+    def progress(self) -> MirroredTopic:
         """Returns how far the topic is committed."""
         target, extent = self.target, self.extent
         undecided = {p: high - extent.stable[p] for p, high in extent.high.items()}
@@ -459,7 +459,7 @@ class _Run:
                 self._follow(on_progress, should_stop)
             finally:
                 self._feed.close()
-        on_progress(self.told())
+        on_progress(self.progress())
         self._raise_stopped(at_the_end=True)
 
     def _begin(self, held: _Held) -> None:
@@ -490,7 +490,7 @@ class _Run:
             if self._once and all(self._reached.issuperset(h.places) for h in self._working):
                 break
             if moved:
-                on_progress(self.told())
+                on_progress(self.progress())
         for held in self._working:
             if held.is_ahead or self._starts_rose(held):
                 self._hand_over(held)
@@ -665,9 +665,9 @@ class _Run:
                 first.add_note(str(other))
             raise first
 
-    def told(self) -> Mirrored:
+    def progress(self) -> Mirrored:
         """Returns the progress of all topics."""
-        topics = {held.topic: held.told() for held in self._held.values() if held.positions}
+        topics = {held.topic: held.progress() for held in self._held.values() if held.positions}
         now_ms = self._clock.monotonic_ms()
         records = sum(topic.records for topic in topics.values())
         offsets = sum(sum(topic.offsets.values()) for topic in topics.values())

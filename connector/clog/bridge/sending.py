@@ -64,7 +64,7 @@ RECORDS_MAX: Final = 50_000
 BYTES_MAX: Final = 32 << 20
 POLL_MS: Final = 500
 BOUND_MS: Final = 60_000
-TELL_MS: Final = 86_400_000
+RENEW_MS: Final = 86_400_000
 _TAIL: Final = 64
 """How many offsets at the end of a partition are searched for a record."""
 _DIGITS: Final = 20
@@ -159,7 +159,7 @@ def send(
         sender.run(on_progress, should_stop, once=once)
     finally:
         sender.close()
-    return sender.told()
+    return sender.progress()
 
 
 class _Sender:
@@ -185,13 +185,13 @@ class _Sender:
         self._records = 0
         self._bound: dict[int, int] = {}
         self._bound_ms = clock.monotonic_ms()
-        self._told_ms: int | None = None
+        self._renewed_ms: int | None = None
 
     def close(self) -> None:
         """Closes the clients; an open transaction is dropped."""
         self._group.close()
 
-    def told(self) -> Sent:
+    def progress(self) -> Sent:
         """Returns the progress."""
         offsets = {p: at.offset for p, at in self._at.items()}
         return Sent(
@@ -271,11 +271,11 @@ class _Sender:
             self._ends = self._log.stable_offsets()
             for records, after in self._batches():
                 self._transaction(records, after)
-                on_progress(self.told())
+                on_progress(self.progress())
                 if should_stop():
                     break
             else:
-                if self._is_to_tell():
+                if self._must_renew():
                     self._transaction(pa.table({}), {})
                 if once:
                     break
@@ -283,9 +283,9 @@ class _Sender:
                 self._clock.sleep_ms(POLL_MS)
         self._raise_bound(at_least_ms=0)
 
-    def _is_to_tell(self) -> bool:
+    def _must_renew(self) -> bool:
         """Returns whether the last transaction is so old that Kafka could forget the offsets."""
-        return self._told_ms is None or self._told_ms + TELL_MS <= self._clock.monotonic_ms()
+        return self._renewed_ms is None or self._renewed_ms + RENEW_MS <= self._clock.monotonic_ms()
 
     def _batches(self) -> Iterator[tuple[pa.Table, dict[int, int]]]:
         """Yields records of all partitions up to the current ends, and the offsets after them."""
@@ -334,7 +334,7 @@ class _Sender:
         except BaseException:
             self._abort()
             raise
-        self._at, self._told_ms = at, self._clock.monotonic_ms()
+        self._at, self._renewed_ms = at, self._clock.monotonic_ms()
         self._records += records.num_rows
         if not self._bound:
             self._raise_bound(at_least_ms=0)
@@ -398,9 +398,9 @@ class _Sender:
         places = [
             self._cluster.place(self._topic.topic, p, None) for p in range(self._log.partitions)
         ]
-        told = self._ask(lambda: self._group.committed(places, _WAIT_S), "how far it was sent")
+        progress = self._ask(lambda: self._group.committed(places, _WAIT_S), "how far it was sent")
         found = {}
-        for tp in told:
+        for tp in progress:
             log_id, _, version = (tp.metadata or "").partition(";")
             if tp.offset >= 0 and log_id == self._log.id:
                 found[tp.partition] = Position(tp.offset, int(version))
@@ -426,9 +426,9 @@ class _Sender:
                     raise self._cluster.unavailable(f"the last records of topic {place[0]}")
         finally:
             feed.close()
-        return None if last is None else self._told_by(partition, last), False
+        return None if last is None else self._offset_of(partition, last), False
 
-    def _told_by(self, partition: int, message: Any) -> int | None:
+    def _offset_of(self, partition: int, message: Any) -> int | None:
         """Returns the log's offset after a record of the topic; None if it is not of this log."""
         headers = dict(message.headers() or ())
         digits = headers.get(OFFSET_HEADER) or b""

@@ -230,7 +230,7 @@ class Target:
         except NotFoundError:
             raise SourceReplacedError(
                 f"topic {self.topic.topic} of {self.address.brokers} is gone: it was deleted."
-                f" {self._stands()}; {_END}"
+                f" {self._extent_text()}; {_END}"
             ) from None
         if now.source != self.topic.source:
             raise self._replaced(now.source)
@@ -307,10 +307,10 @@ class Target:
         return SourceReplacedError(
             f"{self.address} is not the topic that {self.log.url} mirrors: it is {now}, but the"
             f" log has {was}. It was deleted and created again, or the address leads elsewhere."
-            f" {self._stands()}; mirror it into a new log, or, to keep this one, {_END}"
+            f" {self._extent_text()}; mirror it into a new log, or, to keep this one, {_END}"
         )
 
-    def _stands(self) -> str:
+    def _extent_text(self) -> str:
         at = {p: position.offset for p, position in self.positions.items()}
         return f"The log has it up to {at}" if at else "Nothing of it was mirrored"
 
@@ -337,7 +337,7 @@ class Target:
                 f"{self.address} has {now.partitions} partitions, but {self.log.url} has"
                 f" {self.log.partitions}, which cannot change. Keys now go to other partitions,"
                 " where the log's table would show them twice; mirror into a new log"
-                f" (--partitions N makes it with room for more). {self._stands()}; {_END}"
+                f" (--partitions N makes it with room for more). {self._extent_text()}; {_END}"
             )
 
     def _check_last(self, cluster: Cluster) -> None:

@@ -218,7 +218,7 @@ class Cluster:
         self._should_stop = should_stop
         self._clock = clock or SystemClock()
         self._options = {**_QUIET, **options, "bootstrap.servers": brokers}
-        self._said: list[Any] = []
+        self._errors: list[Any] = []
         self._kafka = client_library()
         self._admin = self._made(_admin_client(), self._options)
         self._id = ""
@@ -228,13 +228,13 @@ class Cluster:
         """The cluster's id; requested once."""
         if not self._id:
             ask = partial(self._admin.describe_cluster, request_timeout=self._wait_s)
-            told = self._answer(ask, "its cluster id")
-            if not told.cluster_id:
+            answer = self._answer(ask, "its cluster id")
+            if not answer.cluster_id:
                 raise InvalidInputError(
                     f"the cluster at {self.brokers} has no id to identify positions in it; Kafka"
                     " 0.10.1 and newer have one"
                 )
-            self._id = told.cluster_id
+            self._id = answer.cluster_id
         return self._id
 
     def matching(self, address: Address) -> list[str]:
@@ -260,8 +260,8 @@ class Cluster:
         """Returns a topic's current identity; raises NotFoundError if no topic has this name."""
         asked = self._kafka.TopicCollection([name])
         ask = partial(self._admin.describe_topics, asked, request_timeout=self._wait_s)
-        told = self._answer(lambda: ask()[name], f"topic {name}")
-        return Topic(self.id, name, _as_printed(str(told.topic_id)), len(told.partitions))
+        answer = self._answer(lambda: ask()[name], f"topic {name}")
+        return Topic(self.id, name, _as_printed(str(answer.topic_id)), len(answer.partitions))
 
     def configs(self, topic: str) -> dict[str, "Setting"]:
         """Returns a topic's effective configs; none if this client is not allowed to see them."""
@@ -269,13 +269,13 @@ class Cluster:
         resource = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
         ask = partial(self._admin.describe_configs, [resource], request_timeout=self._wait_s)
         try:
-            told = self._answer(lambda: ask()[resource], f"the configs of topic {topic}")
+            answer = self._answer(lambda: ask()[resource], f"the configs of topic {topic}")
         except InvalidInputError:  # Reading records does not need the right to see configs.
             return {}
         own = kafka.admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return {
             name: Setting(entry.value, is_own=_number(entry.source) == own)
-            for name, entry in told.items()
+            for name, entry in answer.items()
             if entry.value is not None
         }
 
@@ -339,7 +339,7 @@ class Cluster:
 
     def _last_word(self) -> str:
         self._admin.poll(0)  # Only this delivers the client's errors.
-        return f" (the client says: {self._said[-1].str()})" if self._said else ""
+        return f" (the client says: {self._errors[-1].str()})" if self._errors else ""
 
     def _list(
         self, topic: str, partitions: list[int], spec: Any, isolation: Any
@@ -350,8 +350,8 @@ class Cluster:
 
         def ask(partitions: list[int]) -> dict[int, Any]:
             asked = {self._kafka.TopicPartition(topic, p): spec for p in partitions}
-            told = self._admin.list_offsets(asked, **limit) if asked else {}
-            return {tp.partition: future for tp, future in told.items()}
+            answer = self._admin.list_offsets(asked, **limit) if asked else {}
+            return {tp.partition: future for tp, future in answer.items()}
 
         first = ask(partitions)
         return {p: partial(lambda p: first.pop(p, None) or ask([p])[p], p) for p in partitions}
@@ -362,7 +362,7 @@ class Cluster:
 
     def _made(self, make: Any, options: Mapping[str, object]) -> Any:
         try:
-            return make({**options, "error_cb": self._said.append})
+            return make({**options, "error_cb": self._errors.append})
         except self._kafka.KafkaException as e:  # Its text repeats values, which may be secret.
             named = re.search(r'property:? "([\w.]+)"', e.args[0].str())
             which = f"the option {named[1]}" if named else "its options"

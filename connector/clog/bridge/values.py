@@ -509,14 +509,14 @@ class Registry:
 
         pool = descriptor_pool.DescriptorPool()
         files = self._references(schema, _form(PROTOBUF))
-        told = descriptor_pb2.FileDescriptorProto()
+        proto = descriptor_pb2.FileDescriptorProto()
         for name, one in (*files, ("clog.value", schema)):
-            told.ParseFromString(base64.b64decode(one.schema_str, validate=True))
-            told.name = name
-            for needed in told.dependency:
+            proto.ParseFromString(base64.b64decode(one.schema_str, validate=True))
+            proto.name = name
+            for needed in proto.dependency:
                 _add_well_known(pool, needed)
-            pool.Add(told)
-        names, inner = [told.package] if told.package else [], told.message_type
+            pool.Add(proto)
+        names, inner = [proto.package] if proto.package else [], proto.message_type
         for i in indexes:
             if not 0 <= i < len(inner):
                 raise InvalidInputError(
@@ -707,11 +707,11 @@ def _add_well_known(pool: Any, name: str) -> None:
         module = import_module(f"{name.removesuffix('.proto').replace('/', '.')}_pb2")
     except ImportError:
         raise InvalidInputError(f"it needs {name:.80}, which Protobuf does not include") from None
-    told = descriptor_pb2.FileDescriptorProto()
-    module.DESCRIPTOR.CopyToProto(told)
-    for needed in told.dependency:
+    proto = descriptor_pb2.FileDescriptorProto()
+    module.DESCRIPTOR.CopyToProto(proto)
+    for needed in proto.dependency:
         _add_well_known(pool, needed)
-    pool.Add(told)
+    pool.Add(proto)
 
 
 def _message_column(message: Any, above: tuple[str, ...]) -> Column:

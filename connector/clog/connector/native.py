@@ -52,7 +52,7 @@ import xxhash
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import LongType, StructField, StructType
 
-from clog.connector.opened_logs import check_meant, opened, types_of
+from clog.connector.opened_logs import check_log_id, opened, types_of
 from clog.connector.options import read_options, texts_of
 from clog.connector.read.batch_reader import BatchRead, check_batch
 from clog.connector.read.task_read import found_batches
@@ -356,7 +356,7 @@ class _Runs:
             is_further = f"get({_RUN}s, {run} + {step}) <= {_PLACE}"
             yield f"{run} + if({is_further}, {step}, 0) AS {_RUN}{bit}"
             run = f"{_RUN}{bit}"
-        for name, (kind, values) in self._said().items():
+        for name, (kind, values) in self._spans().items():
             same = len(set(values)) == 1
             one = f"{kind}({'NULL' if values[0] is None else values[0]})"
             yield f"{one if same else f'get({_array(values, kind)}, {run})'} AS {name}"
@@ -373,13 +373,13 @@ class _Runs:
         within = np.arange(len(runs)) - np.repeat(np.cumsum(counts) - counts, counts)
         said = {
             name: pa.array(values, _TYPES[kind]).take(to_arrow(runs))
-            for name, (kind, values) in self._said().items()
+            for name, (kind, values) in self._spans().items()
         }
         return _sent(
             _clog_block=low[runs] + within, _clog_first=firsts[runs], _clog_end=ends[runs], **said
         )
 
-    def _said(self) -> "dict[str, tuple[str, list[int | None]]]":
+    def _spans(self) -> "dict[str, tuple[str, list[int | None]]]":
         """Returns what each run says about its rows: column -> type, values."""
         pairs = list(zip(self.firsts, self.pieces, strict=True))
         times = [piece.append_time_ms for piece in self.pieces]
@@ -414,9 +414,9 @@ def table_frame(
     spark: "SparkSession", url: str, version: int | None, options: Mapping[str, object]
 ) -> "DataFrame":
     """Does `tools.read_table`."""
-    given = _given_table(url, version, options)
+    given = _options_of(url, version, options)
     settings = _settings(given)
-    log = _meant_log(settings)
+    log = _log_of(settings)
     if settings.keys is not None and len(settings.keys) <= KEYS_MAX:
         return _looked_up(spark, log, settings)
     log.handle.refresh()
@@ -457,8 +457,8 @@ def forget() -> None:
 
 def table_count(url: str, version: int | None, options: Mapping[str, object]) -> int:
     """Does `tools.count_table`."""
-    settings = _settings(_given_table(url, version, options))
-    log = _meant_log(settings)
+    settings = _settings(_options_of(url, version, options))
+    log = _log_of(settings)
     if settings.keys is not None:
         return len(_rows_of_keys(log, settings)[1])
     log.handle.refresh()
@@ -475,7 +475,7 @@ def log_count(url: str, options: Mapping[str, object]) -> int:
 _KEYS = ("keys", "keysbase64")
 
 
-def _given_table(url: str, version: int | None, options: Mapping[str, object]) -> dict[str, str]:
+def _options_of(url: str, version: int | None, options: Mapping[str, object]) -> dict[str, str]:
     given = _given(options, own=("view", "path", "asofversion"))
     given |= {"view": "table", "path": url}
     return given if version is None else given | {"asofversion": str(version)}
@@ -494,16 +494,16 @@ def _settings(given: Mapping[str, str]) -> "ReadOptions":
     return settings
 
 
-def _meant_log(settings: "ReadOptions") -> "Log":
+def _log_of(settings: "ReadOptions") -> "Log":
     log = opened(settings.location)
-    check_meant(log.handle, settings.log_id)
+    check_log_id(log.handle, settings.log_id)
     return log
 
 
 def _opened(given: Mapping[str, str]) -> BatchRead:
     """Opens the log as it is now."""
     settings = _settings(given)
-    log = _meant_log(settings)
+    log = _log_of(settings)
     log.handle.refresh()
     return _batch_read(log, settings)
 
@@ -545,7 +545,7 @@ def _scanned_table(spark: "SparkSession", read: BatchRead, manifest: "Manifest")
 
     def shown(folder: str) -> Shown:
         plans = read.plans()
-        _check_told(plans)
+        _check_masked(plans)
         hidden = _hidden(_table_masks(read, manifest, plans))
         pieces = [
             piece
@@ -635,7 +635,7 @@ def _check_types(handle: "Handle", read: StructType) -> None:
             )
 
 
-def _check_told(plans: "Sequence[TablePlan]") -> None:
+def _check_masked(plans: "Sequence[TablePlan]") -> None:
     """Raises if too many keys would have to be read to find which rows count."""
     rows = sum(
         piece.rows

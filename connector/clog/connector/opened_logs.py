@@ -28,7 +28,7 @@ STALE_MS = 600_000
 def opened(location: Location) -> "Log":
     """Returns the log at a location, as it is now or was `STALE_MS` ago."""
     log = _LOGS.get(location)
-    if log is None or not _is_still_there(log):
+    if log is None or not _is_unchanged(log):
         _LOGS.pop(location, None)
         log = _LOGS[location] = location.log()
     tip = log.handle.tip
@@ -80,7 +80,7 @@ def of_id(location: Location, log_id: str) -> "Log":
     return log
 
 
-def check_meant(handle: "Handle", log_id: str | None) -> None:
+def check_log_id(handle: "Handle", log_id: str | None) -> None:
     """Raises if a log is not the one that option ``logId`` names."""
     there = handle.standing.log_id
     if log_id not in (None, there):
@@ -90,7 +90,7 @@ def check_meant(handle: "Handle", log_id: str | None) -> None:
         )
 
 
-def _is_still_there(log: "Log") -> bool:
+def _is_unchanged(log: "Log") -> bool:
     try:
         log.handle.standing.check()
         log.handle.recent()

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _Fields = Sequence[tuple[str, T.DataType]]
 """Names and types of columns."""
 _LOGGER = logging.getLogger("clog.connector")
-_told: set[tuple[str, str]] = set()
+_warned: set[tuple[str, str]] = set()
 _ENCODING, _TIME_ZONE = "encoding", "encodingTimeZone"
 _SPARKS, _EXACT = 1, 2
 """The encodings: that of 0.1.0, and that of FORMAT.md §19."""
@@ -585,8 +585,8 @@ def _check_same_texts(url: str, keys: _Fields, values: _Fields) -> None:
             " a new log"
         )
     for change in _changes(values):
-        if (url, change.column) not in _told:
-            _told.add((url, change.column))
+        if (url, change.column) not in _warned:
+            _warned.add((url, change.column))
             _LOGGER.warning(
                 "upsert into %s: value column %s, %s, is written differently from earlier"
                 " releases: %s, now %s",

@@ -146,7 +146,7 @@ class Holding:
         try:
             yield
         except (TransactionFencedError, CommitStateUnknownError) as e:
-            if isinstance(e, CommitStateUnknownError) and not self._is_taken_up():
+            if isinstance(e, CommitStateUnknownError) and not self._has_new_holder():
                 raise
             self._fenced = StateFencedError(
                 f"the store {self.id!r} of {self._url} has another holder now, so uncommitted"
@@ -154,7 +154,7 @@ class Holding:
             )
             raise self._fenced from e
 
-    def _is_taken_up(self) -> bool:
+    def _has_new_holder(self) -> bool:
         """Returns whether another store has claimed the id since, as far as this one knows."""
         state = state_of(self._handle.writer_pages, self._handle.tip.head, self.id)
         return state is not None and state.epoch > self._epoch != NONE

@@ -639,7 +639,7 @@ class StateTable:
         self._reader_name = None if reader is None else check_name(reader)
         self._reader: NamedReader | None = None
         self._reader_hold_ms = reader_hold_ms
-        self._tell()
+        self._record_position()
 
     def __enter__(self) -> Self:
         return self
@@ -702,7 +702,7 @@ class StateTable:
                 the table stays as it was.
         """
         refreshed = self._file.refresh()
-        self._tell()
+        self._record_position()
         return refreshed
 
     def follow(self, *, poll_ms: int = POLL_MS) -> Iterator[Refreshed]:
@@ -718,7 +718,7 @@ class StateTable:
             self._reader = None
             self._file.close()
 
-    def _tell(self) -> None:
+    def _record_position(self) -> None:
         if self._reader_name is None:
             return
         handle, at = self._file.handle, self._file.position

@@ -257,7 +257,7 @@ class Finder:
         """
         began_ms = self.clock.monotonic_ms()
         for tried in self._all_due():
-            self._attempt(tried, told=(Exception,))
+            self._attempt(tried, errors=(Exception,))
             if self.clock.monotonic_ms() - began_ms >= _SLOW_MS:
                 break
         found = FoundLogs(self._opened, self._gone, self.unopened, self.unlisted)
@@ -276,7 +276,7 @@ class Finder:
         """
         for tried in self._all_due():
             with asking(tried.url):
-                self._attempt(tried, told=(StoreUnavailableError,) if patient else ())
+                self._attempt(tried, errors=(StoreUnavailableError,) if patient else ())
         return list(self._opened)
 
     @property
@@ -301,16 +301,16 @@ class Finder:
         while self._due:
             yield self._due.popleft()
 
-    def _attempt(self, tried: _Try, told: Errors) -> None:
-        passing = told if tried.is_named else (Exception,)
+    def _attempt(self, tried: _Try, errors: Errors) -> None:
+        passing = errors if tried.is_named else (Exception,)
         try:
             tried.step()
             tried.failure = None
         except passing as e:
             tried.rest.failed(self.clock.monotonic_ms(), self._ids.uniform)
-            self._tell(tried, e)
+            self._log_skipped(tried, e)
 
-    def _tell(self, tried: _Try, error: Exception) -> None:
+    def _log_skipped(self, tried: _Try, error: Exception) -> None:
         failure = f"{type(error).__name__}: {error}"
         if failure != tried.failure:
             unforeseen = None if isinstance(error, ClogError | OSError) else error

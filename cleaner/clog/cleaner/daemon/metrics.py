@@ -185,8 +185,8 @@ def _sum(name: str, doc: str, unit: float = 1) -> _Row:
     def by_log(seen: _Seen) -> _Samples:
         return (((url,), state.totals[name] / unit) for url, state in seen.logs.items())
 
-    told = name if unit == 1 else f"{name.removesuffix('_ms')}_seconds"
-    return _Row(told, doc, by_log, ("log",), CounterMetricFamily)
+    shown = name if unit == 1 else f"{name.removesuffix('_ms')}_seconds"
+    return _Row(shown, doc, by_log, ("log",), CounterMetricFamily)
 
 
 def _of_stores(name: str, doc: str, take: Callable[[RequestMeter], Counter[str]]) -> _Row:

@@ -530,8 +530,8 @@ def _sweep_strays(handle: Handle, *, before_ms: int, dry_run: bool) -> list[Stor
         handle.standing.check()
         dead += _checksums(root, dead)
     gone = set(dead)
-    _tell(root, dead, "refused writers of its view", "they are swept")
-    _tell(
+    _log_strays(root, dead, "refused writers of its view", "they are swept")
+    _log_strays(
         root,
         [found for found in strays if found not in gone],
         "another writer of its view",
@@ -563,11 +563,11 @@ def _checksums(root: Store, dead: Sequence[StoredObject]) -> list[StoredObject]:
     return [found for begin in begins for found in root.list(begin) if found.path in names]
 
 
-def _tell(root: Store, files: Sequence[StoredObject], whose: str, then: str) -> None:
+def _log_strays(root: Store, files: Sequence[StoredObject], owner: str, then: str) -> None:
     if files:
         _LOGGER.warning(
             "%s has %d files of %d bytes that %s left, such as %s; %s",
-            *(root.url, len(files), sum(f.size_bytes for f in files), whose, files[0].path, then),
+            *(root.url, len(files), sum(f.size_bytes for f in files), owner, files[0].path, then),
         )
 
 

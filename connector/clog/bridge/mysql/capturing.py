@@ -177,7 +177,7 @@ def capture_mysql(  # noqa: PLR0913 - one for each option
         run = _Run(server, url.rstrip("/"), choice, settings, on_progress or (lambda _: None))
         run.prepare(reload=reload)
         run.follow(should_stop, once=once)
-        return run.told()
+        return run.progress()
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,9 +372,9 @@ class _Run:
             if looked_ms + _LOOK_MS <= now_ms:
                 looked_ms = now_ms
                 self._look()
-                self._on_progress(self.told())
+                self._on_progress(self.progress())
         self._look()
-        self._on_progress(self.told())
+        self._on_progress(self.progress())
 
     def _has_cut(self, has_all: Callable[[], bool]) -> bool:
         return has_all() and self._home.position >= self._position
@@ -504,7 +504,7 @@ class _Run:
         self._is_written, self._cut_ms = False, now_ms
         if position > home.position and all(one.position <= position for one in tables):
             home.cut(position, tables, self._records(position))
-            self._on_progress(self.told())
+            self._on_progress(self.progress())
 
     def _records(self, position: int) -> dict[bytes, bytes | None]:
         """Returns the records that the home keeps with a cut."""
@@ -600,7 +600,7 @@ class _Run:
         if self._is_loading and any(one.log.end_offsets().values()):
             self._loaded.setdefault(what, [])
 
-    def told(self) -> Captured:
+    def progress(self) -> Captured:
         """Returns the progress."""
         at = self._home.position
         behind = sum(size for number, size in self._files.items() if number >= file_of(at))

@@ -412,8 +412,8 @@ class Server:
         import jpype
 
         api = "io.debezium.engine.DebeziumEngine"
-        told = {"handleBatch": self._hand_over, "supportsTombstoneEvents": lambda: False}
-        consumer = jpype.JProxy(f"{api}$ChangeConsumer", dict=told)
+        methods = {"handleBatch": self._hand_over, "supportsTombstoneEvents": lambda: False}
+        consumer = jpype.JProxy(f"{api}$ChangeConsumer", dict=methods)
         ended = jpype.JProxy(f"{api}$CompletionCallback", dict={"handle": self._note_end})
         made = jpype.JClass(api).create(jpype.JClass("io.debezium.engine.format.Json"))
         return made.using(settings).using(ended).notifying(consumer).build()

@@ -221,7 +221,7 @@ def capture(  # noqa: PLR0913 - one for each option
         should_stop=should_stop,
     )
     run.to_the_end()
-    return run.told()
+    return run.progress()
 
 
 class _StoppedError(Exception):
@@ -265,7 +265,7 @@ class _Run:
         self._loading: set[int] = set()
         self._loaders: list[Any] = []
         self._stamp = ""
-        self._told_of: set[int] = set()
+        self._skipped: set[int] = set()
         self.read_lsn = 0
         self.wal_lsn = self._slot_bytes = self.transactions = 0
         self._newest_us = 0
@@ -287,9 +287,9 @@ class _Run:
                 break
         except _StoppedError:
             pass
-        self.on_progress(self.told())
+        self.on_progress(self.progress())
 
-    def told(self) -> Captured:
+    def progress(self) -> Captured:
         """Returns the progress."""
         home = self.home
         assert home is not None, "it is prepared for the first time"
@@ -297,7 +297,7 @@ class _Run:
         behind = max(0, self.wal_lsn - home.position) if home.position else 0
         return Captured(
             url=home.log.url,
-            tables={one.table.what: self._told(one) for one in self.tables.values()},
+            tables={one.table.what: self._table_progress(one) for one in self.tables.values()},
             position=lsn_text(home.position) if home.position else None,
             lag_bytes=behind,
             lag_ms=max(0, now_ms - newest_ms) if behind and newest_ms else 0,
@@ -307,7 +307,7 @@ class _Run:
             filters=self._published.filters,
         )
 
-    def _told(self, one: TableLog) -> CapturedTable:
+    def _table_progress(self, one: TableLog) -> CapturedTable:
         oid = one.table.oid
         return CapturedTable(
             url=one.log.url,
@@ -521,16 +521,16 @@ class _Run:
 
     def _patiently(self, connection: Any, call: Callable[[], _T]) -> _T:
         """Returns the result of a call that other transactions may block for a long time."""
-        told_ms = self.clock.monotonic_ms() + _PATIENCE_MS
+        warn_ms = self.clock.monotonic_ms() + _PATIENCE_MS
         with ThreadPoolExecutor(1, "clog-capture-wait") as pool:
             made = pool.submit(call)
             while not made.done():
                 self.clock.sleep_ms(_ASK_MS // 10)
-                self.on_progress(self.told())
+                self.on_progress(self.progress())
                 if self.should_stop():
                     self.source.cancel(connection)
-                if told_ms < self.clock.monotonic_ms():
-                    told_ms += _STALLED_MS
+                if warn_ms < self.clock.monotonic_ms():
+                    warn_ms += _STALLED_MS
                     with self.source.connected() as ask:
                         whose = ", ".join(ask.open_transactions())
                     _log.warning(
@@ -555,7 +555,7 @@ class _Run:
             futures = [pool.submit(self._load_some, queue, exported) for _ in range(count)]
             while not all(future.done() for future in futures):
                 self.clock.sleep_ms(_ASK_MS)
-                self.on_progress(self.told())
+                self.on_progress(self.progress())
                 if self.should_stop():
                     for connection in list(self._loaders):
                         self.source.cancel(connection)
@@ -678,13 +678,13 @@ class _Run:
     def _on_commit(self, ended: int, newest_us: int) -> None:
         self.transactions += ended
         self._newest_us = max(self._newest_us, newest_us)
-        self.on_progress(self.told())
+        self.on_progress(self.progress())
 
     def _read(self, ask: Queries, home: Home) -> list[SourceTable]:
         return catalogue.read(
             *(ask, self._choice),
             address=self.source.address,
-            told=self._told_of,
+            skipped=self._skipped,
             known=home.bindings,
             publication=self._publication,
         )
@@ -728,7 +728,7 @@ class _Run:
                 " unless the capture catches up or max_slot_wal_keep_size limits them",
                 *(slot, self.source.address, self._slot_bytes),
             )
-        self.on_progress(self.told())
+        self.on_progress(self.progress())
 
 
 def _named(publication: str | None) -> str:

@@ -344,7 +344,7 @@ def read(
     choice: Choice,
     *,
     address: str,
-    told: set[int],
+    skipped: set[int],
     known: Collection[int] = (),
     publication: str | None = None,
 ) -> list[SourceTable]:
@@ -367,9 +367,9 @@ def read(
         key, why = _key_of(row[4], indexes[oid])
         if key is None and not choice.events:
             if known and oid not in known:
-                if oid not in told:
+                if oid not in skipped:
                     _log.warning("%s of %s is skipped: %s", what, address, why)
-                told.add(oid)
+                skipped.add(oid)
                 continue
             refused.append(f"{what} ({why})")
         one = _table(row, columns[oid], key, choice, labels)

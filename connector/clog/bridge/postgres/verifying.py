@@ -232,7 +232,7 @@ def _plans(
     there = catalogue.read(
         *(ask, choice),
         address=source.address,
-        told=set(),
+        skipped=set(),
         known=home.bindings,
         publication=publication,
     )
@@ -508,11 +508,11 @@ def _named(
     """Returns the first differing rows among the kept ones."""
     sides, keys = (source, log), (keys_of(source, key), keys_of(log, key))
     found = []
-    for i, who in enumerate(("source", "log")):
+    for i, owner in enumerate(("source", "log")):
         alone = to_numpy(pc.invert(pc.is_in(keys[i], value_set=keys[1 - i])))
         first = np.flatnonzero(alone)[:SHOWN_MAX].tolist()
         found += [
-            RowDifference(_key_text(sides[i], key, j), f"only the {who} has it") for j in first
+            RowDifference(_key_text(sides[i], key, j), f"only the {owner} has it") for j in first
         ]
     at = pc.index_in(keys[0], value_set=keys[1])
     pair = source.filter(at.is_valid()), log.take(at.drop_null())

@@ -61,9 +61,9 @@ class _Held:
         self.state = state
         self.users = 0
         self._prepared: list[tuple[str, Any]] = []
-        told = json.loads(state.get(POSITION) or b"{}")
-        self.offsets: dict[str, int] = told.get("offsets", {})
-        self.now_ms: int = told.get("now_ms", -1)
+        stored = json.loads(state.get(POSITION) or b"{}")
+        self.offsets: dict[str, int] = stored.get("offsets", {})
+        self.now_ms: int = stored.get("now_ms", -1)
 
     def prepare(self, store: str, cache: Any, offsets: Mapping[str, int] | None) -> None:
         """Keeps what a store changed until the first flush."""
@@ -82,8 +82,8 @@ class _Held:
                     for key, value in changes.items():
                         self._put(store, family, key, value)
             self._expire(store)
-        told = {"offsets": self.offsets, "now_ms": self.now_ms}
-        self.state.put(POSITION, json.dumps(told).encode())
+        stored = {"offsets": self.offsets, "now_ms": self.now_ms}
+        self.state.put(POSITION, json.dumps(stored).encode())
         self.state.commit()
         self._prepared = []
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from clog.connector.opened_logs import check_meant, opened_if_typed, types_of
+from clog.connector.opened_logs import check_log_id, opened_if_typed, types_of
 from clog.connector.options import ReadOptions
 from clog.connector.positions import EARLIEST, LATEST, Position, Since, Times
 from clog.connector.read.plan import (
@@ -64,7 +64,7 @@ class ClogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Returns the plan, at the newest version."""
         read = BatchRead.of(self._opened(), self._options, self._schema)
-        check_meant(read.handle, self._options.log_id)
+        check_log_id(read.handle, self._options.log_id)
         return read.partitions()
 
     @shallow_iterator

@@ -495,12 +495,12 @@ class Losses:
         self,
         message: str,
         remedy: str,
-        goes_on: str = "",
+        continuing: str = "",
         error: Callable[[str], ClogError] = NotFoundError,
     ) -> None:
         if self.fails:
             raise error(f"{message}; {remedy}")
-        _LOGGER.warning("%s%s (failOnDataLoss=false)", message, goes_on)
+        _LOGGER.warning("%s%s (failOnDataLoss=false)", message, continuing)
 
 
 def _commit_id(handle: "Handle", version: int) -> str | None:

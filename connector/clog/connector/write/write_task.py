@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from clog.connector.opened_logs import check_meant, of_id, opened, types_of
+from clog.connector.opened_logs import check_log_id, of_id, opened, types_of
 from clog.connector.options import Location, WriteOptions
 from clog.connector.schema import (
     LogTypes,
@@ -57,7 +57,7 @@ QUERY_ID = "sql.streaming.queryId"
 """Of the query, over all its restarts."""
 RUN_ID = "spark.jobGroup.id"
 """Of this run of it."""
-_told: set[tuple[str, str, str, str]] = set()
+_warned: set[tuple[str, str, str, str]] = set()
 _RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 
 
@@ -342,7 +342,7 @@ def _opened_or_new(
         if options.log_id is not None:
             raise
     else:
-        check_meant(log.handle, options.log_id)
+        check_log_id(log.handle, options.log_id)
         _check_types(log, options.key_columns, check)
         return log
     types = None
@@ -418,9 +418,9 @@ def _check_configs(log: "Log", given: Mapping[str, object]) -> None:
                 f" {config_text(name, had[name])} and has {now}; leave the option out, or change"
                 f" the log: clog alter {log.url} -c {name}={shown}"
             )
-        told = (log.url, name, value, has[name])
-        if told not in _told:
-            _told.add(told)
+        warning = (log.url, name, value, has[name])
+        if warning not in _warned:
+            _warned.add(warning)
             _LOGGER.warning(
                 "option config.%s=%s is ignored: %s was altered to %s, and keeps it",
                 *(name, value, log.url, has[name]),

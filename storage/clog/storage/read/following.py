@@ -75,7 +75,7 @@ class Followed:
     ) -> None:
         self.clock = handle.clock
         self._handle = handle
-        self._at, self._told = dict(offsets), dict(offsets)
+        self._at, self._reported = dict(offsets), dict(offsets)
         self._read = read
         self._reader = reader
         self._reading: Batches = iter(())
@@ -108,14 +108,14 @@ class Followed:
         """Notes the last returned batch as done."""
         if self._given:
             self._at |= self._given
-            self._told |= self._given
+            self._reported |= self._given
             if self._reader is not None:
                 self._reader.commit(self._given)
             self._given = {}
 
     def tell(self) -> None:
         """Notes the position at the current version, so that a waiting reader is not forgotten."""
-        self._told = dict(self._at)
+        self._reported = dict(self._at)
         if self._reader is not None:
             tip = self._handle.tip
             self._reader.commit_at(self._at, tip.version, tip.record.commit_id)
@@ -143,7 +143,7 @@ class Followed:
         ranges = {p: (self._at[p], end) for p, end in self._ends.items() if self._at[p] < end}
         if ranges:
             self._reading = self._read(self._handle, self._handle.manifest(), ranges)
-        elif self._at != self._told:
+        elif self._at != self._reported:
             self.tell()
         return bool(ranges)
 

@@ -143,7 +143,7 @@ class RemoteStore:
                 return b""
             if type(e) is OSError and name is not None and _is_folder(fs, name):
                 raise not_found(path, self.url) from e
-            raise self._error("get", path, e) from self._told(e)
+            raise self._error("get", path, e) from self._without_secrets(e)
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         pieces = coalesce(ranges)
@@ -160,7 +160,7 @@ class RemoteStore:
                     raise part
         except Exception as e:  # noqa: BLE001 - it becomes ours
             if failure_of(e) != "past the end":
-                raise self._error("get", path, e) from self._told(e)
+                raise self._error("get", path, e) from self._without_secrets(e)
             data = [self.get(path, start, end) for start, end in pieces]
         return cut(ranges, list(zip(starts, data, strict=True)))
 
@@ -174,7 +174,7 @@ class RemoteStore:
             _make_folder(fs, name)
             kind_of_class(fs).put(fs, name, content)
         except Exception as e:  # noqa: BLE001 - it becomes ours
-            raise self._error("put", path, e) from self._told(e)
+            raise self._error("put", path, e) from self._without_secrets(e)
 
     def create(self, path: str, data: bytes) -> None:
         try:
@@ -186,7 +186,7 @@ class RemoteStore:
             except ProbeAgainError:
                 self._probe_again(path)
         except Exception as e:  # noqa: BLE001 - it becomes ours
-            raise self._error("create", path, e) from self._told(e)
+            raise self._error("create", path, e) from self._without_secrets(e)
 
     def delete(self, path: str) -> None:
         try:
@@ -194,7 +194,7 @@ class RemoteStore:
             fs.rm_file(name)
         except Exception as e:  # noqa: BLE001 - it becomes ours
             if failure_of(e) != "absent":
-                raise self._error("delete", path, e) from self._told(e)
+                raise self._error("delete", path, e) from self._without_secrets(e)
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         check_prefix(prefix)
@@ -214,7 +214,7 @@ class RemoteStore:
             if forget is not None:
                 forget(fs, f"{root}/{prefix}", begun_ms)
         except Exception as e:  # noqa: BLE001 - it becomes ours
-            raise self._error("forget_old", prefix, e) from self._told(e)
+            raise self._error("forget_old", prefix, e) from self._without_secrets(e)
         return forget is not None
 
     def filesystem(self) -> tuple[Any, str]:
@@ -285,7 +285,7 @@ class RemoteStore:
         except Exception as e:  # noqa: BLE001 - it becomes ours
             if failure_of(e) == "absent":
                 return
-            raise self._error("list", prefix, e) from self._told(e)
+            raise self._error("list", prefix, e) from self._without_secrets(e)
         for name, info in found.items():
             path = name[len(root) + 1 :]
             # Versioned buckets of some servers list a folder whose objects are all deleted.
@@ -311,7 +311,7 @@ class RemoteStore:
             self._made = self._create = None
         return failed(operation, path, self.url, cause, self._given)
 
-    def _told(self, cause: Exception) -> Exception | None:
+    def _without_secrets(self, cause: Exception) -> Exception | None:
         return without_secrets(cause, self._given)
 
 
@@ -396,7 +396,7 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
         settings = each.config(location, settings)
     if kind.caches:
         settings["use_listings_cache"] = False
-    told = {"url": location.url, **options}
+    given = {"url": location.url, **options}
     try:
         fs, root = url_to_fs(location.url, **settings)
     except InvalidInputError:
@@ -406,8 +406,8 @@ def connect(location: Location, options: Mapping[str, object]) -> tuple[Any, str
         if isinstance(e, ImportError) and kind.extra:
             remedy = install_extra(kind.extra)
         raise InvalidInputError(
-            f"{location.shown} cannot be opened: {short(e, secrets_in(told))}; {remedy}"
-        ) from without_secrets(e, told)
+            f"{location.shown} cannot be opened: {short(e, secrets_in(given))}; {remedy}"
+        ) from without_secrets(e, given)
     while isinstance(fs, DirFileSystem):
         root, fs = fs._join(root), fs.fs  # noqa: SLF001 - as it does for every call
     kind_of_class(fs).connected(fs)

@@ -167,7 +167,7 @@ def capture(  # noqa: PLR0913 - one for each option
         )
     with until_stopped() as should_stop, _reporting(given, listen, once=once) as on_progress:
         done = run(source, url, **both, on_progress=on_progress, should_stop=should_stop)
-    given.tell(asdict(done), lambda: _say(done))
+    given.emit(asdict(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
 
 
@@ -291,7 +291,7 @@ def _verify(
             f"{one.table}: {f'{row.key}: ' if row.key else ''}{row.why}" for row in one.differences
         ]
     lines += [f"{name}: not compared: {why}" for name, why in found.skipped.items()]
-    given.tell(asdict(found), lines)
+    given.emit(asdict(found), lines)
     return None if found.is_equal else Code.FAILED
 
 
@@ -318,7 +318,7 @@ def _reporting(
 @contextmanager
 def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]":
     """Yields a function that shows the progress: bars, or lines if there is no terminal."""
-    tell = each_minute(json=given.json)
+    emit = each_minute(json=given.json)
     bars_of: dict[str, Any] = {}
     with progress(hidden=given.json) as bars:
 
@@ -335,7 +335,7 @@ def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Captured], None]]
                     )
             is_loading = any(table.is_loading for table in done.tables.values())
             if bars.disable and (is_loading or not once) and not (once and given.json):
-                tell(lambda: asdict(done), lambda: _pace(done))
+                emit(lambda: asdict(done), lambda: _pace(done))
 
         yield on_progress
 

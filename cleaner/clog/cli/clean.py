@@ -55,7 +55,7 @@ def roll(url: str = URL, *, partition: int | None = PARTITION, given: Given) -> 
     """
     log = given.open(url)
     sealed = log.roll(partition)
-    given.tell({"url": log.url, "sealed": sealed}, _rolled_text(sealed))
+    given.emit({"url": log.url, "sealed": sealed}, _rolled_text(sealed))
 
 
 def _rolled_text(sealed: Sequence[int]) -> str:
@@ -106,7 +106,7 @@ def clean(
     log = given.open(url)
     if dry_run:
         planned = plan_round(log.handle, now_ms=log.handle.clock.now_ms(), force=force)
-        tell_plans([(log.url, planned)], json=given.json)
+        print_plans([(log.url, planned)], json=given.json)
         return None
     rolled = log.roll() if roll else []
     io_bytes = None if io_limit is None else io_limit * MIB
@@ -119,7 +119,7 @@ def clean(
         for line in (*first, *maintenance_lines(maintained), *map(pass_text, results)):
             say(line)
         if uncleanable:
-            tell_uncleanable(log.url, uncleanable)
+            warn_uncleanable(log.url, uncleanable)
         elif not results:
             say(f"no partition of {log.url} is due; {_why_none(log) if force else _FORCE}")
         if manifest.erasures:
@@ -127,7 +127,7 @@ def clean(
             say(f"{pending} pending; clog erasures {log.url} shows what is left to do")
 
     done = maintenance_json(maintained) | {"passes": [pass_json(r) for r in results]}
-    given.tell({"url": log.url, "rolled": rolled, **done, "uncleanable": uncleanable}, draw)
+    given.emit({"url": log.url, "rolled": rolled, **done, "uncleanable": uncleanable}, draw)
     return Code.FAILED if uncleanable else None
 
 
@@ -194,7 +194,7 @@ def sweep(url: str = URL, *, dry_run: bool = DRY_DELETE, given: Given) -> None:
             for name, step in steps.items()
         }
     verb = "would delete" if dry_run else "deleted"
-    given.tell(
+    given.emit(
         {"url": log.url, "dry_run": dry_run}
         | {name.replace(" ", "_"): asdict(what) for name, what in swept.items()},
         (
@@ -204,7 +204,7 @@ def sweep(url: str = URL, *, dry_run: bool = DRY_DELETE, given: Given) -> None:
     )
 
 
-def tell_uncleanable(url: str, partitions: list[int]) -> None:
+def warn_uncleanable(url: str, partitions: list[int]) -> None:
     """Prints that partitions are uncleanable."""
     print_error(f'partitions {partitions} of {url} are uncleanable; "clog describe" says why')
 
@@ -247,7 +247,7 @@ def pass_text(result: "PassResult") -> str:
     )
 
 
-def tell_plans(planned: "Iterable[tuple[str, PlannedRound]]", *, json: bool) -> None:
+def print_plans(planned: "Iterable[tuple[str, PlannedRound]]", *, json: bool) -> None:
     """Prints what would be done in each of the logs, which are named by their URLs."""
     if json:
         logs = [{"url": url} | asdict(mine) for url, mine in planned]

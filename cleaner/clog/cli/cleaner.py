@@ -17,9 +17,9 @@ from clog.cli.clean import (
     maintenance_lines,
     pass_json,
     pass_text,
-    tell_plans,
-    tell_uncleanable,
+    print_plans,
     view,
+    warn_uncleanable,
 )
 from clog.cli.options import (
     URLS,
@@ -189,7 +189,7 @@ def _run_once(
     found = {log.url: sorted(log.handle.manifest().uncleanable) for log in logs}
     for url, partitions in found.items():
         if partitions:
-            tell_uncleanable(url, partitions)
+            warn_uncleanable(url, partitions)
     left_out = [*finder.unopened, *finder.unlisted]
     if left_out:
         print_error(f"skipped, for the reasons above: {', '.join(left_out)}")
@@ -331,7 +331,7 @@ def _dry_run(logs: "Iterable[Log]", settings: "BrokerConfig", teller: "_Teller")
             else:
                 yield log.url, planned
 
-    tell_plans(plans(), json=teller.json)
+    print_plans(plans(), json=teller.json)
     return Code.FAILED if failed else None
 
 

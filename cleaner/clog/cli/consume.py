@@ -469,7 +469,7 @@ def export(
         print_note(exported)
         return
     stored = Path(out).stat().st_size
-    given.tell(
+    given.emit(
         {"url": log.url, "file": out, "records": records, "size_bytes": stored},
         f"{exported} to {out}, {size(stored)}",
     )

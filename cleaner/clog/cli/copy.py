@@ -88,7 +88,7 @@ def copy(
     note_left_out(source)
     done = _copied(source, made, by_key=partitions is not None or "partitioner" in own)
     made.alter({name: wanted.get(name) for name in _WHILE_COPYING})
-    given.tell(
+    given.emit(
         {"url": source.url, "target": made.url, "records": done},
         f"copied {counted(done, 'record')} of {source.url} to {made.url}",
     )
@@ -214,7 +214,7 @@ def convert(
     message = f"converted {counted(done.records, 'record')} of {source.url} into {made.url}"
     if letters is not None:
         message += f"; {counted(done.dead_letters, 'dead letter')} in {letters.url}"
-    given.tell({"url": source.url, "target": made.url, **asdict(done)}, message)
+    given.emit({"url": source.url, "target": made.url, **asdict(done)}, message)
 
 
 def _made(

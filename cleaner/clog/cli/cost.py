@@ -224,7 +224,7 @@ def cost(
     """
     log = given.open(url)
     found = bill(log, prices, trigger_ms=trigger, readers=readers, commits=commits)
-    given.tell(found.as_json(), lambda: _print(found))
+    given.emit(found.as_json(), lambda: _print(found))
 
 
 class Bill(NamedTuple):

@@ -94,7 +94,7 @@ def describe(url: str = URL, *, partition: int | None = PARTITION, given: Given)
                 console.print(part)
 
     shown = [d | {"next_action": actions[d["partition"]]} for d in details]
-    given.tell(dated(found | {"partition_details": shown}), draw)
+    given.emit(dated(found | {"partition_details": shown}), draw)
 
 
 @command()
@@ -130,7 +130,7 @@ def offsets(
     left_out = "stable_offset" if stable == ends else None  # Usually nothing is undecided.
     shown = [{name: n for name, n in row.items() if name != left_out} for row in rows]
     document = {"url": log.url, "time_ms": time_ms, "partitions": rows}
-    given.tell(document, lambda: _print(shown))
+    given.emit(document, lambda: _print(shown))
 
 
 @command()
@@ -148,7 +148,7 @@ def segments(url: str = URL, *, partition: int | None = PARTITION, given: Given)
             _print([_readable(row) for row in rows], title=f"partition {p}")
 
     rows = [{"partition": p} | row for p, rows in found.items() for row in rows]
-    given.tell(dated({"url": log.url, "segments": rows}), draw)
+    given.emit(dated({"url": log.url, "segments": rows}), draw)
 
 
 def _partitions(log: "Log", partition: int | None) -> Sequence[int]:
@@ -581,7 +581,7 @@ def readers(
         print_table(table(_COLUMNS, rows, right=_COLUMNS[1:]))
 
     shown = [asdict(reader) | {"position": dict(reader.position)} for reader in found]
-    given.tell(dated({"url": log.url, "readers": shown, "forgotten": forget or []}), draw)
+    given.emit(dated({"url": log.url, "readers": shown, "forgotten": forget or []}), draw)
 
 
 def _forget(log: "Log", names: list[str]) -> None:
@@ -649,7 +649,7 @@ def transactions(
     ended = [] if abort is None else log.abort_transaction(abort, force=force)
     log.handle.refresh()
     waiting = finish_all(log.handle)
-    given.tell(
+    given.emit(
         {
             "url": log.url,
             "ended": [_shown(info) for info in ended],
@@ -752,4 +752,4 @@ def snapshot(
     names = ("name", "time_ms", "until_ms", "logs")
     shown = [{name: getattr(one, name) for name in names} for one in found]
     document = {"url": home.store.url, "cuts": dated(shown), "views": views, "dropped": drop}
-    given.tell(document, draw)
+    given.emit(document, draw)

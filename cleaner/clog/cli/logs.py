@@ -88,7 +88,7 @@ def delete(
         remove_empty_folders(url, given.storage)
     shown = {"log_id": found.log_id, "files": len(found.files), "size_bytes": found.size_bytes}
     verb = "would delete" if dry_run else "deleted"
-    given.tell({"url": store.url, "dry_run": dry_run} | shown, f"{verb} {_what(store.url, found)}")
+    given.emit({"url": store.url, "dry_run": dry_run} | shown, f"{verb} {_what(store.url, found)}")
 
 
 def _what(url: str, found: "Doomed") -> str:
@@ -137,7 +137,7 @@ def ls(
             for url in urls:
                 say(url)
 
-    given.tell({"prefix": prefix, "logs": rows}, draw)
+    given.emit({"prefix": prefix, "logs": rows}, draw)
     for folder, why in found.unlisted.items():
         print_error(f"logs below {redact(folder)} cannot be listed: {why}")
     return Code.FAILED if found.unlisted else None
@@ -217,7 +217,7 @@ def create(
             addable(name)
     wanted = schema_file(schema)
     log = given.create(url, partitions, configs(config), schema=wanted, features=feature or ())
-    given.tell(
+    given.emit(
         {"url": log.url, "partitions": log.partitions, "config": log.config},
         f"created {log.url} with {counted(partitions, 'partition')}",
     )
@@ -258,7 +258,7 @@ def alter(
     before = log.config
     after = log.alter(changes)
     changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
-    given.tell(
+    given.emit(
         {"url": log.url, "changed": changed, "config": after},
         [_change(name, *both) for name, both in changed.items()]
         or "nothing changed: the configs already had these values",
@@ -290,7 +290,7 @@ def _evolve(log: "Log", wanted: "pa.Schema", given: Given) -> None:
         log.evolve(**changes)
     named = {name: list(found) for name, found in changes.items()}
     words = schema_words(log.handle.tip.head.log.schema)
-    given.tell(
+    given.emit(
         {"url": log.url, "evolved": named, "schema": words},
         [f"{_DONE[name]} {', '.join(paths)}" for name, paths in named.items()]
         or "nothing changed: the log already has this schema",
@@ -337,7 +337,7 @@ def upgrade(
             if added
             else "nothing to add: the log has all of these features"
         ]
-    given.tell(
+    given.emit(
         {"url": log.url, "added": added, "features": [asdict(f) for f in features]},
         map(str.rstrip, lines),
     )
@@ -358,7 +358,7 @@ def reset_times(url: str = URL, *, given: Given) -> None:
 
     log = given.open(url)
     ahead_ms = set_back(log.handle)
-    given.tell(
+    given.emit(
         {"url": log.url, "ahead_ms": ahead_ms},
         f"set back by {count(ahead_ms)} ms" if ahead_ms else "nothing to do: no timestamp is ahead",
     )
@@ -386,7 +386,7 @@ def delete_records(
     log = given.open(url)
     starts = log.delete_records(wanted)
     rows = [{"partition": p, "start_offset": start} for p, start in starts.items()]
-    given.tell(
+    given.emit(
         {"url": log.url, "partitions": rows},
         (f"partition {p} starts at offset {count(start)}" for p, start in starts.items()),
     )
@@ -424,7 +424,7 @@ def publish(
         _withdraw(log, formats, configured, given, force=force)
         return
     made = {name: log.publish(name) for name in formats or configured or ["delta"]}
-    given.tell(
+    given.emit(
         {"url": log.url, "views": [{"format": name} | asdict(done) for name, done in made.items()]},
         (
             f"{'published' if done.published else 'already published'} version {done.version} as"
@@ -455,7 +455,7 @@ def _withdraw(
         lines.append(_withdrawn(name, done))
         if done.table_version is not None and name in configured:
             lines.append(f"table.publish still names {name}: the cleaner will publish it again")
-    given.tell({"url": log.url, "views": shown}, lines)
+    given.emit({"url": log.url, "views": shown}, lines)
 
 
 def _withdrawn(name: str, done: "WithdrawResult") -> str:

@@ -224,7 +224,7 @@ def _followed(given: Given, source: str, url: str, **settings: Any) -> Code | No
             on_progress=on_progress,
             should_stop=should_stop,
         )
-    given.tell(_as_json(done), lambda: _say(done))
+    given.emit(_as_json(done), lambda: _say(done))
     return Code.INTERRUPTED if should_stop() else None
 
 
@@ -288,7 +288,7 @@ def _replay(source: str, url: str, decoding: "Decoding", given: Given) -> Code |
     message = f"appended {counted(done.records, 'record')} of {source} to {done.url}"
     if done.superseded:
         message += f"; {count(done.superseded)} superseded by later records of their keys"
-    given.tell(asdict(done), f"{message}; {counted(done.dead_letters, 'dead letter')} left")
+    given.emit(asdict(done), f"{message}; {counted(done.dead_letters, 'dead letter')} left")
     return None
 
 
@@ -308,7 +308,7 @@ def _verify(given: Given, source: str, url: str, **settings: Any) -> Code | None
     differences = [
         f"offset {one.offset} of partition {one.partition} {one.why}" for one in found.differences
     ]
-    given.tell(asdict(found), [summary, *differences])
+    given.emit(asdict(found), [summary, *differences])
     return Code.FAILED if found.differences else None
 
 
@@ -331,7 +331,7 @@ def _send(given: Given, url: str, target: str, **settings: Any) -> Code | None:
             should_stop=should_stop,
         )
     ends = ", ".join(f"{p}: {offset}" for p, offset in sorted(done.offsets.items()))
-    given.tell(
+    given.emit(
         {**asdict(done), "lag": done.lag},
         f"sent {counted(done.records, 'record')} of {done.url} to {done.topic}; up to {ends};"
         f" {counted(done.lag, 'offset')} behind",
@@ -342,7 +342,7 @@ def _send(given: Given, url: str, target: str, **settings: Any) -> Code | None:
 @contextmanager
 def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Mirrored], None]]":
     """Yields a function that shows the progress: a bar, or lines if there is no terminal."""
-    tell = each_minute(json=given.json)
+    emit = each_minute(json=given.json)
     with progress(hidden=given.json) as bars:
         bar = bars.add_task("mirroring", total=None)
 
@@ -350,7 +350,7 @@ def _shown(given: Given, *, once: bool) -> "Iterator[Callable[[Mirrored], None]]
             has = sum(sum(topic.offsets.values()) for topic in done.topics.values())
             bars.update(bar, description=_pace(done), completed=has, total=has + done.lag)
             if bars.disable and not once:
-                tell(lambda: _as_json(done), lambda: _pace(done))
+                emit(lambda: _as_json(done), lambda: _pace(done))
 
         yield on_progress
 

@@ -328,7 +328,7 @@ class Given(NamedTuple):
                 single_writer=self.single_writer,
             )
 
-    def tell(self, document: Any, people: str | Iterable[str] | Callable[[], None]) -> None:
+    def emit(self, document: Any, people: str | Iterable[str] | Callable[[], None]) -> None:
         """Prints the JSON document, or for people lines, or what a function prints."""
         if self.json:
             print_json(document)

@@ -253,14 +253,14 @@ def each_minute(*, json: bool) -> Callable[[Callable[[], Any], Callable[[], str]
 
     clock, reported_ms = SystemClock(), 0
 
-    def tell(document: Callable[[], Any], note: Callable[[], str]) -> None:
+    def emit(document: Callable[[], Any], note: Callable[[], str]) -> None:
         nonlocal reported_ms
         now_ms = clock.monotonic_ms()
         if reported_ms + _REPORT_MS <= now_ms:
             reported_ms = now_ms
             print_json_line(document()) if json else print_note(note())
 
-    return tell
+    return emit
 
 
 def shown(text: str) -> str:

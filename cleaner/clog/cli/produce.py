@@ -154,7 +154,7 @@ def produce(
         )
     if given.json or not quiet:
         message = f"interrupted: {run.done}" if interrupts.came else str(run.done)
-        given.tell({"url": log.url, "interrupted": interrupts.came} | run.done.as_json(), message)
+        given.emit({"url": log.url, "interrupted": interrupts.came} | run.done.as_json(), message)
     return Code.INTERRUPTED if interrupts.came else None
 
 

@@ -81,11 +81,11 @@ def verify(
 
     if repair is not None:
         repaired = repair_log(open_store(url, given.storage), open_store(repair, given.storage))
-        given.tell(asdict(repaired), partial(_print_repaired, repaired))
+        given.emit(asdict(repaired), partial(_print_repaired, repaired))
         return Code.FAILED if repaired.verified.findings else None
     with waiting_for(url, given.storage) as answered:
         report = _verified(open_store(url, given.storage), answered, quick=quick)
-    given.tell(asdict(report), partial(_print, report))
+    given.emit(asdict(report), partial(_print, report))
     return Code.FAILED if report.findings else None
 
 
@@ -178,7 +178,7 @@ def verify_store(
     finally:
         remove_empty_folders(root if was_there else url, given.storage)
     document = {"url": url, "checks": [outcome._asdict() for outcome in outcomes]}
-    given.tell(document, partial(_print_outcomes, outcomes))
+    given.emit(document, partial(_print_outcomes, outcomes))
     return Code.FAILED if any(outcome.problem for outcome in outcomes) else None
 
 
@@ -275,7 +275,7 @@ def erase(
     log = given.open(url)
     wanted = keys_given(texts, is_base64=is_base64, schema=typed_schema(log))
     done = log.erase(wanted, notify=not quiet)
-    given.tell(
+    given.emit(
         {"url": log.url, "id": done.id, "secret": done.secret, "version": done.version},
         [
             f"erasure {done.id} of {counted(len(wanted), 'key')}, as of version {done.version}",
@@ -317,7 +317,7 @@ def erasures(
         if not found:
             say("no erasures")
 
-    given.tell({"url": log.url, "erasures": [asdict(one) for one in found]}, draw)
+    given.emit({"url": log.url, "erasures": [asdict(one) for one in found]}, draw)
 
 
 def _write(found: "list[Erasure]", folder: Path) -> None:
@@ -370,7 +370,7 @@ def verify_erasure(
     if not (found.secret or wanted):
         print_note("without the secret or --keys, records are not compared with the erased keys")
     later = f"; {counted(found.later, 'record')} of these keys came later" if found.later else ""
-    given.tell(
+    given.emit(
         {
             "problems": found.problems,
             "files": found.seen,
@@ -439,7 +439,7 @@ def dump(
         _print_rows(_transaction_rows(log.handle.manifest()), given)
     else:
         document = _commit_document(store, log.handle.tip.version if version is None else version)
-        given.tell(document, lambda: _print_document(document))
+        given.emit(document, lambda: _print_document(document))
 
 
 def _commit_document(store: "Store", version: int) -> dict[str, Any]:

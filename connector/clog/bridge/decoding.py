@@ -316,9 +316,9 @@ def _parsed_together(data: pa.Array, field: pa.Field) -> pa.Array | None:
     if not data.null_count:
         return made
     places = np.full(len(data), -1)
-    there_at = to_numpy(data.is_valid())
-    places[there_at] = np.arange(len(documents))
-    return made.take(to_arrow(places, valid=there_at))
+    is_valid = to_numpy(data.is_valid())
+    places[is_valid] = np.arange(len(documents))
+    return made.take(to_arrow(places, valid=is_valid))
 
 
 def _is_exact(values: pa.Array) -> bool:

@@ -155,7 +155,7 @@ def send(
     sender = _Sender(cluster, log, address, clock or SystemClock())
     try:
         sender.begin(from_bound=from_bound)
-        sender.check_there(skip_purged=skip_purged)
+        sender.check_start(skip_purged=skip_purged)
         sender.run(on_progress, should_stop, once=once)
     finally:
         sender.close()
@@ -227,7 +227,7 @@ class _Sender:
             self._at[p] = Position(max(tail, least), self._log.version)
         self._bound = dict(bound)
 
-    def check_there(self, *, skip_purged: bool) -> None:
+    def check_start(self, *, skip_purged: bool) -> None:
         """Raises if the log has removed what was still to be sent, or skips it if so wanted."""
         starts = self._log.start_offsets()
         ends = self._ends_now(max(at.offset for at in self._at.values()))

@@ -278,7 +278,7 @@ class InputReaders:
         self._hold_ms = hold_ms
         self._readers: dict[str, NamedReader] = {}
 
-    def tell(self, read: Mapping[Source, Mapping[int, int]]) -> None:
+    def note(self, read: Mapping[Source, Mapping[int, int]]) -> None:
         """Notes committed positions; they are reported to each log at most every ten seconds."""
         if self._name is None:
             return
@@ -656,7 +656,7 @@ class StateStore(Shared):
                 "version %d of %s is committed, but its local file is behind: %s",
                 *(result.version, self.url, e),
             )
-        self._inputs.tell(sent.read)
+        self._inputs.note(sent.read)
 
     def _check_readable(self) -> None:
         self._holding.check_fenced()

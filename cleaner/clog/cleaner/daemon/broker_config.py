@@ -179,9 +179,9 @@ def _refused(name: str) -> str:
         instead = f"; here, the default of all logs is {brokers[0]}" if brokers else ""
         return f'config "{name}" belongs to a log: change it with "clog alter"{instead}'
     valid = [*SETTINGS, *(b for b, (ours, _) in BROKER_NAMES.items() if ours in OF_THE_CLEANER)]
-    meant = did_you_mean(name, valid)
-    if meant is not None:
-        return f'unknown config "{name}"; did you mean {meant}?'
+    similar = did_you_mean(name, valid)
+    if similar is not None:
+        return f'unknown config "{name}"; did you mean {similar}?'
     return f'unknown config "{name}"; valid names are {", ".join(sorted(valid))}'
 
 

@@ -691,15 +691,15 @@ def with_room(work: Work, step: Callable[[], _T]) -> _T:
         return step()
     except StoreFullError as e:
         freed = _delete_allowed(handle, work.store)  # D1
-        has_given = give_up_reserve(handle.store)  # D2
-        if not (freed or has_given):
+        has_released = give_up_reserve(handle.store)  # D2
+        if not (freed or has_released):
             raise
         swept = sweep_released(replace(work, now_ms=handle.clock.now_ms()))  # D3
         _LOGGER.warning(
             "the disk of %s is full; deleted %d unneeded files of %d bytes%s (%s)",
             *(handle.store.url, len(freed) + len(swept.objects)),
             sum(found.size_bytes for found in freed) + swept.size_bytes,
-            ", and released the reserve" if has_given else "",
+            ", and released the reserve" if has_released else "",
             e,
         )
         return step()

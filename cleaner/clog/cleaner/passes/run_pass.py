@@ -382,7 +382,7 @@ def commit_pass(
         is_changed = tip.head.partitions.changed[partition] > planned.version
         is_moved = is_elsewhere or is_changed
         fitting = rebase(edit, partition, planned, now) if is_moved else edit
-        fitting = _with_markers_there(fitting, now)
+        fitting = _with_present_markers(fitting, now)
         dated = _with_horizons(fitting, commit_ms=time_ms, delete_retention_ms=delete_retention_ms)
         made = replace(dated, first_dirty=_not_back(edit, now))
         if gone or now.orders_removed:
@@ -392,7 +392,7 @@ def commit_pass(
     return handle.commit(prepare, operation=operation)
 
 
-def _with_markers_there(edit: Edit, now: Manifest) -> Edit:
+def _with_present_markers(edit: Edit, now: Manifest) -> Edit:
     """Returns the edit without markers that are gone or have got their horizon elsewhere. Pure."""
     if not (edit.marked or edit.unmarked):
         return edit

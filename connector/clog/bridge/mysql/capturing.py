@@ -296,10 +296,10 @@ class _Run:
     def prepare(self, *, reload: bool) -> None:
         """Claims the home and the tables' logs."""
         there = self._server.tables()
-        meant = {name: has_key for name, has_key in there.items() if self._choice.has(name)}
-        if not meant:
+        selected = {name: has_key for name, has_key in there.items() if self._choice.has(name)}
+        if not selected:
             raise NotFoundError(f"{self._server.address} has no table that was selected")
-        if lacks := [name for name, has_key in meant.items() if not has_key]:
+        if lacks := [name for name, has_key in selected.items() if not has_key]:
             raise InvalidInputError(
                 f"{', '.join(lacks)} of {self._server.address} have no primary key, so their logs"
                 " would have no key; leave them out (--exclude)"
@@ -496,11 +496,11 @@ class _Run:
             self._pass_on(what)
         home, position = self._home, self._position
         tables = list(self._tables.values())
-        begun = [one for one in tables if one.is_begun]
+        started = [one for one in tables if one.is_begun]
         now_ms = self._clock.monotonic_ms()
-        if not (begun or even_little or self._cut_ms + _IDLE_MS <= now_ms):
+        if not (started or even_little or self._cut_ms + _IDLE_MS <= now_ms):
             return
-        all_of((one.handle, partial(one.commit, position)) for one in begun)
+        all_of((one.handle, partial(one.commit, position)) for one in started)
         self._is_written, self._cut_ms = False, now_ms
         if position > home.position and all(one.position <= position for one in tables):
             home.cut(position, tables, self._records(position))
@@ -806,7 +806,7 @@ class _Changed:
         self._reached = 0
         self._server = server
         self._known = known
-        self._meant = {
+        self._selected = {
             what: binding for what, binding in known.bindings.items() if choice.has(what)
         }
         self._waiting: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -836,7 +836,7 @@ class _Changed:
         what = event.topic.removeprefix(f"{NAME}.")
         if value["op"] == "t":
             self._leave_out(what, "it was emptied in the meantime")
-        elif what in self._meant and what not in self.skipped:
+        elif what in self._selected and what not in self.skipped:
             if what not in self._readers:
                 self._readers[what] = self._reader(what, event.key, event.row)
             self._waiting[what].append(value["after"] or value["before"])
@@ -844,7 +844,7 @@ class _Changed:
                 self._pass_on(what)
 
     def _leave_out(self, what: str, why: str) -> None:
-        if what in self._meant:
+        if what in self._selected:
             self.skipped[what] = why
 
     def _reader(self, what: str, key: Any, row: Any) -> Reader:
@@ -861,7 +861,7 @@ class _Changed:
     def compared(self) -> list[_Compared]:
         """Returns the tables that can be compared."""
         found, masks = [], self._known.choice.masks
-        for what, binding in sorted(self._meant.items()):
+        for what, binding in sorted(self._selected.items()):
             shape = self._server.shape(what)
             if shape is None:
                 self.skipped.setdefault(what, "the source no longer has it")

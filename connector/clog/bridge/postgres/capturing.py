@@ -323,7 +323,7 @@ class _Run:
     def _prepare(self) -> tuple[str, int]:
         """Does 1 and 2; returns the slot and the position from which to read it."""
         identity = self.source.identity()
-        home = self.home = self.home or self._begun(identity)
+        home = self.home = self.home or self._begun_home(identity)
         slot = f"clog_{home.log.id[:24]}"
         with self.source.connected() as ask:
             if self._reload is True:
@@ -396,7 +396,7 @@ class _Run:
         self._published, there = catalogue.published(ask, self.source, self._publication, there)
         return there
 
-    def _begun(self, identity: Identity) -> Home:
+    def _begun_home(self, identity: Identity) -> Home:
         """Returns the home, its id claimed only after all that could be refused was checked."""
         home = Home(self._url, identity, self._settings)
         home.read()
@@ -483,9 +483,9 @@ class _Run:
         assert home is not None, "it is new"
         bound = {oid: binding.folder for oid, binding in home.bindings.items()}
         folders = {table.oid: bound.get(table.oid, table.folder) for table in tables}
-        whose: dict[str, SourceTable] = {}
+        owners: dict[str, SourceTable] = {}
         for table in sorted(tables, key=lambda table: table.oid not in bound):
-            other = whose.setdefault(folders[table.oid], table)
+            other = owners.setdefault(folders[table.oid], table)
             if other is not table:
                 raise SourceReplacedError(
                     f"{self._url}/{table.folder} is the log of {other.what}, which had the name"
@@ -532,10 +532,10 @@ class _Run:
                 if warn_ms < self.clock.monotonic_ms():
                     warn_ms += _STALLED_MS
                     with self.source.connected() as ask:
-                        whose = ", ".join(ask.open_transactions())
+                        holders = ", ".join(ask.open_transactions())
                     _log.warning(
                         "%s waits for open transactions to end: %s",
-                        *(self.source.address, whose or "none by now"),
+                        *(self.source.address, holders or "none by now"),
                     )
         try:
             return made.result()

@@ -352,7 +352,7 @@ def read(
     With a given ``publication``, only those that it has. If some are ``known``, by their oids, new
     ones that cannot be followed are left out, with a warning the first time.
     """
-    rows = _meant(ask, choice, publication)
+    rows = _selected(ask, choice, publication)
     if not rows:
         raise NotFoundError(f"{address} has no table that was selected; see --tables and --exclude")
     oids = [row[0] for row in rows]
@@ -451,7 +451,7 @@ def _check_leaves(table: SourceTable, leaves: Sequence[Any]) -> None:
             )
 
 
-def _meant(ask: Queries, choice: Choice, publication: str | None) -> list[Any]:
+def _selected(ask: Queries, choice: Choice, publication: str | None) -> list[Any]:
     rows = [row for row in ask.rows(_TABLES) if choice.has(name_of(*row[1:3]))]
     among = set(ask.rows(_PUBLISHED, [publication])) if publication is not None else ()
     return [row for row in rows if not among or row[1:3] in among]

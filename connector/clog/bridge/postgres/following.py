@@ -327,8 +327,8 @@ class Following:
                     all_of((one.handle, one.flush) for one in large)
         if not piece.is_end:
             return None
-        begun = [one for one in tables if one.is_begun]
-        all_of((one.handle, partial(one.commit, piece.position)) for one in begun)
+        started = [one for one in tables if one.is_begun]
+        all_of((one.handle, partial(one.commit, piece.position)) for one in started)
         if before is not None:
             before.result()
         is_whole = all(one.position <= piece.position for one in tables)

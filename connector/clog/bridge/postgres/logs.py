@@ -322,7 +322,7 @@ class TableLog:
         if not self.table.key:
             return
         self._forget()
-        for keys in self._keys_there():
+        for keys in self._stored_keys():
             self.delete(keys, time_us)
             if self.pending_bytes > FLUSH_BYTES:
                 self.flush()
@@ -331,7 +331,7 @@ class TableLog:
         """Takes a tombstone for each key that the log has and that is not among those loaded."""
         words = np.concatenate(loaded) if loaded else np.empty((0, 2), np.uint64)
         there = np.sort(_as_one(words))
-        for keys in self._keys_there():
+        for keys in self._stored_keys():
             mine = _as_one(fingerprints_of(key_bytes(keys), seed=SEED))
             at = np.minimum(np.searchsorted(there, mine), max(len(there) - 1, 0))
             gone = there[at] != mine if len(there) else np.ones(len(mine), bool)
@@ -340,7 +340,7 @@ class TableLog:
             if self.pending_bytes > FLUSH_BYTES:
                 self.flush()
 
-    def _keys_there(self) -> Iterator[pa.Array]:
+    def _stored_keys(self) -> Iterator[pa.Array]:
         """Yields the keys of the log's records, including deleted ones, some repeatedly."""
         for batch in self.log.read(columns=["key"]):
             keys = batch.column(0)
@@ -673,11 +673,11 @@ class Filler:
             found.append((left[is_there], earlier.select(names).take(to_arrow(rows))))
             left = left[~is_there]
         if len(left):
-            there, rows_there = self._look_up(keys.take(to_arrow(left)))
+            there, stored_rows = self._look_up(keys.take(to_arrow(left)))
             at = pc.index_in(keys.take(to_arrow(left)), there)
             if at.null_count:
                 raise self._missing(names[0])
-            found.append((left, rows_there.select(names).take(at)))
+            found.append((left, stored_rows.select(names).take(at)))
         if not found:
             return self._nothing(names)
         order = np.argsort(np.concatenate([places for places, _ in found]), kind="stable")

@@ -310,11 +310,11 @@ class ClogStateStoreManager(StateStoreManager):  # type: ignore[misc]
         held = self._held.get((stream_id, partition))
         for topic, offset in (held.offsets if held else {}).items():
             if committed_offsets.get(topic) != offset:
-                self._check_there(topic, partition, offset)
+                self._check_range(topic, partition, offset)
                 self._consumer.seek(TopicPartition(topic, partition, offset))
         return found
 
-    def _check_there(self, topic: str, partition: int, offset: int) -> None:
+    def _check_range(self, topic: str, partition: int, offset: int) -> None:
         low, high = self._consumer.get_watermark_offsets(
             TopicPartition(topic, partition), timeout=_WAIT_S
         )

@@ -222,8 +222,8 @@ def of_the_logs_keys(handle: "Handle", options: ReadOptions) -> ReadOptions:
     if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
         return options
     try:
-        meant = [key_from_text(text.decode(), kind) for text in options.keys]
-        keys = asked_keys(meant, handle.tip.head.log.schema)
+        parsed = [key_from_text(text.decode(), kind) for text in options.keys]
+        keys = asked_keys(parsed, handle.tip.head.log.schema)
     except (InvalidInputError, UnicodeDecodeError):
         raise OptionError(
             f'option "keys" has a key that is not a {kind}, the type in the log; write each as a'

@@ -421,15 +421,15 @@ def _older_findings(
     except (CorruptionError, FileNotFoundError):
         return  # Reported with the documents.
     for path in sorted(needed.keys() & files.keys()):
-        whose = f"readers of versions before {needed[path]} need"
+        users = f"readers of versions before {needed[path]} need"
         try:
             data = store.get(path, 0, files[path].size_bytes + 1)
         except FileNotFoundError:
             if find_newest(store).tip.head.oldest_readable < needed[path]:
-                yield Finding(Check.OBJECT, path, f"is missing; {whose} it")
+                yield Finding(Check.OBJECT, path, f"is missing; {users} it")
             continue
         if (why := damage(data, files[path])) is not None:
-            yield Finding(Check.OBJECT, path, f"{why}; {whose} it")
+            yield Finding(Check.OBJECT, path, f"{why}; {users} it")
 
 
 def _files_since(store: Store, commits: dict[int, Commit], oldest: int) -> dict[str, _File]:

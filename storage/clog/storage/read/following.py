@@ -113,7 +113,7 @@ class Followed:
                 self._reader.commit(self._given)
             self._given = {}
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Notes the position at the current version, so that a waiting reader is not forgotten."""
         self._reported = dict(self._at)
         if self._reader is not None:
@@ -144,7 +144,7 @@ class Followed:
         if ranges:
             self._reading = self._read(self._handle, self._handle.manifest(), ranges)
         elif self._at != self._reported:
-            self.tell()
+            self.report()
         return bool(ranges)
 
 
@@ -218,7 +218,7 @@ class Following(Generic[_T]):
                     if self._poll_ms is None:
                         return
                     for source in self._sources:
-                        source.tell()
+                        source.report()
                     self._wait(self._poll_ms)
             for source in self._sources:
                 source.done()

@@ -523,7 +523,7 @@ def settled(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_struct(kind):
         fields = [
-            settled(child) if field.nullable else _there(settled(child))
+            settled(child) if field.nullable else _without_nulls(settled(child))
             for field, child in ((kind.field(i), array.field(i)) for i in range(kind.num_fields))
         ]
         return rebuilt_structs(array, kind, fields)
@@ -532,7 +532,7 @@ def settled(array: pa.Array) -> pa.Array:
     return array
 
 
-def _there(array: pa.Array) -> pa.Array:
+def _without_nulls(array: pa.Array) -> pa.Array:
     """Returns the array without nulls, with the values that are stored under them."""
     if not array.null_count:
         return array

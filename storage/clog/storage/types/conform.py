@@ -162,9 +162,9 @@ def _fit_structs(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     given = {field.name: i for i, field in enumerate(array.type)}
     known = [field.name for field in kind]
     if len(given) < array.type.num_fields:
-        raise UnfitError(_first_there(array), f"has a {path} with a field twice")
+        raise UnfitError(_first_valid(array), f"has a {path} with a field twice")
     if unknown := sorted(given.keys() - set(known)):
-        raise unknown_field(_first_there(array), f"{path}.{unknown[0]}", known)
+        raise unknown_field(_first_valid(array), f"{path}.{unknown[0]}", known)
     flat = array.flatten() if array.null_count else [array.field(i) for i in given.values()]
     fields = [
         fit(_plain(flat[given[field.name]]), field.type, f"{path}.{field.name}")
@@ -180,7 +180,7 @@ def _cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     if not takes(kind, array.type):
         if array.null_count == len(array):
             return pa.nulls(len(array), kind)
-        raise wrong_type(_first_there(array), path, str(array.type), kind)
+        raise wrong_type(_first_valid(array), path, str(array.type), kind)
     try:
         return _converted(array, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OverflowError):
@@ -230,7 +230,7 @@ def _first_failing(array: pa.Array, kind: pa.DataType) -> int:
     return low
 
 
-def _first_there(array: pa.Array) -> int:
+def _first_valid(array: pa.Array) -> int:
     """Returns the index of the first value that is not null; 0 if all are null."""
     return int(np.argmax(to_numpy(array.is_valid()))) if len(array) else 0
 

@@ -143,10 +143,10 @@ def test_what_differs_from_the_source_is_found(mysql, url, monkeypatch):
         "insert into u values (7, '', '')",
     )
     one, other = verify_capture_mysql(mysql.dsn, url, tables=["t", "u"]).tables
-    assert [(d.key, d.why) for d in one.differences] == [("id=3, k=a", "the log alone has it")]
+    assert [(d.key, d.why) for d in one.differences] == [("id=3, k=a", "only the log has it")]
     assert {(d.key, d.why) for d in other.differences} == {
         ("id=2", "w differs"),
-        ("id=7", "the source alone has it"),
+        ("id=7", "only the source has it"),
     }
     assert snapshots(url) == []
 

@@ -500,7 +500,7 @@ def test_arrays_are_read_as_they_are_written(arrays, grids):
 
 def test_an_unknown_type_is_refused():
     """A type that the server does not list has no form."""
-    with pytest.raises(InvalidInputError, match=r"public\.t\.c0 has a type of number 999"):
+    with pytest.raises(InvalidInputError, match=r"public\.t\.c0 has a type with the oid 999"):
         plan_for(999)
 
 

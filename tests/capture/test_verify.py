@@ -72,9 +72,9 @@ def test_what_differs_is_named(postgres, url):
     found = verify_capture(postgres.dsn, url)
     assert not found.is_equal
     one, other = found.tables
-    assert [(d.key, d.why) for d in one.differences] == [("id=5000", "the source alone has it")]
+    assert [(d.key, d.why) for d in one.differences] == [("id=5000", "only the source has it")]
     assert {(d.key, d.why) for d in other.differences} == {
-        ("x=50, y=é50", "the log alone has it"),
+        ("x=50, y=é50", "only the log has it"),
         ("x=3, y=é3", "z differs"),
     }
 
@@ -176,7 +176,7 @@ def test_the_command(postgres, url):
     unseen(postgres, "delete from b where x = 50")
     code, said = run("--verify", "--tables", "b")
     assert code == 1
-    assert "public.b: x=50, y=é50: the log alone has it" in said
+    assert "public.b: x=50, y=é50: only the log has it" in said
     assert "public.a" not in said
     code, said = run("--verify", "--json")
     assert (code, json.loads(said)["tables"][1]["ranges"]) == (1, 1)

@@ -82,7 +82,7 @@ def test_rows_of_one_side_are_named():
     numbers = found(table[:3], [*table[1:3], table[4]])
     told = {(d.key, d.why) for d in numbers[3]}
     assert numbers[:3] == (3, 3, 2)
-    assert told == {("id=0", "the source alone has it"), ("id=4", "the log alone has it")}
+    assert told == {("id=0", "only the source has it"), ("id=4", "only the log has it")}
 
 
 def test_what_changed_meanwhile_is_left_out():

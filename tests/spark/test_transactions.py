@@ -101,7 +101,7 @@ def test_a_driver_that_was_replaced_is_fenced(spark, home):
     with transaction("job", 2, home=home) as t:
         t.write(frame, home)
     assert in_the_log(home)[0] == [("a", "1"), ("a", "1"), ("b", "2")]
-    with pytest.raises(InvalidInputError, match="is at sequence 2 already, and 1 comes before"):
+    with pytest.raises(InvalidInputError, match="is already at sequence 2; 1 is lower"):
         transaction("job", 1, home=home)
     assert len(in_the_log(home)[1]) == 3
 

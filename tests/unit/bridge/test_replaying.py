@@ -78,7 +78,7 @@ def test_letters_go_where_they_were_meant_to_go(urls):
     assert table(log) == {"a": {"n": 13}, "c": {"n": 5}}
     *_, again = rows(letters)
     told = {h["key"]: h["value"].decode() for h in again["headers"]}
-    assert told.pop(REASON).startswith("has a value that is no JSON")
+    assert told.pop(REASON).startswith("has a value that is not JSON")
     assert told == {SOURCE: TOPIC, PARTITION: "0", OFFSET: "6"}
     for _ in range(2):
         done = replay(*urls[:2], decode=JSON)

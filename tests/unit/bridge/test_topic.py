@@ -81,7 +81,7 @@ def test_brokers_that_do_not_answer_are_told_soon_and_then_an_error(monkeypatch,
     monkeypatch.setattr(topic, "WORD_S", 0.3)
     with pytest.raises(
         SourceUnavailableError,
-        match=r"127\.0\.0\.1:1 did not tell topic orders.*Connection refused",
+        match=r"127\.0\.0\.1:1 did not return topic orders.*Connection refused",
     ):
         Cluster("127.0.0.1:1", {}, wait_ms=1000).topic("orders")
     (word,) = [record.getMessage() for record in caplog.records]
@@ -95,7 +95,7 @@ def test_who_is_to_stop_does_not_wait_for_brokers_that_do_not_answer(monkeypatch
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     monkeypatch.setattr(topic, "WORD_S", 0.1)
     silent = Cluster("127.0.0.1:1", {}, wait_ms=600_000, should_stop=lambda: True)
-    with pytest.raises(SourceUnavailableError, match="did not tell topic orders"):
+    with pytest.raises(SourceUnavailableError, match="did not return topic orders"):
         silent.topic("orders")
     assert not caplog.records
 
@@ -156,7 +156,7 @@ def test_a_broker_that_goes_away_while_it_is_asked_is_asked_again(monkeypatch, k
     assert cluster.extent("orders", [0, 1]).stable == {0: 7, 1: 7}
     admin.asked, admin.times = 0, 1000
     before_ms = clock.monotonic_ms()
-    with pytest.raises(SourceUnavailableError, match="did not tell topic orders: gone"):
+    with pytest.raises(SourceUnavailableError, match="did not return topic orders: gone"):
         cluster.topic("orders")
     assert clock.monotonic_ms() - before_ms == 1000
 
@@ -169,7 +169,7 @@ def test_a_mirror_whose_broker_fails_before_it_reads_says_so(monkeypatch):
     admin = Going(0, "CLUSTER_AUTHORIZATION_FAILED")
     admin.fails_at_its_end = True
     monkeypatch.setattr(topic, "_admin_client", lambda: admin)
-    with pytest.raises(InvalidInputError, match="refuses to tell the offsets of topic orders"):
+    with pytest.raises(InvalidInputError, match="refuses to return the offsets of topic orders"):
         mirror("kafka://127.0.0.1:1/orders", "memory://refused", clock=ManualClock())
 
 

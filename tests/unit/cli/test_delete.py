@@ -84,7 +84,7 @@ def test_ls_beside_a_folder_that_cannot_be_listed(cli, tmp_path, forbidden):
     forbidden.add(str(tmp_path / "private"))
     done = cli("ls", tmp_path, code=1)
     assert done.stdout.splitlines() == [log.url]
-    assert f"logs below {tmp_path}/private are not listed: " in done.stderr
+    assert f"logs below {tmp_path}/private cannot be listed: " in done.stderr
 
 
 def test_ls_of_nothing_says_so(cli, tmp_path):

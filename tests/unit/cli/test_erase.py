@@ -42,7 +42,7 @@ def test_a_request_and_what_it_waits_for(cli, url, tmp_path):
     assert (one["id"], one["state"], one["keys"]) == (made["id"], "pending", 3)
     assert made["secret"] not in json.dumps(one)
     shown = cli("erasures", url).stdout
-    assert "3 keys, asked for" in shown
+    assert "3 keys, requested" in shown
     assert "pending: the cleaner's next round marks its records dead" in shown
     assert made["id"] in cli.json("describe", url)["erasures"]
     assert f"erasure {made['id'][:8]}" in cli("describe", url).stdout

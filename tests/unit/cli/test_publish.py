@@ -20,7 +20,7 @@ def test_a_view_is_taken_back(cli, url, log):
     cli("publish", url)
     assert "needs version 1" in cli("describe", url).stdout
     said = cli("publish", url, "--withdraw").stdout
-    assert said.startswith("withdrew the delta table, version 1 shows nothing; what its older")
+    assert said.startswith("withdrew the delta table; its version 1 is empty; files of its older")
     assert cli.json("publish", url, "--withdraw")["views"] == [
         {
             "format": "delta",

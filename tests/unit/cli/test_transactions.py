@@ -17,7 +17,7 @@ def test_what_is_open_where_since_when_and_why(cli, url):
     append_undecided(log, [{"key": "k", "value": "v"}], partition=1)
     text = " ".join(cli("transactions", url).stdout.split())
     assert "'job', epoch 0, number 0: open since 20" in text
-    assert "undecided in partitions 1 from 0; it waits: its holder may still commit it" in text
+    assert "undecided in partitions 1 from 0; waiting: its holder may still commit it" in text
     (shown,) = cli.json("transactions", url)["transactions"]
     assert (shown["id"], shown["first_offsets"], shown["home"]) == ("job", {"1": 0}, None)
 

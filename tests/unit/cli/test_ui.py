@@ -394,7 +394,7 @@ def test_a_port_that_is_taken_is_refused():
 
     with (
         listening("0") as socket,
-        pytest.raises(InvalidInputError, match="cannot listen at"),
+        pytest.raises(InvalidInputError, match="cannot listen on"),
         listening(str(socket.getsockname()[1])),
     ):
         pass

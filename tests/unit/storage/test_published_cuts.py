@@ -142,7 +142,7 @@ def test_a_cut_that_always_comes_too_late_says_why(disk, logs, monkeypatch):
     put(logs, "a")
 
     def too_late(*_):
-        raise VersionExpiredError("a view shows version 7 already, and not 6")
+        raise VersionExpiredError("already shows version 7, not 6")
 
     monkeypatch.setattr(Publications, "publish_kept", too_late)
     monkeypatch.setattr(cuts, "TRIES_MAX", 2)

@@ -61,9 +61,9 @@ def test_every_broker_name(name):
         ({"retention.ms": 1}, "the default of all logs is log.retention.ms here"),
         ({"max.message.bytes": 1}, "a log: change it with"),
         ({"log.cleaner.io.buffer.size": 1}, "objects are read by row group"),
-        ({"log.cleanup.interval.mins": 5}, "today it is log.retention.check.interval.ms"),
-        ({"log.retention.hours.per.topic": "a:1"}, "today it is retention.ms of each log"),
-        ({"log.cleaner.enabled": "true"}, "today it is log.cleaner.enable of the daemon"),
+        ({"log.cleanup.interval.mins": 5}, "use log.retention.check.interval.ms"),
+        ({"log.retention.hours.per.topic": "a:1"}, "use retention.ms of each log"),
+        ({"log.cleaner.enabled": "true"}, "use log.cleaner.enable of the daemon"),
         ({"log.cleanup.policy": "delete"}, "set cleanup.policy on each log"),
         ({"delete.and.compact": "true"}, "cleanup.policy=compact,delete of each log"),
         (

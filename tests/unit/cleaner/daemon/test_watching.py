@@ -168,7 +168,7 @@ def test_a_log_that_keeps_failing(dirty, store, open_log):
             cleaner.run_once()
     assert measured.failures["get"] == FAILURES_MAX
     (reason,) = neglects(cleaner)
-    assert "3 rounds failed in a row, the last with StoreUnavailableError: " in reason
+    assert "3 rounds failed in a row, most recently with StoreUnavailableError: " in reason
     assert ailments(cleaner) == []
     assert state_of(cleaner) == {"healthy": 1, "ready": 0}
     plan.fails = None
@@ -191,7 +191,7 @@ def test_damage_is_no_reason_to_start_again(make_log, store):
         with pytest.raises(CorruptionError):
             cleaner.run_once()
     assert ailments(cleaner) == []
-    assert "the last with CorruptionError: " in neglects(cleaner)[0]
+    assert "most recently with CorruptionError: " in neglects(cleaner)[0]
     assert values(cleaner)["clog_cleaner_failed_rounds_total",] == FAILURES_MAX
 
 
@@ -257,7 +257,7 @@ def test_what_is_left_out(dirty, clock):
         {dirty.url: 1, "s3://b/x": 0, "unopened": 1, "unlisted": 1},
         well | {"ready": 0},
         [
-            "logs below s3://b/y are not found: no",
+            "logs below s3://b/y cannot be listed:  no",
             "s3://b/x cannot be opened: CorruptionError: bad",
         ],
     )
@@ -427,7 +427,7 @@ def test_the_server():
         with pytest.raises(urllib.error.HTTPError) as absent:
             urllib.request.urlopen(f"http://{server.address}/metrics")
         assert absent.value.code == 404
-        with pytest.raises(InvalidInputError, match="cannot listen at"):
+        with pytest.raises(InvalidInputError, match="cannot listen on"):
             MonitorServer(server.address, list, list, None)
     finally:
         server.close()

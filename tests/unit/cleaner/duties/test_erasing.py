@@ -245,7 +245,7 @@ def test_a_reader_that_holds_tombstones_is_named(make_log, store, clock):
     log.reader("billing", hold_ms=6 * DAY_MS).commit({0: 1})
     log.erase(["k03"])
     Cleaner(log).run_once()
-    assert "the reader 'billing' holds its tombstones, until" in log.erasures()[0].reason
+    assert "the reader 'billing' holds its tombstones until" in log.erasures()[0].reason
 
 
 def test_an_undecided_transaction_is_named(make_log, store, clock):

@@ -205,7 +205,7 @@ def test_a_replacement_in_the_active_segment_keeps_every_record():
     (chunk,) = r.chunks
     for changes in ({"rows": 5}, {"size_bytes": 100}):
         lost = replace(r, chunks=(replace(chunk, **changes),))
-        _refused(manifest, lost, "it takes away 6 of 120")
+        _refused(manifest, lost, "but removes 6 of 120")
     _refused(manifest, replace(r, chunks=()), "has 0 records of 0 bytes")
 
 

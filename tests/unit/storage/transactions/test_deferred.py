@@ -571,7 +571,7 @@ def test_numbered_work_is_done_once(make_log, open_log, values_of):
         with again:
             pass
     other = open_log()
-    with pytest.raises(InvalidInputError, match="is at sequence 7 already, and 6 comes before it"):
+    with pytest.raises(InvalidInputError, match="is already at sequence 7; 6 is lower"):
         other.transaction("job", sequence=6)
     left = other.transaction("job", sequence=8)
     left.append(rows("b"))

@@ -257,7 +257,7 @@ def test_what_is_left_out(dirty, clock):
         {dirty.url: 1, "s3://b/x": 0, "unopened": 1, "unlisted": 1},
         well | {"ready": 0},
         [
-            "logs below s3://b/y cannot be listed:  no",
+            "logs below s3://b/y cannot be listed: no",
             "s3://b/x cannot be opened: CorruptionError: bad",
         ],
     )

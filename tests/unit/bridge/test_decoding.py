@@ -290,7 +290,7 @@ def test_a_truncate_has_no_key_and_is_told_all_the_same(log):
     values = [change("t"), change("c", {"id": 1}), None, change("c", {"id": 2})]
     done = decoder.decoded(records(values, [None, None, None, b"2"]), made)
     assert done.rows.column("value").to_pylist() == [{"id": 2}]
-    assert "truncate" in done.reasons[0]
+    assert "TRUNCATE" in done.reasons[0]
     missing = "has no key, but the target is compacted"
     assert [done.reasons[1], done.reasons[2]] == [missing] * 2
 
@@ -325,7 +325,7 @@ def test_the_schema_of_a_log_that_is_made_has_to_be_known():
     """JSON says none, and so does a topic without a record; what is given is taken."""
     for values in ("json", "debezium-json", "connect-json"):
         decoder = Decoder(Decoding(values=values, keys="bytes"), "t")
-        with pytest.raises(InvalidInputError, match=r"of topic t have.*--schema FILE"):
+        with pytest.raises(InvalidInputError, match=r"of topic t are unknown.*--schema FILE"):
             decoder.schema(lambda: {"key": b"1", "value": b'{"a": 1}'})
     given_schema = {"key": pa.string(), "value": ROW}
     decoder = Decoder(Decoding(values="json", schema=given_schema), "t")

@@ -206,7 +206,7 @@ def test_bytes_that_are_no_values_say_why(log, why):
         ({"type": "record", "name": "Q", "fields": []}, "the record Q has no fields"),
         (
             {"type": "record", "name": "Q", "fields": [{"name": "q", "type": ["null", "Q"]}]},
-            "the type Q has itself within",
+            "the type Q contains itself",
         ),
         ({"type": "array", "items": "null"}, "the type null has no column"),
         (["int", "string"], "a union of several types cannot be a column"),

@@ -150,8 +150,8 @@ def test_prices_of_ones_own(cli, url, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ibm", "not one of aws, aws-express, gcs, azure, nor a file"),
-        ("[1]", "does not hold a JSON object of name"),
+        ("ibm", "neither one of aws, aws-express, gcs, azure nor a file"),
+        ("[1]", "does not contain a JSON object of name"),
         (json.dumps({**OWN, "put_1000": "1"}), "put_1000='1'"),
         (json.dumps({**OWN, "gb_month": -1}), "gb_month=-1"),
         (json.dumps({**OWN, "egress": 1}), "does not contain"),

@@ -146,7 +146,7 @@ def test_a_cut_that_always_comes_too_late_says_why(disk, logs, monkeypatch):
 
     monkeypatch.setattr(Publications, "publish_kept", too_late)
     monkeypatch.setattr(cuts, "TRIES_MAX", 2)
-    with pytest.raises(CommitConflictError, match=r"moved on 2 times .*shows version 7 already"):
+    with pytest.raises(CommitConflictError, match=r"advanced 2 times .*already shows version 7"):
         disk.cut(publish=["delta"])
     assert not any(disk.open(log).handle.tip.head.kept for log in NAMES)
 

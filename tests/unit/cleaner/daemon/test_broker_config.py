@@ -58,7 +58,7 @@ def test_every_broker_name(name):
     [
         ({"log.cleaner.thread": 1}, "did you mean log.cleaner.threads?"),
         ({"log.retention.hour": 1}, "did you mean log.retention.hours?"),
-        ({"retention.ms": 1}, "the default of all logs is log.retention.ms here"),
+        ({"retention.ms": 1}, "here, the default of all logs is log.retention.ms"),
         ({"max.message.bytes": 1}, "a log: change it with"),
         ({"log.cleaner.io.buffer.size": 1}, "objects are read by row group"),
         ({"log.cleanup.interval.mins": 5}, "use log.retention.check.interval.ms"),

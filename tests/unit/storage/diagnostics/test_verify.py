@@ -333,9 +333,9 @@ def test_segments_tile_and_chunks_fit(make_log, damage, said):
     ("changes", "said"),
     [
         ({"size_bytes": 1}, "its size is"),
-        ({"first_timestamp_ms": 1}, "its first timestamp is 1000000, the manifest says 1"),
-        ({"max_timestamp_ms": 1}, "its largest timestamp is 1000000, the manifest says 1"),
-        ({"tombstones": 7}, "its tombstones is 1, the manifest says 7"),
+        ({"first_timestamp_ms": 1}, "its first timestamp is 1000000, but the manifest says 1"),
+        ({"max_timestamp_ms": 1}, "its largest timestamp is 1000000, but the manifest says 1"),
+        ({"tombstones": 7}, "its tombstones is 1, but the manifest says 7"),
         ({"horizon_min": 5}, "its smallest delete horizon is -1, but the manifest says 5"),
         ({"horizon_max": 5}, "its largest delete horizon is -1, but the manifest says 5"),
         ({"first_row": 2, "rows": 1}, "has 0 rows, but the manifest says 1"),

@@ -626,7 +626,7 @@ def test_a_mirrored_log_takes_no_other_append_until_the_mirror_ends(kafka, url, 
     kafka.until(lambda: kafka.extent(topic)[1] == 5)
     mirror(kafka.url(topic), url, end=True)
     assert log.append([{"key": "x", "value": "y"}]).offsets == {0: (5, 6)}
-    with pytest.raises(InvalidInputError, match=r"mirrors .* no longer"):
+    with pytest.raises(InvalidInputError, match="no longer mirrors"):
         mirror(kafka.url(topic), url, once=True)
 
 

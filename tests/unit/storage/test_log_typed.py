@@ -457,7 +457,7 @@ def test_a_retried_append_is_told_from_another(make_typed, open_log):
     first = log.append(ROWS, producer=("p", 1))
     assert log.append(pa.Table.from_pylist(ROWS), producer=("p", 1)).duplicate
     changed = [*ROWS[:3], {"key": "c", "value": {"n": 3, "note": "", "tags": [""]}}]
-    with pytest.raises(InvalidInputError, match="other records"):
+    with pytest.raises(InvalidInputError, match="records other"):
         log.append(changed, producer=("p", 1))
     log.evolve(add={"value.more": pa.int8()}, widen={"value.n": pa.int64()})
     again = open_log().append(ROWS, producer=("p", 1))

@@ -270,7 +270,7 @@ def test_a_log_of_before_is_refused(store, path):
     """One that was written before ids were in paths is told from no log at all."""
     store.put(path, b"{}")
     for call in (lambda: Log.open(store), lambda: Log.create(store)):
-        with pytest.raises(UnsupportedFormatError, match=r"before release 0\.1\.0"):
+        with pytest.raises(UnsupportedFormatError, match=r"a clog older than 0\.1\.0"):
             call()
 
 

@@ -257,7 +257,7 @@ def test_what_it_refuses_is_in_a_table(release, tmp_path, monkeypatch):
     words = {(False, False): "refuses the log", (True, False): "reads, writes nothing"}
     does = [words.get(tuple(json.loads(line))) for line in told]
     page = Path(__file__).parents[2] / "docs/upgrading.md"
-    table = page.read_text().partition("| feature | needs | 0.1.0 then |")[2]
+    table = page.read_text().partition("| feature | comes with | 0.1.0 then |")[2]
     said = dict(re.findall(r"^\| `([\w-]+)` \| .* \| (.+) \|$", table, re.MULTILINE))
     assert said == {name: then for name, then in zip(urls, does, strict=True) if then}
 

@@ -78,8 +78,7 @@ def cleaner(
     config: list[str] | None = option(
         "--config -c NAME=VALUE",
         "A config by its Kafka broker name, such as log.cleaner.threads=2 or"
-        " log.retention.hours=48; a log's own config takes precedence. Also from"
-        f" ${_ENVIRONMENT}, a JSON object.",
+        f" log.retention.hours=48; a log's own takes precedence. Also ${_ENVIRONMENT}, as JSON.",
     ),
     listen: str | None = option(
         "--listen [HOST:]PORT",
@@ -119,9 +118,7 @@ def cleaner(
     """
     check_logs_named(urls, discover)
     if live and log_format == "json":
-        raise click.BadParameter(
-            "--live draws on the terminal, which --log-format json must not; leave one out"
-        )
+        raise click.BadParameter("--live draws, which --log-format json must not; leave one out")
     _log_to_stderr(log_format)
     settings = _settings(config, threads)
     if listen is not None and (once or dry_run):

@@ -577,9 +577,7 @@ class Reader:
         """Checks a number of bytes, or of elements, each of which takes at least one byte."""
         left = len(self._data) - self.at
         if count > left:
-            raise ThriftError(
-                f"{count} bytes or elements do not fit into the {left} bytes that are left"
-            )
+            raise ThriftError(f"{count} bytes or elements do not fit into the {left} bytes left")
         return count
 
     def _byte(self) -> int:

@@ -408,7 +408,9 @@ class Model:
                 yield f"read {b}", with_closer(state, (b, found))
 
     def deleting(self, state: State) -> Iterator[tuple[str, State]]:
-        """Commits of closed blocks are deleted, ghosts included (G3); the file of the block stays."""
+        """Commits of closed blocks are deleted, ghosts included (G3); the file of the
+        block stays.
+        """
         folder = state.folders[0]
         for b, block in enumerate(folder.blocks):
             span = range(b * SIZE, (b + 1) * SIZE)

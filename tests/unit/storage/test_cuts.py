@@ -433,7 +433,9 @@ def test_a_failure_leaves_no_keep(disk, logs):
 
 
 def test_keeps_that_a_crash_left_go(disk, logs):
-    """C28: a log's cleaner checks with the home, which does not know them once its own keep is old."""
+    """C28: a log's cleaner checks with the home, which does not know them once its own
+    keep is old.
+    """
     put(logs, "a")
     dead = FaultyStore(disk.clocked)
     home = disk.open("home", dead)

@@ -133,7 +133,9 @@ def test_views_that_a_deleted_log_has_left_are_deleted():
 
 
 def test_tables_of_others_stay():
-    """Those whose newest version is not clog's, and files that others put beside versions of ours."""
+    """Those whose newest version is not clog's, and files that others put beside versions
+    of ours.
+    """
     store = memory_store()
     publish(store)
     theirs = {

@@ -109,7 +109,9 @@ def test_an_emptied_source_has_its_start_and_end(mirror, store, open_log):
 
 
 def test_a_start_between_records(mirror):
-    """The source's start is in the same commit as the records above it; those below are left out."""
+    """The source's start is in the same commit as the records above it; those below are
+    left out.
+    """
     commit(mirror, [1, 2, 5])
     commit(mirror, [8, 9, 10], start={0: 9})
     assert (mirror.start_offsets()[0], offsets_of(mirror)) == (9, [9, 10])

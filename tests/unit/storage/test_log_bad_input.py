@@ -1,4 +1,6 @@
-"""Errors are explicit: bad logs, paths and records each have their error, and nothing is half done."""
+"""Errors are explicit: bad logs, paths and records each have their error, and nothing is
+half done.
+"""
 
 import copy
 import json

@@ -116,7 +116,9 @@ def test_upgrades_that_race_add_both(older, open_log, ink):
 
 
 def test_upgrades_beside_appends_lose_neither(older, open_log, store):
-    """FORMAT.md §0: each feature that can be added, by two at the same time, while others append."""
+    """FORMAT.md §0: each feature that can be added, by two at the same time, while others
+    append.
+    """
     names = [f.name for f in older.upgrade() if f.state == "off"]
 
     def append(who):

@@ -192,7 +192,9 @@ def test_retention_comes_to_a_segment_after_those_before_it(make_log, clock):
 
 @pytest.mark.parametrize("kind", [FaultKind.REFUSE, FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER])
 def test_a_store_that_takes_no_position(make_log, store, clock, caplog, kind):
-    """S64: nothing depends on it, so its reader continues, and reports it when the next one is due."""
+    """S64: nothing depends on it, so its reader continues, and reports it when the next
+    one is due.
+    """
     make_log().append(rows(90))
     faulty = CountingStore(FaultyStore(store))
     log = Log.open(faulty, clock=clock)

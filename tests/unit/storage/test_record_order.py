@@ -67,7 +67,9 @@ def test_of_equal_orders_the_last_record_wins(make_log):
     ],
 )
 def test_an_order_is_8_bytes_below_2_to_62(value, order):
-    """FORMAT.md §15: an invalid order loses to all valid ones, and one near 2^63 would win forever."""
+    """FORMAT.md §15: an invalid order loses to all valid ones, and one near 2^63 would
+    win forever.
+    """
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     headers = pa.array([None, [], [("lsn", value)], [("x", b"12345678")]], kind)
     assert header_orders(headers, "lsn").tolist() == [-1, -1, order, -1]
@@ -210,7 +212,9 @@ def removed_tombstone(log, clock):
 
 @pytest.mark.parametrize("late", ["keep", "drop"])
 def test_a_record_that_comes_after_its_tombstone_was_removed_is_late(make_log, clock, late):
-    """S57: it is kept and counted, or dropped and never shown; another key's is an ordinary record."""
+    """S57: it is kept and counted, or dropped and never shown; another key's is an
+    ordinary record.
+    """
     scope = {"compaction.late": "drop", "compaction.late.scope": "log"} if late == "drop" else {}
     log = make_log(config={**BY_LSN, **QUICK, **scope})
     log.append([row("here", "1", 50)])

@@ -1,4 +1,4 @@
-"""A file that is gone: rightly, as its version expired, or since something else deleted it."""
+"""A missing file: rightly, as its version expired, or because something else deleted it."""
 
 import re
 
@@ -65,8 +65,8 @@ def test_one_that_is_only_of_older_versions(log, store, clock):
 
 
 class Forgetful(WrappingStore):
-    """A store that does not know of an object for so many reads, as NFS and SFTP may; ``then`` is
-    called when it is asked for one the last time.
+    """A store that does not show an object for this many reads, as NFS and SFTP may; ``then`` is
+    called at the last of them.
     """
 
     misses, then = 0, staticmethod(lambda: None)
@@ -94,7 +94,7 @@ def forgetful(log, store, open_log):
 
 
 def test_a_folder_that_was_looked_at_before(forgetful):
-    """It is there when it is read again: read again, and nothing is said to be damaged."""
+    """It is there when it is read again: the read is repeated, and no damage is reported."""
     store, log = forgetful
     store.misses = 1
     with pytest.raises(VersionExpiredError, match="read again"):
@@ -103,7 +103,7 @@ def test_a_folder_that_was_looked_at_before(forgetful):
 
 
 def test_a_version_that_expires_between_two_looks(forgetful, open_log):
-    """The file is needed by the look, and swept before it is read again: it expired."""
+    """The look needs the file, and it is swept before it is read again: it expired."""
     store, log = forgetful
     store.misses, store.then = 2, lambda: expire(open_log())
     with pytest.raises(VersionExpiredError, match="read again"):
@@ -112,7 +112,9 @@ def test_a_version_that_expires_between_two_looks(forgetful, open_log):
 
 
 def test_a_log_that_is_deleted_while_it_is_read(log, store):
-    """Its objects went first, and the newest version still names them: that is no damage."""
+    """Its objects were deleted first, and the newest version still names them: that is
+    not damage.
+    """
     planned = log.read()
     purge(log)
     store.delete(documents.LOG_FILE)
@@ -126,7 +128,7 @@ def test_a_log_that_is_deleted_while_it_is_read(log, store):
 
 
 def test_a_document_that_something_else_deleted(make_log, open_log):
-    """Whoever opens the log anew is told which one."""
+    """Whoever opens the log again gets an error that names it."""
     log = make_log(partitions=4)
     for i in range(80):
         log.append([{"key": f"{i}-{j}", "value": "x" * 50} for j in range(40)])
@@ -138,7 +140,7 @@ def test_a_document_that_something_else_deleted(make_log, open_log):
 
 
 def test_a_state_table_is_not_built_from_what_is_left(log, store, tmp_path):
-    """It says why at once, and does not ask for a longer delay of deletions."""
+    """It says why at once, and does not recommend a longer delay of deletions."""
     purge(log)
     with pytest.raises(CorruptionError, match=DAMAGE):
         StateTable(store, tmp_path)

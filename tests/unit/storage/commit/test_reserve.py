@@ -1,4 +1,4 @@
-"""The file that is given up where a disk is full."""
+"""The file that is given up when a disk is full."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def disk(tmp_path):
     ],
 )
 def test_it_is_as_large_as_the_data(disk, data_bytes, size_bytes):
-    """Up to its bound, and so never more than what the log takes."""
+    """Up to its bound, and so never more than the log takes."""
     keep_reserve(disk, data_bytes=data_bytes)
     assert next((f.size_bytes for f in disk.list("reserve")), None) == size_bytes
 
@@ -42,7 +42,7 @@ def test_it_grows_with_the_log(disk):
 
 
 def test_other_stores_have_none(store):
-    """Their room is not a disk's."""
+    """Their space is not that of a disk."""
     keep_reserve(store, data_bytes=10**9)
     assert not list(store.list(""))
     assert not give_up_reserve(store)

@@ -16,7 +16,7 @@ def log(url):
 
 
 def test_a_view_is_taken_back(cli, url, log):
-    """S69: each that is there, or those that are named; twice changes nothing."""
+    """S69: all existing ones, or those that are named; the second time changes nothing."""
     cli("publish", url)
     assert "needs version 1" in cli("describe", url).stdout
     said = cli("publish", url, "--withdraw").stdout
@@ -48,7 +48,7 @@ def test_without_a_view_there_is_nothing_to_take_back(cli, url, log):
 
 
 def test_the_cleaner_publishes_again_what_is_configured(cli, url, log):
-    """S69: which is said."""
+    """S69: the output says so."""
     log.alter({"table.publish": "delta"})
     cli("publish", url)
     said = cli("publish", url, "--withdraw").stdout

@@ -37,8 +37,8 @@ def test_a_reader_goes_on_where_it_stopped(cli, url, log):
 
 
 def test_where_a_new_reader_begins(cli, url, log):
-    """At --from, in all partitions, also where it reads nothing yet or stops in the first of them;
-    what comes between its first call and the next is not passed over.
+    """At --from, in all partitions, also if it reads nothing yet or stops in the first of them;
+    what comes between its first call and the next is not skipped.
     """
     assert cli.lines("consume", url, "--reader", "late", "--from", "latest") == []
     assert log.reader("late").position == {0: 2, 1: 2}
@@ -56,7 +56,7 @@ def test_where_a_new_reader_begins(cli, url, log):
 
 @pytest.mark.parametrize("where", ["earliest", "latest", "0", "@0"])
 def test_a_reader_with_a_position_goes_on_there(cli, url, log, where):
-    """--from is for a new reader: it is told, on standard error."""
+    """--from is for a new reader: a note on standard error says so."""
     assert cli.lines("consume", url, "--reader", "r", "--max", "3")[-1] == b"c\t1"
     told = cli("consume", url, "--reader", "r", "--from", where)
     assert told.stdout == "d\t1\n"
@@ -70,7 +70,7 @@ def test_a_reader_with_a_position_goes_on_there(cli, url, log, where):
 
 
 def test_a_reader_that_was_overtaken_is_told_the_way_out(cli, url, log):
-    """Its position wins over --from, so the way is to forget it."""
+    """Its position takes precedence over --from, so the way is to forget the reader."""
     log.reader("behind").commit({0: 1})
     log.delete_records({0: 2})
     told = cli("consume", url, "--reader", "behind", "--from", "earliest", code=1).stderr
@@ -100,7 +100,7 @@ def test_a_reader_that_is_waited_for(cli, url):
 
 
 def test_who_waits_for_records_is_waited_for(url, monkeypatch):
-    """S64: --follow tells its position anew before its hold is over, though nothing comes; the
+    """S64: --follow reports its position again before its hold is over, even if nothing comes; the
     version is the newest, so that it holds no objects back.
     """
     clock = ManualClock(T0)

@@ -12,7 +12,7 @@ def test_nothing_is_open(cli, url):
 
 
 def test_what_is_open_where_since_when_and_why(cli, url):
-    """Each is told with what readers stop at, and what it waits for."""
+    """Each is listed with where readers stop, and what it waits for."""
     log = Log.create(url, partitions=2)
     append_undecided(log, [{"key": "k", "value": "v"}], partition=1)
     text = " ".join(cli("transactions", url).stdout.split())
@@ -23,7 +23,7 @@ def test_what_is_open_where_since_when_and_why(cli, url):
 
 
 def test_an_operator_ends_it(cli, url):
-    """Without waiting; what is not there is an error, and so is force alone."""
+    """Without waiting; a missing one is an error, and so is force alone."""
     log = Log.create(url, partitions=1)
     append_undecided(log, [{"key": "k", "value": "v"}])
     assert "--force requires --abort" in cli("transactions", url, "--force", code=2).stderr
@@ -36,7 +36,7 @@ def test_an_operator_ends_it(cli, url):
 
 
 def test_force(cli, url):
-    """A home that cannot be asked is named; force ends it here."""
+    """A home that cannot be reached is named; force ends it here."""
     log = Log.create(url, partitions=1)
     append_undecided(log, [{"key": "k", "value": "v"}], home="f" * 32)
     text = cli("transactions", url, "--abort", "job", code=1).stderr

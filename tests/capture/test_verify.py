@@ -25,7 +25,7 @@ def unseen(postgres, *statements):
 
 
 def test_equal_tables(postgres, url):
-    """All rows are equal, and nothing is left behind in the home or the source."""
+    """All rows are equal, and nothing is left in the home or the source."""
     postgres.sql(*MADE)
     capture(postgres.dsn, url, once=True)
     found = verify_capture(postgres.dsn, url)
@@ -38,7 +38,7 @@ def test_equal_tables(postgres, url):
 
 
 def test_what_changed_since_is_left_out(postgres, url):
-    """A capture that does not run is behind; the keys that changed since are no differences."""
+    """A capture that is not running is behind; the keys that changed since are not differences."""
     postgres.sql(*MADE)
     capture(postgres.dsn, url, once=True)
     postgres.sql(
@@ -60,7 +60,7 @@ def test_what_changed_since_is_left_out(postgres, url):
 
 
 def test_what_differs_is_named(postgres, url):
-    """A row that was lost, one that is too many, and one with another value, each by its key."""
+    """A lost row, an extra one, and one with another value, each by its key."""
     postgres.sql(*MADE)
     capture(postgres.dsn, url, once=True)
     unseen(
@@ -142,7 +142,7 @@ def test_what_is_no_home_is_refused(postgres, url, tmp_path):
 
 
 def test_a_partition_that_was_emptied(postgres, url):
-    """Its rows are in the log alone: the stream does not say it (H-C12)."""
+    """Its rows are only in the log: the stream does not report it (H-C12)."""
     postgres.sql(
         "create table p (id int primary key) partition by range (id)",
         "create table p1 partition of p for values from (0) to (5)",
@@ -159,7 +159,7 @@ def test_a_partition_that_was_emptied(postgres, url):
 
 
 def test_the_command(postgres, url):
-    """`clog capture --verify` says what differs, and exits with 1 if anything does."""
+    """`clog capture --verify` prints what differs, and exits with 1 if anything does."""
     from click.testing import CliRunner
 
     from clog.cli.app import app

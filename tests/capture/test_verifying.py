@@ -1,4 +1,4 @@
-"""Two tables that ought to be equal are compared; what is wrong is found and named."""
+"""Two tables that should be equal are compared; what is wrong is found and named."""
 
 import datetime as dt
 
@@ -30,7 +30,7 @@ ROW = {
 
 
 def rows(values, *, at_once=2):
-    """Returns what hands rows on."""
+    """Returns a source of rows."""
 
     def hand(take):
         for i in range(0, len(values), at_once):
@@ -45,7 +45,7 @@ def found(source, log, changed=(), **how):
 
 
 def test_equal_tables_are_equal():
-    """Order and batches mean nothing."""
+    """Order and batches do not matter."""
     table = [{**ROW, "id": i, "a": None if i % 3 else str(i)} for i in range(9)]
     assert found(table, table[::-1], at_once=5) == (9, 9, 0, ())
 
@@ -68,7 +68,7 @@ def test_equal_tables_are_equal():
     ],
 )
 def test_a_value_that_differs_is_named(other):
-    """The key and the columns are named, and no value."""
+    """The key and the columns are named, but no value."""
     table = [{**ROW, "id": i} for i in range(5)]
     *_, ranges, differences = found(table, [*table[:3], {**table[3], **other}, table[4]])
     assert ranges == 1

@@ -27,7 +27,9 @@ ADMINISTRATION = 8
 
 @pytest.fixture(params=COMMITS)
 def dirty(request, make_log, open_log, put, store):
-    """A log of so many micro-batches, one object each, sealed; and a counter of requests to it."""
+    """A log of this many micro-batches, one object each, sealed; and a counter of
+    requests to it.
+    """
     log = make_log()
     put(log, "a=1 " * request.param)
     log.roll()
@@ -60,7 +62,8 @@ def test_keys_of_many_row_groups_take_few_requests(
     make_log, open_log, store, monkeypatch, value_bytes
 ):
     """COMMIT.md §7: the footer, and four requests for the keys of an object however many row groups
-    it has; where values are large, as many more as keep what is read below twice the keys."""
+    it has; if values are large, as many more as keep what is read below twice the keys.
+    """
     monkeypatch.setattr(writer, "GROUP_BYTES", 4000)
     monkeypatch.setattr(writer, "GROUP_BYTES_MIN", 1000)
     monkeypatch.setattr(reader, "WHOLE_BYTES", 0)
@@ -91,9 +94,9 @@ def test_keys_of_many_row_groups_take_few_requests(
 
 
 def test_a_sweep_costs_listings_and_what_it_deletes(dirty, clock):
-    """Replaced objects: two commits and the deletions. Orphans: five listings of what may be one
-    and one of temporary files, one of named readers, one of requests of erasures, two of what
-    creators left beside the log, a GET for each halving of the versions, and the floor's commit.
+    """Replaced objects: two commits and the deletions. Orphans: five listings of possible ones and
+    one of temporary files, one of named readers, one of requests of erasures, two of what creators
+    left beside the log, a GET for each halving of the versions, and the floor's commit.
     """
     objects, store, log = dirty
     Cleaner(log).run_once(force=True)
@@ -115,8 +118,8 @@ def test_a_sweep_costs_listings_and_what_it_deletes(dirty, clock):
 
 
 def test_a_pass_over_many_objects_far_away_waits_for_few_of_them(make_log, open_log, put, store):
-    """Requests for the next chunks go ahead in mapping, judging and rewriting: with 100 ms for each
-    the pass takes as long as a fraction of them one after the other.
+    """Requests for the next chunks are sent ahead in mapping, judging and rewriting: with 100 ms
+    for each the pass takes a fraction of the time of one after the other.
     """
     log = make_log(segment_bytes=10_000, object_bytes=60, dead_rows_delay_ms=0)
     keys = [f"k{i:02}" for i in range(40)]

@@ -1,4 +1,4 @@
-"""A log among others: what holds for all of them, which comes first, and who waits."""
+"""A log among others: what applies to all of them, which comes first, and which waits."""
 
 import pytest
 
@@ -47,8 +47,9 @@ def test_the_most_urgent_of_all_logs_is_first(make_log, put, other, clock):
 
 
 def test_two_cleaners_waste_a_group(make_log, put, store, open_log, there, clock):
-    """S30: who finds its sources changed has wasted one group, leaves the partition alone for a
-    while, and breaks nothing."""
+    """S30: a cleaner that finds its sources changed has wasted one group, leaves the partition
+    alone for a while, and breaks nothing.
+    """
     log = make_log(min_cleanable_dirty_ratio=0)
     put(log, "a=1 b=1 b=2 c=1 d=1 d=2 e=1 e=2 f=1")
     log.roll()
@@ -78,7 +79,7 @@ def test_two_cleaners_waste_a_group(make_log, put, store, open_log, there, clock
 
 
 def test_a_log_that_fails_waits_longer_each_time():
-    """S28: 15 s at first, doubled each time up to 5 minutes, at random up to half of it less."""
+    """S28: 15 s at first, doubled each time up to 5 minutes, randomly reduced by up to half."""
     for chance, share in ((0.0, 1.0), (1.0, 0.5)):
         rest, waits = Rest(), []
         for _ in range(7):
@@ -92,7 +93,9 @@ def test_a_log_that_fails_waits_longer_each_time():
 
 
 def test_defaults_of_the_cleaner(make_log, put, other, clock):
-    """S45: the cleaner's defaults hold where the log sets nothing; its own config wins."""
+    """S45: the cleaner's defaults apply where the log sets nothing; its own config takes
+    precedence.
+    """
     log = make_log(cleanup_policy="delete")
     other.alter({"cleanup.policy": "delete", "retention.ms": 10_000})
     for each in (log, other):
@@ -116,7 +119,7 @@ def test_the_default_jitter_is_that_of_sealed_segments(make_log, put, clock):
 
 
 def test_defaults_that_contradict_a_log(make_log, put, there):
-    """S43, S45: its own config wins here, too."""
+    """S43, S45: its own config takes precedence here too."""
     log = make_log(max_compaction_lag_ms=10, min_cleanable_dirty_ratio=0)
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -126,7 +129,7 @@ def test_defaults_that_contradict_a_log(make_log, put, there):
 
 
 def test_one_default_that_contradicts_drops_no_other(make_log, put, clock, caplog):
-    """S43, S45: the others hold; the one that does not is told, once."""
+    """S43, S45: the others apply; the one that does not is reported, once."""
     log = make_log(max_compaction_lag_ms=10, cleanup_policy="compact,delete")
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -142,7 +145,7 @@ def test_one_default_that_contradicts_drops_no_other(make_log, put, clock, caplo
 
 
 def test_cleaning_can_be_switched_off(make_log, put, clock, there):
-    """S45: log.cleaner.enable=false means no passes; sealing and retention go on."""
+    """S45: log.cleaner.enable=false means no passes; sealing and retention continue."""
     log = make_log(cleanup_policy="compact,delete", retention_ms=1000, min_cleanable_dirty_ratio=0)
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -175,8 +178,9 @@ def until_a_pass(logs):
 
 
 def test_whatever_fails_the_daemon_goes_on(make_log, put, other, there, monkeypatch):
-    """S28: an error that nobody thought of, at any step over one log, ends neither the daemon nor
-    the round of the others."""
+    """S28: an unforeseen error, at any step over one log, ends neither the daemon nor the round of
+    the others.
+    """
     log = make_log(min_cleanable_dirty_ratio=0)
     put(log, "a=1 b=1 a=2")
     log.roll()
@@ -197,8 +201,9 @@ def test_whatever_fails_the_daemon_goes_on(make_log, put, other, there, monkeypa
 
 
 def test_a_log_that_a_newer_clog_must_write_fails_its_rounds(make_log, put, monkeypatch):
-    """FORMAT.md §0: also while nothing is due, so that the cleaner's operator hears of it before
-    segments are due that will never be cleaned."""
+    """FORMAT.md §0: even while nothing is due, so that the cleaner's operator learns of it before
+    segments are due that will never be cleaned.
+    """
     log = make_log()
     put(log, "a=1")
     Cleaner(log).run_once()
@@ -214,7 +219,8 @@ def test_a_log_that_a_newer_clog_must_write_fails_its_rounds(make_log, put, monk
 
 def test_what_a_version_alone_decides_is_asked_once_for_it(make_log, put, open_log, monkeypatch):
     """R2, R5: a duty that found nothing to trim or to merge is asked again at the next version, and
-    then does what is due there."""
+    then does what is due.
+    """
     log = make_log(cleanup_policy="delete")
     asked = []
     real = log_round.due_merges

@@ -1,4 +1,4 @@
-"""Records of bytes as columns: JSON, a column at a time and one by one; and changes of Debezium, in
+"""Records of bytes as columns: JSON, a column at a time and one by one; and Debezium's changes, in
 the shapes that its documentation shows.
 """
 
@@ -51,7 +51,7 @@ def decoded(values, *, kind=ROW, decode=json_values):
 
 
 def one_by_one(data, kind):
-    """The decoder of JSON, which is not recognized as that."""
+    """The JSON decoder, in a form that is not recognized as such."""
     return json_values(data, kind)
 
 
@@ -111,7 +111,7 @@ def test_documents_parsed_together_are_those_parsed_one_by_one(documents):
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 def test_keys_that_are_what_they_are_are_taken_together(kind):
-    """Text that is none is found, and the others are taken."""
+    """Invalid text is found, and the others are accepted."""
     keys = [b"a", None, "é".encode(), b"\xff", b""]
     schema = pa.schema([("key", kind), ("value", ROW)])
     rows = records([b'{"t":true}'] * 5, keys).rows
@@ -123,7 +123,7 @@ def test_keys_that_are_what_they_are_are_taken_together(kind):
 
 
 def test_one_document_of_many_does_not_slow_the_others(monkeypatch):
-    """It is looked for by halves: only those about it are decoded one by one."""
+    """It is searched for by halves: only the records around it are decoded one by one."""
     asked = []
     monkeypatch.setattr(
         decoding, "fitting_python", lambda v, f: asked.append(len(v)) or fitting(v, f)
@@ -138,7 +138,7 @@ def test_one_document_of_many_does_not_slow_the_others(monkeypatch):
 
 
 def test_json_without_exact_columns_is_decoded_one_by_one():
-    """A date, as text, is none for Arrow's parser of JSON."""
+    """A date as text is not a date for Arrow's JSON parser."""
     kind = pa.struct([("d", pa.date32())])
     found = decoded([b'{"d":"2026-02-01"}', b'{"d":1}'], kind=kind)
     assert found.rows.column("value").to_pylist() == [{"d": dt.date(2026, 2, 1)}]
@@ -193,7 +193,7 @@ def key(number):
 
 def test_changes_of_debezium_become_rows(log):
     """The row after a create, an update and a snapshot's read; nothing after a delete, whatever was
-    before, and after its tombstone. Texts, times and decimals are what their schemas say.
+    before, and after its tombstone. Texts, times and decimals are as their schemas say.
     """
     names = [*FIELD]
     unscaled = 12345678901234567890123456789
@@ -272,7 +272,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_what_is_no_change_of_a_row_says_why(log, why):
-    """And holds nothing of the bytes."""
+    """And holds none of the bytes."""
     schema = {"key": pa.int64(), "value": pa.struct([("id", pa.int32()), ("name", pa.string())])}
     decoder = Decoder(Decoding(values="debezium-json"), "t")
     made = log(schema)
@@ -283,7 +283,7 @@ def test_what_is_no_change_of_a_row_says_why(log, why):
 
 
 def test_a_truncate_has_no_key_and_is_told_all_the_same(log):
-    """In a compacted log, whose records without a key do not fit for another reason."""
+    """In a compacted log, where records without a key do not fit for another reason."""
     schema = {"key": pa.int64(), "value": pa.struct([("id", pa.int32())])}
     decoder = Decoder(Decoding(values="debezium-json"), "t")
     made = log(schema, **{"cleanup.policy": "compact"})
@@ -322,7 +322,7 @@ def test_a_log_follows_schemas_of_changes(log):
 
 
 def test_the_schema_of_a_log_that_is_made_has_to_be_known():
-    """JSON says none, and so does a topic without a record; what is given is taken."""
+    """JSON has none, and neither does a topic without a record; a given one is used."""
     for values in ("json", "debezium-json", "connect-json"):
         decoder = Decoder(Decoding(values=values, keys="bytes"), "t")
         with pytest.raises(InvalidInputError, match=r"of topic t are unknown.*--schema FILE"):

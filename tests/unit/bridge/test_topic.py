@@ -1,4 +1,4 @@
-"""Where a topic stands and what it is; questions to nobody."""
+"""Where a topic is and what it is; no broker is contacted."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from clog.storage.errors import InvalidInputError, SourceUnavailableError
 
 
 def test_addresses_are_read():
-    """Brokers as Kafka's clients take them, port 9092 where none is given, a name or a pattern."""
+    """Brokers as Kafka's clients accept them, port 9092 if none is given, a name or a pattern."""
     address = address_of("kafka://a, b:9093,[::1]:9/orders.eu-1")
     assert (address.brokers, address.topic) == ("a:9092,b:9093,[::1]:9", "orders.eu-1")
     assert not address.is_pattern
@@ -40,7 +40,7 @@ def test_what_is_no_address_is_refused(text):
     ],
 )
 def test_a_password_in_an_address_is_not_repeated(text):
-    """It belongs into the client's options."""
+    """It belongs in the client's options."""
     with pytest.raises(InvalidInputError, match=r"sasl\.password") as caught:
         address_of(text)
     assert "secret" not in str(caught.value)
@@ -53,7 +53,7 @@ def test_a_path_is_no_topic():
 
 
 def test_ids_are_as_kafka_prints_them():
-    """The client gives another base64; an id of zeros is of brokers that know none."""
+    """The client returns a different base64; an id of zeros comes from brokers that know none."""
     assert _as_printed("3qn3ImSZREmvK/mhd8HB+A") == "3qn3ImSZREmvK_mhd8HB-A"
     assert Topic("c", "orders", "id", 3).source == "kafka:c/id"
     for nothing in ("AAAAAAAAAAAAAAAAAAAAAA", "", "?"):
@@ -73,8 +73,8 @@ def test_options_that_the_client_refuses_are_told_without_their_values(options):
 
 
 def test_brokers_that_do_not_answer_are_told_soon_and_then_an_error(monkeypatch, caplog):
-    """The word names them, what waits, what the client said last and what to do; how long is waited
-    is asked for.
+    """The message names them, what waits, what the client said last and what to do; the wait is the
+    requested one.
     """
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     assert topic.WORD_S == 5.0
@@ -91,7 +91,7 @@ def test_brokers_that_do_not_answer_are_told_soon_and_then_an_error(monkeypatch,
 
 
 def test_who_is_to_stop_does_not_wait_for_brokers_that_do_not_answer(monkeypatch, caplog):
-    """It would hear SIGTERM after a minute, and be killed before."""
+    """Otherwise it would notice SIGTERM after a minute, and be killed before."""
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     monkeypatch.setattr(topic, "WORD_S", 0.1)
     silent = Cluster("127.0.0.1:1", {}, wait_ms=600_000, should_stop=lambda: True)
@@ -101,7 +101,9 @@ def test_who_is_to_stop_does_not_wait_for_brokers_that_do_not_answer(monkeypatch
 
 
 class Going:
-    """Kafka's admin client before a broker that goes away while it is to answer, so many times."""
+    """Kafka's admin client with a broker that disappears while it should respond, this
+    many times.
+    """
 
     def __init__(self, times: int, kind: str) -> None:
         self.times, self.kind, self.asked = times, kind, 0
@@ -111,7 +113,7 @@ class Going:
         return self
 
     def poll(self, _):
-        """Says nothing."""
+        """Reports nothing."""
 
     def answer(self, told):
         import confluent_kafka
@@ -143,8 +145,8 @@ class Going:
 
 @pytest.mark.parametrize("kind", ["_TRANSPORT", "UNKNOWN_LEADER_EPOCH"])
 def test_a_broker_that_goes_away_while_it_is_asked_is_asked_again(monkeypatch, kind):
-    """The client tells at once that a request that was under way is lost, and does not repeat it;
-    a mirror that was started at that moment ended, however long it was to wait.
+    """The client reports at once that a running request is lost, and does not repeat it; a mirror
+    that was started at that moment ended, however long it was to wait.
     """
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     clock = ManualClock()
@@ -162,8 +164,8 @@ def test_a_broker_that_goes_away_while_it_is_asked_is_asked_again(monkeypatch, k
 
 
 def test_a_mirror_whose_broker_fails_before_it_reads_says_so(monkeypatch):
-    """It knew where to begin, and was told no end: it stopped reading what it had not begun to
-    read, which Kafka's client refuses by an error of its own.
+    """It knew where to start, but had no end: it stopped reading what it had not started to read,
+    which Kafka's client refuses with an error of its own.
     """
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     admin = Going(0, "CLUSTER_AUTHORIZATION_FAILED")
@@ -175,6 +177,6 @@ def test_a_mirror_whose_broker_fails_before_it_reads_says_so(monkeypatch):
 
 @pytest.mark.parametrize("wait_ms", [0, -1, 1 << 31, 1.5, None, True])
 def test_a_wait_that_is_none_is_refused(wait_ms):
-    """Before a broker is asked."""
+    """Before a broker is contacted."""
     with pytest.raises(InvalidInputError, match="allowed: 1 to"):
         mirror("kafka://127.0.0.1:1/orders", "memory://unused", wait_ms=wait_ms)

@@ -80,7 +80,7 @@ def value_with(*field):
 
 
 def test_the_schema_is_that_of_the_log(url, log):
-    """Spark's types of key and value; the other columns as ever."""
+    """Spark's types of key and value; the other columns as usual."""
     schema = ClogDataSource({"path": url}).schema()
     assert schema.names[:4] == ["key", "value", "topic", "partition"]
     assert schema["value"].dataType.simpleString() == (
@@ -91,7 +91,7 @@ def test_the_schema_is_that_of_the_log(url, log):
 
 
 def test_values_are_native_columns(url, log):
-    """A tombstone is null, as ever (S4)."""
+    """A tombstone is null, as usual (S4)."""
     first, second, last = rows(url)
     assert first["value"] == ROWS[0]["value"]
     assert second["value"] == dict.fromkeys(first["value"]) | {"n": 2}
@@ -192,8 +192,8 @@ def test_a_stream_reads_them(url, log):
 
 
 def test_keys_are_those_of_the_logs_type(url, log, tmp_path):
-    """Each text stands for a key, in every view and stream; one that stands for none is refused
-    instead of found nowhere.
+    """Each text represents a key, in every view and stream; one that represents none is refused
+    instead of not being found.
     """
     one = '["{\\"id\\": 1}"]'
     assert [row["key"] for row in rows(url, keys=one)] == [{"id": 1}]
@@ -224,7 +224,7 @@ def test_explain_knows_fields(url, log):
 
 
 def written(url, table, schema=None, monkeypatch=None):
-    """Appends an Arrow table as one task of Spark's."""
+    """Appends an Arrow table as one Spark task does."""
     fields = [StructField(f.name, spark_type(f.type, f.name)) for f in table.schema]
     writer = ClogDataSource({"path": url}).writer(StructType(fields), overwrite=False)
     monkeypatch.setattr(write_task.TaskIds, "current", classmethod(lambda cls: TaskIds()))
@@ -281,7 +281,7 @@ def test_a_struct_for_a_log_of_bytes_is_still_refused(url, monkeypatch):
     ids=str,
 )
 def test_sparks_types_have_arrows(kind):
-    """The one that Spark makes of the other."""
+    """The one that Spark makes from the other."""
     spark = spark_type(kind, "x")
     assert spark_type(arrow_type(spark), "x") == spark
 

@@ -40,7 +40,7 @@ COLUMNS, METADATA = 1, 3
 
 
 def parquet():
-    """All columns there are, in two row groups."""
+    """All existing columns, in two row groups."""
     import pyarrow.parquet as pq
 
     headers = [[{"key": "h", "value": b"1"}, {"key": "i", "value": None}], None, []] * 2
@@ -113,7 +113,7 @@ def sealed_again(footer, pages=PAGES):
 
 
 def what_is_made_of(footer, *, ranged):
-    """Whether the footer is accepted, and rows or an error of ours; anything else fails."""
+    """Whether the footer is accepted, and rows or a clog error; anything else fails."""
     data, ref = sealed_again(footer)
     store = memory_store()
     store.put(ref.path, data)
@@ -164,7 +164,7 @@ def metadata(tree):
 
 
 def nested(tree):
-    """A schema of one group in another, 20,000 times."""
+    """A schema of nested groups, 20,000 deep."""
     groups = [{3: (I32, 1), 4: (BINARY, b"g"), 5: (I32, 1)} for _ in range(200)]
     tree[SCHEMA][1][1][1:1] = groups
 
@@ -230,7 +230,7 @@ def test_a_forged_footer_is_damage(what, ranged):
 
 
 def test_a_tail_that_does_not_fit():
-    """The length that it says, and the letters, are Parquet's own: Arrow goes by them."""
+    """The length that it contains, and the letters, are Parquet's own: Arrow relies on them."""
     data, ref = sealed_again(FOOTER)
     good = data[-ref.footer_bytes :]
     for tail in (good[-8:-4] + b"PARE", bytes(4) + b"PAR1", b""):
@@ -245,7 +245,7 @@ def test_a_tail_that_does_not_fit():
 
 
 def places(kind, value, at=()):
-    """Where there is a value in a tree."""
+    """Where values are in a tree."""
     yield at
     if kind == STRUCT:
         for field, (inner, found) in value.items():
@@ -268,7 +268,7 @@ OTHERS = st.one_of(
 
 
 def forged(data):
-    """A copy of the tree with one value changed, taken away, or given twice."""
+    """A copy of the tree with one value changed, removed, or duplicated."""
     tree = copy.deepcopy(TREE)
     place = data.draw(st.sampled_from(PLACES), label="place")
     inner = tree
@@ -295,7 +295,7 @@ def forged(data):
 @given(data=st.data(), ranged=st.booleans())
 @settings(max_examples=3 * settings().max_examples)
 def test_footers_with_a_value_of_another(data, ranged):
-    """What is accepted parses, or is an error of ours; what is refused is one, too."""
+    """What is accepted parses, or is a clog error; what is refused is one too."""
     footer = thrift(STRUCT, forged(data))
     try:
         row_groups(footer)

@@ -1,4 +1,4 @@
-"""A log of bytes copied into a typed one: what becomes of each record, and that it does so once."""
+"""A log of bytes copied into a typed one: what happens to each record, and that it happens once."""
 
 import datetime as dt
 import json
@@ -70,8 +70,8 @@ def rows(log):
 
 
 def test_records_become_columns(source, target):
-    """With their headers, times and order; tombstones stay. Done again, nothing is new but what was
-    appended meanwhile.
+    """With their headers, times and order; tombstones stay. Run again, only what was appended
+    meanwhile is new.
     """
     source.append(GOOD, partition=0)
     done = convert(source, target)
@@ -93,7 +93,9 @@ def test_records_become_columns(source, target):
 
 
 def test_what_is_undecided_is_copied_once_it_is_decided(source, target):
-    """S51: the copy goes up to the first undecided record, and goes on from there when asked."""
+    """S51: the copy goes up to the first undecided record, and continues from there when it runs
+    again.
+    """
     row = {"key": "1", "value": '{"n": 1}'}
     source.append([row], partition=0)
     with source.transaction("other", visible=True) as t:
@@ -130,7 +132,7 @@ def test_what_does_not_fit_goes_to_the_dead_letters(source, target, letters, rea
 
 
 def test_many_that_do_not_fit_are_told_apart(source, target, letters):
-    """Each with its own reason, wherever it stands."""
+    """Each with its own reason, wherever it is."""
     records = [
         {"key": str(i), "value": json.dumps({"n": i if i % 3 else f"{i}"})} for i in range(1000)
     ]
@@ -142,7 +144,7 @@ def test_many_that_do_not_fit_are_told_apart(source, target, letters):
 
 
 def test_without_dead_letters_a_record_that_does_not_fit_is_an_error(source, target, monkeypatch):
-    """It is named; what came before its batch stays, and is not copied again (S62)."""
+    """It is named; what preceded its batch stays, and is not copied again (S62)."""
     monkeypatch.setattr(decoding, "BATCH_BYTES", 1)
     source.append(GOOD, partition=1)
     source.append([{"key": "9", "value": "secret"}], partition=1)
@@ -286,7 +288,7 @@ def test_avro_by_the_ids_of_a_registry(source, letters):
 
 
 def test_a_registrys_header_is_told_of_where_nobody_named_its_id(source, letters):
-    """And no JSON begins with it, so there it is left out."""
+    """And no JSON starts with it, so there it is left out."""
     target = Log.create("memory://convert/avro", 1, schema=OF_AVRO)
     source.append([{"key": "k", "value": b"\0\0\0\0\7" + avro(ORDER)}], partition=0)
     convert(source, target, values=avro_values(AVRO), dead_letters=letters)
@@ -309,7 +311,7 @@ def test_a_registrys_header_is_told_of_where_nobody_named_its_id(source, letters
     ],
 )
 def test_nothing_of_a_document_is_dropped_unsaid(source, letters, value, reason):
-    """S62: neither a field that the schema has not, nor one of two of a name."""
+    """S62: neither a field that the schema lacks, nor one of two of the same name."""
     target = Log.create("memory://convert/avro", 1, schema=OF_AVRO)
     source.append([{"key": "k", "value": value}], partition=0)
     assert convert(source, target, dead_letters=letters).dead_letters == 1

@@ -41,7 +41,7 @@ def evolve(**changes):
 
 
 def test_a_schema_is_its_document():
-    """FORMAT.md §12.1: nothing is lost, and the schema of bytes is none."""
+    """FORMAT.md §12.1: nothing is lost, and the schema of bytes is not one of them."""
     assert schema_from_json(schema_to_json(SCHEMA)) == SCHEMA
     assert schema_from_json(dict(BYTES)) is None
     assert schema_to_json(SCHEMA)["key"]["fields"][1] == {"name": "b", "id": 17, "type": "string"}
@@ -77,7 +77,7 @@ def test_a_schema_is_its_document():
     ],
 )
 def test_what_the_format_does_not_allow_is_refused(break_it):
-    """FORMAT.md §12.1: a reader refuses it, each for itself."""
+    """FORMAT.md §12.1: a reader refuses each of them."""
     document = schema_to_json(SCHEMA)
     break_it(document)
     with pytest.raises((ValueError, KeyError, TypeError)):
@@ -85,7 +85,7 @@ def test_what_the_format_does_not_allow_is_refused(break_it):
 
 
 def test_a_schema_is_bounded():
-    """FORMAT.md §12.1: 1000 fields, 8 deep: a reader must not be made to recurse for ever."""
+    """FORMAT.md §12.1: 1000 fields, 8 deep: a reader must not be made to recurse endlessly."""
     wide = {"key": pa.string(), "value": pa.struct([(f"f{i}", pa.int8()) for i in range(999)])}
     with pytest.raises(InvalidInputError, match="1001 fields; allowed: 1000"):
         schema_of(wide)

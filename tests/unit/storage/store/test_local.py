@@ -1,4 +1,4 @@
-"""Local files: what the system calls do to the axioms when they fail."""
+"""Local files: what failing system calls do to the axioms."""
 
 import errno
 import mmap
@@ -30,7 +30,7 @@ def fails_with(code):
 
 
 def test_a_lost_reply_to_a_link_is_a_success(store, monkeypatch):
-    """NFS repeats the request and reports our own link: the count of links tells."""
+    """NFS repeats the request and reports clog's own link: the link count shows it."""
     link = os.link
 
     def twice(source, target):
@@ -104,7 +104,7 @@ def test_a_folder_that_is_not_synced_hides_nothing(store, monkeypatch, code):
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EROFS])
 def test_a_commit_in_a_folder_that_is_not_synced_is_there_once(tmp_path, monkeypatch, code):
-    """Others see it, so it counts; the caller is not told that it may be repeated."""
+    """Others see it, so it counts; the caller does not get an error that it may be repeated."""
     log = Log.create(f"{tmp_path}/log")
     objects = log.object_writer()
     records, _ = to_records([{"key": "a", "value": "1"}], now_us=0)
@@ -124,7 +124,7 @@ def test_a_file_in_the_way_is_refused(store):
 
 
 def test_writes_are_on_disk_when_they_return(store, monkeypatch):
-    """First the file, then the folder with its name: A1 also where the power fails."""
+    """First the file, then the folder with its name: A1 holds after a power failure too."""
     synced = []
     fsync = os.fsync
 
@@ -142,7 +142,7 @@ def test_writes_are_on_disk_when_they_return(store, monkeypatch):
 
 
 def test_fsync_can_be_left_out(tmp_path, monkeypatch):
-    """A storage option, where a power failure may cost the newest commits."""
+    """A storage option, with which a power failure may cost the newest commits."""
     monkeypatch.setattr(os, "fsync", fails_with(errno.EIO))
     store = open_store(f"{tmp_path}/log", {"fsync": False})
     store.create("a/b", b"1")
@@ -185,7 +185,7 @@ def test_a_root_below_a_file_is_empty_and_cannot_be_written(tmp_path):
 
 
 def test_messages_do_not_name_temporary_files(store, monkeypatch):
-    """The path is the object's, the place is the log's URL."""
+    """The path is the object's, the location is the log's URL."""
     monkeypatch.setattr(os, "link", fails_with(errno.EIO))
     with pytest.raises(StoreUnavailableError) as raised:
         store.create("a/object", b"1")
@@ -195,8 +195,8 @@ def test_messages_do_not_name_temporary_files(store, monkeypatch):
 
 
 def test_links_that_lead_in_circles(tmp_path):
-    """A listing ends, and enters no folder through a link; a read of such a name is an error of
-    ours.
+    """A listing ends, and enters no folder through a link; a read of such a name is a
+    clog error.
     """
     store = open_store(str(tmp_path))
     store.put("data/x.parquet", b"1")
@@ -209,8 +209,9 @@ def test_links_that_lead_in_circles(tmp_path):
 
 
 def test_a_pipe_in_the_place_of_an_object(store, tmp_path):
-    """Nobody waits for what nobody writes: an error of ours, though whoever put it there may write
-    to it later."""
+    """Nothing waits for a writer that does not come: a clog error, though one may write to it
+    later.
+    """
     (tmp_path / "log").mkdir()
     os.mkfifo(tmp_path / "log" / "pipe")
     for read in (lambda: store.get("pipe"), lambda: store.get_ranges("pipe", [(0, 1)])):
@@ -220,8 +221,8 @@ def test_a_pipe_in_the_place_of_an_object(store, tmp_path):
 
 @pytest.mark.parametrize("advises", [True, False])
 def test_a_large_read_returns_what_the_file_has(store, monkeypatch, advises):
-    """A1: from 4 MiB on bytes are filled in place, by as many calls as the system needs, with large
-    pages or without; a file that ends early gives what it has.
+    """A1: from 4 MiB on bytes are filled in place, with as many calls as the system needs, with
+    large pages or without; a file that ends early gives what it has.
     """
     preadv = os.preadv
     calls = []
@@ -249,7 +250,7 @@ def test_a_large_read_returns_what_the_file_has(store, monkeypatch, advises):
 
 
 def test_a_large_read_without_memory_raises(store, monkeypatch):
-    """There is no memory for the bytes: an error that callers know, and not a dead process."""
+    """There is no memory for the bytes: an error that callers know, not a dead process."""
     store.put("object", b"1")
     huge = SimpleNamespace(st_mode=stat.S_IFREG, st_size=1 << 62)
     monkeypatch.setattr(os, "fstat", lambda fd: huge)

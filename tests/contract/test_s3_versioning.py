@@ -1,4 +1,4 @@
-"""Buckets that keep versions: what servers do with a condition there, and when it is found out."""
+"""Buckets that keep versions: what servers do with a condition there, and when that is noticed."""
 
 import pytest
 

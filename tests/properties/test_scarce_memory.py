@@ -1,4 +1,4 @@
-"""A log decides how much memory its reader needs: where there is less, the error is ours."""
+"""A log decides how much memory its reader needs: if there is less, it is a clog error."""
 
 import subprocess
 import sys
@@ -27,7 +27,9 @@ except ClogError as e:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_a_document_that_takes_more_memory_than_there_is(tmp_path):
-    """8 MiB of empty lists take 180 MiB: it is told which document, and no raw MemoryError."""
+    """8 MiB of empty lists take 180 MiB: the error names the document, and is not a raw
+    MemoryError.
+    """
     url = str(tmp_path / "log")
     log = Log.create(url, 1)
     stored = documents.body_json({"later": [[]] * ((8 << 20) // 3)})
@@ -41,7 +43,7 @@ def test_a_document_that_takes_more_memory_than_there_is(tmp_path):
 
 
 def test_an_object_that_takes_more_memory_than_there_is(monkeypatch):
-    """Arrow's own error of it is neither passed on nor taken for damage."""
+    """Arrow's own error for it is neither passed on nor taken for damage."""
     store = memory_store()
     log = Log.create(store, 1)
     log.append([{"key": "k", "value": "v"}])

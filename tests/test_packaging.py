@@ -1,4 +1,6 @@
-"""The wheel holds the three packages and the module by which Spark finds them, and nothing else."""
+"""The wheel contains the three packages and the module by which Spark finds them, and
+nothing else.
+"""
 
 import importlib.metadata
 import importlib.util
@@ -97,7 +99,7 @@ def test_an_unpacked_wheel_imports(wheel, tmp_path):
 
 
 def test_the_distribution_is_installed_under_its_own_name():
-    """`clog` on PyPI is somebody else's."""
+    """`clog` on PyPI belongs to someone else."""
     assert importlib.metadata.version("pyspark-clog")
     requires = importlib.metadata.requires("pyspark-clog")
     mandatory = {r.split(">")[0] for r in requires if "extra ==" not in r}
@@ -149,7 +151,7 @@ def test_another_package_of_the_name_is_told(tmp_path):
 
 
 def test_workflows_run_what_was_looked_at():
-    """A tag of somebody else's action can be moved; a commit cannot."""
+    """A tag of a foreign action can be moved; a commit cannot."""
     used = [
         line.split("uses:")[1].strip()
         for path in (ROOT / ".github/workflows").glob("*.yml")

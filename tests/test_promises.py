@@ -35,7 +35,7 @@ def test_each_rule_and_step_exists():
 
 
 def test_each_place_exists():
-    """Files, and the functions that stand behind `::`; no promise is without code and test."""
+    """Files, and the functions after `::`; no promise is without code and test."""
     for promise, _, _, *cells in ROWS:
         assert cells[0], promise
         assert cells[1], promise

@@ -496,7 +496,7 @@ def _left_requests(handle: Handle, floor: int) -> list[StoredObject]:
         for found in handle.store.list(documents.ERASURES)
         if (name := documents.erasure_of(found.path)) is not None and name not in known
     ]
-    before_ms = written_ms(handle, handle.store, floor) if left else None
+    before_ms = _stored_ms(handle.store, floor) if left else None
     return [f for f in left if before_ms is not None and f.modified_ms < before_ms - SKEW_MS_MAX]
 
 
@@ -666,10 +666,15 @@ def _refusal(handle: Handle, now_ms: int, other: str, ahead_ms: int, hint: str) 
 def written_ms(handle: Handle, store: Store, version: int) -> int | None:
     """Returns when a commit was written, None if it is gone; one LIST of one name, or a GET."""
     if is_comparable(handle.clock):
-        found = store.list(documents.commit_path(version))
-        return next((commit.modified_ms for commit in found), None)
+        return _stored_ms(store, version)
     commit = try_read(store, version)
     return None if commit is None else commit.record.time_ms
+
+
+def _stored_ms(store: Store, version: int) -> int | None:
+    """Returns when a commit was written, by the store's clock; None if it is gone; one LIST."""
+    found = store.list(documents.commit_path(version))
+    return next((commit.modified_ms for commit in found), None)
 
 
 def newest_by(handle: Handle, store: Store, time_ms: int) -> int:

@@ -1,6 +1,7 @@
 """Erasures, carried out (S59, S60, FORMAT.md §17): what is removed, when, and what delays it."""
 
 import json
+import time
 
 import pyarrow as pa
 import pytest
@@ -9,12 +10,15 @@ from clog.cleaner import Cleaner
 from clog.cleaner.duties import Work
 from clog.cleaner.duties.erasing import carry_out
 from clog.cleaner.duties.layout import Run, relayout
-from clog.cleaner.duties.sweep import sweep_released
-from clog.storage import CorruptionError, InvalidInputError, Log
+from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
+from clog.storage import CorruptionError, InvalidInputError, Log, ManualClock
 from clog.storage.commit.proposals import Writer
 from clog.storage.cuts import drop_cut, name_cut
+from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.erasures import keyed_hashes
+from clog.storage.store.contract import WrappingStore
+from clog_testing.crash import discard, memory_store
 from clog_testing.invariants import check_log
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
@@ -340,6 +344,35 @@ def test_a_lost_request_is_told_and_holds_nothing_else_up(make_log, store, clock
     with pytest.raises(CorruptionError, match="the keys of an erasure, is gone; restore it"):
         Cleaner(log).run_once(force=True)
     assert log.describe()["partition_details"][0]["records"] == 12
+
+
+class SweptStore(WrappingStore):
+    """A store that another cleaner sweeps right after each request of an erasure."""
+
+    sweep = staticmethod(lambda: None)
+
+    def put(self, path, data):
+        self.inner.put(path, data)
+        name = path.rpartition("/")[2]
+        if documents.erasure_of(f"{documents.ERASURES}{name}") is not None:
+            self.sweep()
+
+
+def test_a_clock_ahead_of_the_store_sweeps_no_request_that_is_being_made(clock):
+    """E1: between a request and its commit, its age is told by the store's times alone."""
+    clock = ManualClock(int(time.time() * 1000) + 30 * DAY_MS)
+    memory = memory_store()
+    store = SweptStore(memory)
+    log = Log.create(store, 1, PLAIN, clock=clock, ids=SeededIds(1))
+    log.append(rows(0))
+    clock.advance(2 * DAY_MS)
+    other = Log.open(memory, clock=clock)
+    store.sweep = lambda: sweep_orphans(Work(other.handle, clock.now_ms()))
+    request = log.erase(["k03"], notify=False)
+    assert other.handle.refresh().head.orphan_floor == 1
+    folder = documents.folder_of(log.handle.standing.log_id)
+    assert memory.get(f"{folder}/{documents.erasure_path(request.id)}")
+    discard(memory)
 
 
 def test_what_holds_a_key_is_written_once(make_log, store, clock):

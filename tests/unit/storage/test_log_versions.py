@@ -342,7 +342,7 @@ def test_another_thread_reads_what_is_known_during_a_commit(make_log):
     def prepare(tip, _time_ms):
         other = threading.Thread(target=lambda: seen.append(log.handle.manifest()), daemon=True)
         other.start()
-        other.join(10)
+        other.join(60)
         assert log.handle.manifest().version == tip.version
         return Edit()
 

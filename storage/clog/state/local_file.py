@@ -321,7 +321,7 @@ class LocalFile:
                 level = _append_level(out, merged)
                 levels = [*([] if level is None else [level]), *levels[count:]]
             footer = _append_footer(out, position, levels)
-            os.fdatasync(file.fileno())
+            getattr(os, "fdatasync", os.fsync)(file.fileno())  # macOS has none.
             with committing:
                 header = _point(out, shown.number + 1, footer, shown.header)
                 self._shown = Shown(header, shown.number + 1, out.at, position, tuple(levels))

@@ -7,7 +7,7 @@ from clog.cleaner.duties.layout import SEGMENTS_MIN
 from clog.cleaner.log_round import REST_MS_MAX, CleanerSettings, LogRound, Rest
 from clog.storage import Log
 from clog.storage.env import SeededIds
-from clog.storage.errors import UnsupportedFormatError
+from clog.storage.errors import StoreUnavailableError, UnsupportedFormatError
 from clog.storage.format import log_info
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -236,3 +236,54 @@ def test_what_a_version_alone_decides_is_asked_once_for_it(make_log, put, open_l
     assert len(log.handle.manifest().segments[0]) > SEGMENTS_MIN
     cleaner.run_once()
     assert len(open_log().handle.manifest().segments[0]) <= 2
+
+
+def test_versions_that_come_while_a_duty_is_asked_are_asked_about(make_log, put, monkeypatch):
+    """R4: others append through the same handle meanwhile; that nothing was due holds for the
+    version before, and not for theirs.
+    """
+    log = make_log(cleanup_policy="delete", segment_bytes=1 << 20)
+    real, asked = log_round.due_merges, []
+
+    def due(work):
+        found = real(work)
+        if not asked:
+            for _ in range(SEGMENTS_MIN + 1):
+                put(log, "a=1")
+                log.roll()
+        asked.append(work.manifest.version)
+        return found
+
+    monkeypatch.setattr(log_round, "due_merges", due)
+    Cleaner(log).run_once()
+    assert len(log.handle.manifest().segments[0]) <= 2
+
+
+def test_a_merge_that_failed_is_tried_in_the_next_round(make_log, put, open_log, store):
+    """S28: although no version came in between."""
+    log = make_log(cleanup_policy="delete", segment_bytes=1 << 20)
+    for _ in range(SEGMENTS_MIN + 1):
+        put(log, "a=1")
+        log.roll()
+    fault = Fault(FaultKind.REFUSE, "create", "*/commits/*")
+    cleaner = Cleaner(open_log(FaultyStore(store, Faults(fault))))
+    with pytest.raises(StoreUnavailableError):
+        cleaner.run_once()
+    cleaner.run_once()
+    assert len(open_log().handle.manifest().segments[0]) <= 2
+
+
+def test_what_another_cleaner_sealed_first_is_not_told_twice(make_log, put, open_log, store, clock):
+    """R1: what was due before the commit began is not what the commit did."""
+    log = make_log(segment_ms=10)
+    put(log, "a=1")
+    clock.advance(1000)
+    told = []
+
+    def cleaner(of, name):
+        return Cleaner(of, on_maintained=lambda _, done: told.append((name, list(done.sealed))))
+
+    faster = cleaner(open_log(), "faster").run_once
+    meanwhile = Fault(FaultKind.MEANWHILE, "create", "*/commits/*", run=faster)
+    cleaner(open_log(FaultyStore(store, Faults(meanwhile))), "slower").run_once()
+    assert told == [("faster", [0])]

@@ -1,11 +1,13 @@
 """Many commits, several handles: snapshots, old versions, races."""
 
+import threading
+
 import pytest
 
 from clog.storage import CommitConflictError, CommitStateUnknownError
 from clog.storage.errors import CorruptionError, StoreUnavailableError
 from clog.storage.format import documents
-from clog.storage.format.commits import read_commit
+from clog.storage.format.commits import Edit, read_commit
 from clog.storage.store.contract import StoreRefusedError, WrappingStore
 from clog_testing.crash import copy_of, inside
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -327,3 +329,23 @@ def test_a_thousand_partitions(make_log, open_log, store):
     rows = rows_in(open_log().read())
     assert [(p, o) for p, o, _ in rows] == [(p, o) for p in range(1000) for o in range(5)]
     check_log(store)
+
+
+def test_another_thread_reads_what_is_known_during_a_commit(make_log):
+    """What a settled tip has needs neither a request nor the lock that a commit holds: it shows the
+    version before, and who committed reads the new one.
+    """
+    log = make_log()
+    put(log, 1)
+    known, seen = log.handle.manifest(), []
+
+    def prepare(tip, _time_ms):
+        other = threading.Thread(target=lambda: seen.append(log.handle.manifest()), daemon=True)
+        other.start()
+        other.join(60)
+        assert log.handle.manifest().version == tip.version
+        return Edit()
+
+    made = log.handle.commit(prepare, operation="nothing")
+    assert seen == [known]
+    assert log.handle.manifest().version == made.version == known.version + 1

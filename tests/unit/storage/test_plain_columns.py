@@ -199,6 +199,8 @@ def test_records_are_shown_where_they_are_asked_for(trips):
     for unknown in (["town"], ["id", "town"]):
         with pytest.raises(InvalidInputError, match="no column 'town'; the columns are id, city"):
             trips.table().to_arrow(columns=unknown)
+    with pytest.raises(InvalidInputError, match="no column 'town'; the columns are partition, off"):
+        trips.table().to_arrow(columns=["offset", "town"])
     with pytest.raises(InvalidInputError, match=r"are not all of rows .* the two are not mixed"):
         trips.table().to_arrow(columns=["id", "offset"])
     with pytest.raises(TypeError, match="column names must be text"):

@@ -1,9 +1,10 @@
 """The duties of a round besides passes, a module or a function each.
 
 A *duty* (`Duty`) is a row of a round (`log_round`): what is `due`, which depends on a `Work` alone,
-and a function that does it. A round asks by doing: `run` evaluates `due` at the very version that
-it changes, within its commit (`commit_due`). A dry run only evaluates `due`, each time on what the
-duties before it would leave (`Work.after`). So there is one plan, whichever of them asks.
+and a function that does it. Whether or not its caller asked before, `run` evaluates `due` at the
+very version that it changes, within its commit (`commit_due`). A dry run only evaluates `due`, each
+time on what the duties before it would leave (`Work.after`). So there is one plan, whichever of
+them asks.
 """
 
 from collections.abc import Callable, Mapping

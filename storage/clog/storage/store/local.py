@@ -296,7 +296,8 @@ def _pread(fd: int, start: int, end: int) -> bytes:
         return os.pread(fd, end - start, start) if start < end else b""
     data, view = _large_bytes(end - start)
     read = 0
-    while count := os.preadv(fd, [view[read : read + _READ_BYTES_MAX]], start + read):
+    os.lseek(fd, start, os.SEEK_SET)  # Not every system has a read that takes both.
+    while count := os.readv(fd, [view[read : read + _READ_BYTES_MAX]]):
         read += count
     return data if read == len(data) else data[:read]
 

@@ -91,11 +91,12 @@ class TableColumns:
         tops = [column.partition(".") for column in columns]
         rows = [self.own(top) is not None for top, _, _ in tops]
         if not all(rows) or not rows:
-            if are_records(top for top, _, _ in tops):
-                return None
+            of_records = [are_records([top]) for top, _, _ in tops]
+            if all(of_records) or (any(of_records) and not any(rows)):
+                return None  # `columns_asked` refuses what records do not have.
             own_names = ", ".join(self.key + self.value)
-            for (top, _, _), is_own in zip(tops, rows, strict=True):
-                if not is_own and not are_records([top]):
+            for (top, _, _), is_own, is_record in zip(tops, rows, of_records, strict=True):
+                if not is_own and not is_record:
                     raise InvalidInputError(
                         f"there is no column {top!r}; the columns are {own_names}"
                     )

@@ -81,6 +81,22 @@ def test_the_wheel_carries_license_entry_point_and_types(wheel):
 
 
 @needs_hatchling
+def test_no_link_of_the_description_is_relative(wheel):
+    """A package index shows the README without the repository around it."""
+    (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    shown = wheel.read(metadata).decode().partition("\n\n")[2]
+    readme = (ROOT / "README.md").read_text()
+    links, written = (re.findall(r"\]\(([^)]*)\)", text) for text in (shown, readme))
+    assert len(links) == len(written)
+    assert [link for link in links if not link.startswith("https://")] == []
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    for kind, path in re.findall(rf"\]\({source}/(\w+)/main/([^)#]+)", shown):
+        is_picture = path.endswith((".svg", ".png"))
+        assert kind == ("tree" if (ROOT / path).is_dir() else "raw" if is_picture else "blob")
+        assert (ROOT / path).exists(), path
+
+
+@needs_hatchling
 def test_an_unpacked_wheel_imports(wheel, tmp_path):
     """From a folder that is not the repository, without the editable install."""
     wheel.extractall(tmp_path)

@@ -227,6 +227,10 @@ def test_a_cut_whose_time_is_up(disk, logs):
     for name in NAMES:
         Cleaner(disk.open(name)).run_once(force=True)
     assert disk.values(cut) == all_are("a"), "to the last millisecond"
+    disk.clock.advance(1)
+    for name in NAMES:
+        Cleaner(disk.open(name)).run_once(force=True)
+    assert not any(log.handle.refresh().head.kept for log in logs), "and no longer"
     dirty(disk, logs, 3)
     assert cuts_of(disk.open("home").handle) == []
     assert not any(log.handle.refresh().head.kept for log in logs)

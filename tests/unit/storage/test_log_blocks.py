@@ -9,15 +9,17 @@ from clog.storage import (
     AlreadyExistsError,
     CorruptionError,
     Log,
+    LogReplacedError,
     ManualClock,
     NotFoundError,
     StoreUnavailableError,
     VersionExpiredError,
 )
+from clog.storage.commit.committer import NothingToCommit
 from clog.storage.commit.tip import CONFIRM_MS, block_body, read_block
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
-from clog.storage.format.commits import read_commit
+from clog.storage.format.commits import Edit, read_commit
 from clog.storage.objects.records import to_records
 from clog_testing.crash import copy_of, discard, inside, memory_store
 from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
@@ -257,6 +259,83 @@ def test_a_committer_that_sleeps_after_it_lost_to_a_zombie(aged, clock):
     )
     result = log.append([{"key": "awake", "value": "1"}])
     assert (result.version, result.duplicate) == (NEWEST + 1, False)
+    discard(swapped.inner)
+
+
+def test_a_committer_that_sleeps_after_it_lost_to_two_zombies(aged, clock):
+    """What it last knew to be committed is the version before both."""
+    early, late = aged
+    swapped = SwappedStore(copy_of(early), clock=clock)
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+    zombie = Log.open(copy_of(early), ids=SeededIds(88))
+    left = [documents.commit_path(ASLEEP_AT + n) for n in (1, 2)]
+    for _ in left:
+        zombie.append([{"key": "zombie", "value": "never committed"}])
+
+    def take(path):
+        inside(swapped.inner).put(path, zombie.handle.store.get(path))
+
+    def deleted_and_taken():
+        swapped.become(copy_of(late))
+        take(left[0])
+
+    def swept():
+        clock.advance(2 * DAY_MS)
+        for path in left:
+            inside(swapped.inner).delete(path)
+
+    after = f"*/{documents.commit_path(ASLEEP_AT + 3)}"
+    swapped.plan = Faults(
+        Fault(FaultKind.MEANWHILE, "create", run=deleted_and_taken),
+        Fault(FaultKind.MEANWHILE, "create", nth=2, run=lambda: take(left[1])),
+        Fault(FaultKind.MEANWHILE, "get", after, run=swept),
+    )
+    result = log.append([{"key": "awake", "value": "1"}])
+    assert (result.version, result.duplicate) == (NEWEST + 1, False)
+    discard(swapped.inner)
+
+
+def test_a_committer_that_gave_up_after_a_zombie_knows_its_history(aged, clock):
+    """S47: an older copy in place of the log is no news, though the version before the zombie's is
+    in it.
+    """
+    early, late = aged
+    swapped = SwappedStore(copy_of(early), clock=clock)
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+
+    def deleted_and_taken():
+        clock.advance(2 * DAY_MS)
+        swapped.become(copy_of(late))
+        zombie_commit(swapped.inner, early)
+
+    swapped.plan = Faults(Fault(FaultKind.MEANWHILE, "create", run=deleted_and_taken))
+    nothing = NothingToCommit()
+    tried = log.handle.commit(
+        lambda tip, _: Edit() if tip.version == ASLEEP_AT else nothing, operation="try"
+    )
+    assert (tried, log.handle.tip.version) == (nothing, NEWEST)
+    older = copy_of(late)
+    inside(older).delete(documents.commit_path(NEWEST))
+    swapped.become(older)
+    clock.advance(CONFIRM_MS)
+    with pytest.raises(LogReplacedError, match="restored from a copy"):
+        log.end_offsets()
+    discard(swapped.inner)
+
+
+def test_what_expires_while_a_commit_is_prepared(aged, clock):
+    """K2: a file of the tip that is gone may have expired just now, together with the tip."""
+    early, late = aged
+    swapped = SwappedStore(copy_of(early))
+    log = Log.open(swapped, clock=clock, ids=SeededIds(77))
+
+    def prepare(tip, _):
+        if tip.version > ASLEEP_AT:
+            return Edit()
+        swapped.become(copy_of(late))
+        raise FileNotFoundError(2, "as planned", "pages/x")
+
+    assert log.handle.commit(prepare, operation="try").version == NEWEST + 1
     discard(swapped.inner)
 
 

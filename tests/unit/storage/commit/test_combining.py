@@ -32,7 +32,7 @@ from clog.storage.commit.proposals import Proposal, Waits, encode_proposal, wait
 from clog.storage.env import SeededIds
 from clog.storage.format import documents
 from clog.storage.format.commits import Edit, head_to_json
-from clog.storage.format.transactions import Answer, Answered, Combined
+from clog.storage.format.transactions import Answer, Answered, Combined, Combining
 from clog.storage.store.contract import StoredObject, StoreRefusedError, WrappingStore
 from clog_testing.counting import CountingStore
 from clog_testing.crash import discard, memory_store
@@ -281,7 +281,29 @@ def test_h_w9_a_forked_child_is_another_author(crowd):
     assert {author[:8] for author in authors} <= prefixes
 
 
+def test_h_w9_a_forked_child_is_a_rival_of_its_parent(crowd):
+    """Also of one that never proposed: ids of commits begin alike for one process alone."""
+    a = crowd.author()
+    a.append(one("a"))
+    parent = a.handle.tip.record.commit_id[:8]
+    a.handle._committing[1].after_fork()
+    a.append(one("b"))
+    assert a.handle.tip.record.commit_id[:8] != parent
+
+
 # H-W2, H-W3: what a commit names is there
+
+
+def test_an_object_of_two_proposals_is_committed_once(crowd):
+    """An edit names an object once, whoever proposes it."""
+    left_waiting(crowd)
+    store, (path,) = crowd.log.handle.store, crowd.proposals()
+    stamp, _, number, attempt = documents.proposal_of(path)
+    body = documents.decode("proposal", store.get(path), where=path)
+    other = documents.proposal_path(stamp, "b" * 16, number, attempt)
+    store.put(other, documents.encode("proposal", {**body, "author": "b" * 16}))
+    combining(crowd)
+    assert crowd.values().count(b"a") == 1
 
 
 def test_h_w2_data_below_the_floor_are_left_out(crowd):
@@ -323,6 +345,33 @@ def test_h_w4_a_forgotten_answer_is_not_taken_for_none(crowd):
     asleep(a, meanwhile)
     with pytest.raises(CommitStateUnknownError, match="forgotten"):
         a.append(one("a"))
+    assert crowd.values().count(b"a") == 1
+
+
+def forget(log):
+    """Commits that answers up to the version before are forgotten."""
+    log.handle.refresh()
+    log.handle.commit(lambda tip, _: Edit(combined=Combining(tip.version)), operation="forget")
+
+
+def test_h_w4_what_was_last_seen_where_answers_are_forgotten_is_undecided(crowd):
+    """H-W4: its author saw that version, in which it was not applied; those after it have all their
+    answers.
+    """
+    a, blind = crowd.author(), crowd.author(Blind(crowd.store))
+    crowd.author().append(one("race"))
+    asleep(a, lambda: forget(blind))
+    assert a.append(one("a")).offsets == {0: (1, 2)}
+    assert crowd.values() == [b"race", b"a"]
+
+
+def test_h_w4_what_was_answered_is_not_taken_along_once_that_is_forgotten(crowd):
+    """H-W4: its proposal is still there, and its stamp is of a version before."""
+    left_waiting(crowd)
+    combining(crowd)
+    forget(crowd.log)
+    assert crowd.combined.authors == ()
+    combining(crowd, "d")
     assert crowd.values().count(b"a") == 1
 
 
@@ -377,6 +426,28 @@ def test_what_is_refused_after_it_was_posted_is_withdrawn(crowd):
     combining(crowd)
     assert b"a" * 40 not in crowd.values()
     assert a.append(one("again")).offsets
+
+
+def test_what_is_applied_before_it_could_be_withdrawn_is_told_so(crowd):
+    """F5: an author that is refused, and repeats the append, would have it there twice."""
+    a = crowd.author()
+    crowd.author().append(one("race"))
+
+    def taken_along():
+        crowd.log.alter({"max.message.bytes": None})
+        combining(crowd)
+        crowd.log.alter({"max.message.bytes": "20"})
+
+    places = iter([lambda: None, taken_along])
+
+    def refused():
+        crowd.log.alter({"max.message.bytes": "20"})
+        a.handle._committing[1]._place = lambda *_: next(places, lambda: None)() or 0
+
+    asleep(a, refused)
+    done = a.append(one("a" * 40))
+    assert crowd.values()[done.offsets[0][0]] == b"a" * 40
+    assert crowd.values().count(b"a" * 40) == 1
 
 
 def test_a_store_that_is_away_leaves_it_unknown(crowd):
@@ -895,7 +966,8 @@ def test_what_is_too_long_for_a_proposal_races(crowd, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "damage", ["cut", "renamed", "partition", "gone", "author", "sizes", "huge", "twice"]
+    "damage",
+    ["cut", "renamed", "partition", "again", "gone", "author", "sizes", "huge", "twice"],
 )
 def test_what_cannot_be_read_is_left_out(crowd, damage):
     """A proposal that is damaged, or someone else's, or of no partition, or with numbers that a
@@ -913,6 +985,10 @@ def test_what_cannot_be_read_is_left_out(crowd, damage):
         store.put(documents.proposal_path(stamp, author, number + 1, attempt), data)
     elif damage == "partition":
         body["appends"][0]["objects"][0]["chunks"]["p"] = [7]
+        store.put(path, documents.encode("proposal", body))
+    elif damage == "again":
+        obj = body["appends"][0]["objects"][0]
+        obj["rows"], obj["chunks"] = 2, {name: 2 * of for name, of in obj["chunks"].items()}
         store.put(path, documents.encode("proposal", body))
     elif damage == "author":
         body["author"] = "no author"

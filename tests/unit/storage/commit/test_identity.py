@@ -225,6 +225,45 @@ def test_creators_race(store, clock):
     assert read_log_file(store).log_id == first.handle.standing.log_id
 
 
+def test_a_creator_that_is_refused_after_a_request_without_a_reply(store, clock):
+    """The refusal is of the later request: nobody knows whether the first one made the log."""
+    plan = Faults(
+        Fault(FaultKind.FAIL_BEFORE, "create", documents.LOG_FILE),
+        Fault(FaultKind.REFUSE, "create", documents.LOG_FILE, nth=2, times=99),
+    )
+    with pytest.raises(CommitStateUnknownError, match="a log may have been created at"):
+        made(FaultyStore(store, plan), clock, 1)
+
+
+def test_an_old_handle_deletes_nothing_of_what_is_restored(store, clock):
+    """COMMIT.md §1: the file that was faster than its commit may belong to the log that is being
+    put back into the same folder.
+    """
+    made(store, clock, 1, ONE)
+    faulty = FaultyStore(store)
+    old = Log.open(faulty, clock=clock, ids=SeededIds(2))
+    Log.open(store, clock=clock, ids=SeededIds(3)).append(ONE)
+    store.delete(documents.LOG_FILE)
+    restored = {found.path: store.get(found.path) for found in store.list("")}
+    late = Fault(FaultKind.MEANWHILE, "create", run=lambda: clock.advance(CONFIRM_MS))
+    faulty.plan = Faults(late)
+    with pytest.raises(NotFoundError, match="no log at"):
+        old.append(ONE)
+    assert {found.path: store.get(found.path) for found in store.list("")} == restored
+
+
+def test_a_pass_over_a_deleted_log_leaves_no_object_behind(store, clock):
+    """It wrote one after the deletion: it goes together with the commit that nobody will read."""
+    made(store, clock, 1, ONE * 2).roll()
+    faulty = FaultyStore(store)
+    old = Log.open(faulty, clock=clock, ids=SeededIds(2))
+    deleted = Fault(FaultKind.MEANWHILE, "put", "*/data/*", run=lambda: discard(store))
+    faulty.plan = Faults(deleted)
+    with pytest.raises(NotFoundError, match="no log at"):
+        Cleaner(old, clock=clock).run_once(force=True)
+    assert list(store.list("")) == []
+
+
 def test_a_log_restored_from_an_older_copy(store, clock):
     """A handle that knows a version which the copy lacks does not continue with it."""
     log = made(store, clock, 1, ONE * 2)

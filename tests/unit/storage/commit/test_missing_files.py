@@ -1,6 +1,7 @@
 """A missing file: rightly, as its version expired, or because something else deleted it."""
 
 import re
+from functools import partial
 
 import pytest
 
@@ -111,15 +112,22 @@ def test_a_version_that_expires_between_two_looks(forgetful, open_log):
     assert not store.misses
 
 
-def test_a_log_that_is_deleted_while_it_is_read(log, store):
-    """Its objects were deleted first, and the newest version still names them: that is
-    not damage.
-    """
-    planned = log.read()
+@pytest.mark.parametrize(
+    "plan",
+    [
+        lambda log: partial(list, log.read()),
+        lambda log: partial(log.table().get, "a"),
+        lambda log: log.table().to_arrow,
+    ],
+    ids=["read", "get", "table"],
+)
+def test_a_log_that_is_deleted_while_it_is_read(log, store, plan):
+    """Its objects went first, and the newest version still names them: that is no damage."""
+    planned = plan(log)
     purge(log)
     store.delete(documents.LOG_FILE)
     with pytest.raises(NotFoundError, match="no log at") as told:
-        list(planned)
+        planned()
     assert not isinstance(told.value, VersionExpiredError)
     planned = log.read
     delete_log(store)

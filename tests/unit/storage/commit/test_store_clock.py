@@ -130,12 +130,18 @@ def test_who_sleeps_while_the_store_is_asked(counting, wall, operation):
     assert Log.open(counting, clock=wall).version == 0
 
 
-def test_who_sleeps_until_the_sweep_takes_what_the_store_was_asked_by(counting, wall):
-    """It is asked again: that it lists nothing does not mean that it reports no time."""
+@pytest.mark.parametrize("stands", [False, True])
+def test_who_sleeps_until_the_sweep_takes_what_the_store_was_asked_by(counting, wall, stands):
+    """It is asked again: that it lists nothing does not mean that it tells no time. The monotonic
+    clock may stand still meanwhile.
+    """
     Log.create(counting, clock=wall)
     folder = inside(counting)
 
     def swept():
+        if stands:
+            before_ms = wall.monotonic_ms()
+            wall.monotonic_ms = lambda: before_ms
         wall.right.advance(4 * 86_400_000)
         for found in list(folder.list(documents.CLOCKS)):
             folder.delete(found.path)

@@ -6,7 +6,7 @@ from math import log2
 import pytest
 
 from clog.storage.commit import versions
-from clog.storage.commit.tip import Found, block_body, find_newest, try_read
+from clog.storage.commit.tip import Found, RecentEdits, block_body, find_newest, try_read
 from clog.storage.commit.versions import manifest_at, manifest_of
 from clog.storage.env import SeededIds
 from clog.storage.errors import CorruptionError, NotFoundError, VersionExpiredError
@@ -402,6 +402,24 @@ def test_edits_that_do_not_connect_are_corruption(store):
     late = replace(tip, record=replace(tip.record, version=11))
     with pytest.raises((CorruptionError, VersionExpiredError)):
         manifest_of(store, late, {8: commit_of(8), 10: commit_of(10)})
+
+
+def test_a_snapshot_that_the_edits_do_not_follow(store):
+    """FORMAT.md §3.1: the ids of commits tell that it is of another history, where heads do not."""
+    write(store, 7)
+    write_snapshot(store, replace(MANIFESTS[5], commit_id="e" * 32), new_id=_names.new_id)
+    tip = read_commit(store, 7)
+    with pytest.raises(CorruptionError, match=r"version 5 of .* is not of the history"):
+        manifest_of(store, replace(tip, head=replace(tip.head, snapshot=SnapshotRef(5, 9))))
+
+
+def test_edits_stay_known_where_versions_were_passed_over():
+    """A later commit carries those since the snapshot, and the ones before it have no gap to it."""
+    snapshot = SnapshotRef(3, 9)
+    recent = RecentEdits.of(commit_of(0))
+    for version in (1, 2, 3, 4, 5, 8):
+        recent = recent.then(commit_of(version, snapshot if version > 3 else None))
+    assert [r.version for r in recent.after(1)] == [2, 3, 4, 5, 6, 7, 8]
 
 
 def test_nothing_is_listed(store):

@@ -208,6 +208,25 @@ def test_an_unknown_encoding_is_refused(encoding):
         decode("page", _document(b"{}", encoding=encoding), where="x")
 
 
+def test_a_document_that_is_longer_than_its_name_says(store):
+    """What refers to it has its size: one byte more is found, whatever the envelope says."""
+    data = encode("page", {"rows": []})
+    store.put("pages/x", data)
+    assert documents.get(store, "page", "pages/x", len(data)) == {"rows": []}
+    store.put("pages/x", data + b" ")
+    with pytest.raises(CorruptionError, match=f"has more than {len(data)} bytes"):
+        documents.get(store, "page", "pages/x", len(data))
+
+
+@pytest.mark.parametrize("value", [7, None, True, ["a"]])
+def test_a_text_among_many_that_is_none_is_refused(value):
+    """As where it stands alone."""
+    texts = documents.seq(documents.TEXT)
+    assert texts.read(["a", "b"]) == ("a", "b")
+    with pytest.raises(TypeError, match="expected text"):
+        texts.read(["a", value])
+
+
 def test_unknown_fields_of_the_envelope_are_ignored():
     """FORMAT.md §2: what must not be ignored is announced elsewhere."""
     assert json.loads(b"{}") == decode("page", _document(b"{}", colour="red"), where="x")

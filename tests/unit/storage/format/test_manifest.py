@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 
 from clog.storage.errors import CorruptionError
-from clog.storage.format.chunks import Chunk, ChunkHorizon, Released, Replacement, Uncleanable
+from clog.storage.format.chunks import (
+    Chunk,
+    ChunkHorizon,
+    ChunkMask,
+    Released,
+    Replacement,
+    Uncleanable,
+)
 from clog.storage.format.commits import Edit
 from clog.storage.format.documents import NONE
 from clog.storage.format.manifest import SegmentPage
@@ -175,6 +182,21 @@ def test_an_object_that_is_referred_to_again_is_not_released():
     after = applied(manifest, Edit(replace=(replace(r, chunks=(trimmed, second)),)))
     assert after.released == ()
     assert after.segments[0][0].chunks == (trimmed, second)
+
+
+def test_a_mask_stays_with_as_many_rows():
+    """FORMAT.md §13: it has a bit for each row of its chunk, so one with fewer rows has none."""
+    manifest = _manifest()
+    r, mask = _replacement(manifest), ChunkMask()
+    first, second = (c for s in manifest.segments[0][:2] for c in s.chunks)
+    masked = tuple(
+        replace(s, chunks=tuple(replace(c, mask=mask) for c in s.chunks))
+        for s in manifest.segments[0]
+    )
+    fewer = replace(first, rows=1, size_bytes=20)
+    manifest = replace(manifest, segments=(masked, *manifest.segments[1:]))
+    after = applied(manifest, Edit(replace=(replace(r, chunks=(fewer, second)),)))
+    assert [c.mask for c in after.segments[0][0].chunks] == [None, mask]
 
 
 def test_coalescing_keeps_segments_as_they_are():

@@ -286,6 +286,7 @@ def _damaged(store, manifest, change):
         lambda b: b["manifest"]["dead"].append([-1, DEAD]),
         lambda b: b["manifest"]["dead"].append([0, "x"]),
         lambda b: b["manifest"].pop("uncleanable"),
+        lambda b: b["head"]["partitions"]["start"].__setitem__(0, 1 << 40),
         lambda b: b.pop("head"),
         lambda b: b.pop("id"),
         lambda b: b.__setitem__("manifest", []),

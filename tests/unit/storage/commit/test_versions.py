@@ -409,7 +409,7 @@ def test_a_snapshot_that_the_edits_do_not_follow(store):
     write(store, 7)
     write_snapshot(store, replace(MANIFESTS[5], commit_id="e" * 32), new_id=_names.new_id)
     tip = read_commit(store, 7)
-    with pytest.raises(CorruptionError, match=r"version 5 of .* is not of the history"):
+    with pytest.raises(CorruptionError, match=r"version 5 of .* does not belong to the history"):
         manifest_of(store, replace(tip, head=replace(tip.head, snapshot=SnapshotRef(5, 9))))
 
 

@@ -147,7 +147,7 @@ def test_a_cut_without_a_name_writes_nothing(disk, logs):
 def test_a_name_is_taken_once(disk, logs):
     put(logs, "a")
     cut = disk.cut("month-end")
-    with pytest.raises(AlreadyExistsError, match="has a cut 'month-end' already"):
+    with pytest.raises(AlreadyExistsError, match="already has a cut 'month-end'"):
         disk.cut("month-end")
     drop_cut(disk.open("home").handle, "month-end")
     assert not any(log.handle.refresh().head.kept for log in logs)
@@ -253,7 +253,7 @@ def test_a_cut_whose_time_is_up_makes_way(disk, logs):
     assert {keep.time_ms for keep in home.tip.head.kept.values() if keep.name == "daily"} == {
         new.time_ms
     }
-    with pytest.raises(AlreadyExistsError, match="has a cut 'daily' already"):
+    with pytest.raises(AlreadyExistsError, match="already has a cut 'daily'"):
         disk.cut("daily")
     disk.clock.advance(3 * DAY_MS)
     disk.cut("other")
@@ -430,7 +430,7 @@ def test_a_failure_leaves_no_keep(disk, logs):
     home = disk.open("home").handle
     home.reach = lambda url: Folder(away, url.rpartition("/")[2])
     away.plan = Faults(Fault(FaultKind.FAIL_BEFORE, "create", "*right/*/commits/*", times=99))
-    with pytest.raises(StoreUnavailableError, match="the cut 'c' was not named"):
+    with pytest.raises(StoreUnavailableError, match="the cut 'c' was not created"):
         name_cut(home, "c", None)
     heads = [disk.open(name).handle.tip.head for name in NAMES]
     assert not any(head.cuts or head.kept for head in heads)

@@ -252,18 +252,6 @@ def test_an_old_handle_deletes_nothing_of_what_is_restored(store, clock):
     assert {found.path: store.get(found.path) for found in store.list("")} == restored
 
 
-def test_a_pass_over_a_deleted_log_leaves_no_object_behind(store, clock):
-    """It wrote one after the deletion: it goes together with the commit that nobody will read."""
-    made(store, clock, 1, ONE * 2).roll()
-    faulty = FaultyStore(store)
-    old = Log.open(faulty, clock=clock, ids=SeededIds(2))
-    deleted = Fault(FaultKind.MEANWHILE, "put", "*/data/*", run=lambda: discard(store))
-    faulty.plan = Faults(deleted)
-    with pytest.raises(NotFoundError, match="no log at"):
-        Cleaner(old, clock=clock).run_once(force=True)
-    assert list(store.list("")) == []
-
-
 def test_a_log_restored_from_an_older_copy(store, clock):
     """A handle that knows a version which the copy lacks does not continue with it."""
     log = made(store, clock, 1, ONE * 2)

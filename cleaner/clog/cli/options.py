@@ -416,6 +416,8 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except InvalidInputError as e:
+        if isinstance(e.__cause__, ImportError):
+            raise  # A package is missing; the command line is right.
         raise click.BadParameter(str(e)) from None
 
 

@@ -6,8 +6,6 @@ lag behind: tables, changes and state tables are the model's, and no bit is wron
 
 from unittest.mock import patch
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +29,7 @@ from clog.storage.read.table import (
 )
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.model import ModelLog, fields_of, rows_in
+from clog_testing.published import shown_rows
 from clog_testing.strategies import TIME_MS_MAX, placed_records
 
 PARTITIONS = 2
@@ -332,7 +331,8 @@ def check_history(world, history, entries, *, inline):
             for p, (superseded, _, _) in before.items():
                 assert superseded & now[p][2] <= now[p][0], "a row that was superseded stays so"
             before = now
-            shown = [row for m in view_masks(store, manifest, starts) for row in rows_of(store, m)]
+            masked = view_masks(store, manifest, starts)
+            shown = [row for mask in masked for row in shown_rows(store, mask)]
             assert sorted(shown) == sorted(
                 (r[2].key, r[2].value, r[2].timestamp_ms) for r in kept.values()
             )
@@ -340,13 +340,6 @@ def check_history(world, history, entries, *, inline):
         assert verify_log(world.log.handle.standing.root).findings == ()
     finally:
         discard(world.store)
-
-
-def rows_of(store, mask):
-    """Key, value and timestamp of what a mask leaves of its object, read with Parquet alone."""
-    read = pq.read_table(pa.BufferReader(store.get(mask.object.path)))
-    rows = read.filter(pa.array(~mask.hidden)).select(["key", "value", "timestamp"]).to_pylist()
-    return [(r["key"], r["value"], round(r["timestamp"].timestamp() * 1000)) for r in rows]
 
 
 @settings(max_examples=3 * settings().max_examples // 5)

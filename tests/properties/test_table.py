@@ -3,8 +3,6 @@
 For random histories, cleaning states, versions and budgets of the map.
 """
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +22,7 @@ from clog.storage.read.table import (
 )
 from clog_testing.crash import discard, inside, memory_store
 from clog_testing.model import ModelLog, fields_of, rows_in
+from clog_testing.published import shown_rows
 from clog_testing.strategies import TIME_MS_MAX, placed_records
 
 PARTITIONS = 2
@@ -146,13 +145,6 @@ def test_the_view_is_what_masks_leave_of_the_objects(operations):
             assert sum(mask.shown for mask in masks) == len(found)
     finally:
         discard(world.store)
-
-
-def shown_rows(store, mask):
-    """Key, value and timestamp of what a mask leaves of its object, read with Parquet alone."""
-    read = pq.read_table(pa.BufferReader(store.get(mask.object.path)))
-    rows = read.filter(pa.array(~mask.hidden)).select(["key", "value", "timestamp"]).to_pylist()
-    return [(r["key"], r["value"], round(r["timestamp"].timestamp() * 1000)) for r in rows]
 
 
 @settings(max_examples=3 * settings().max_examples // 5)

@@ -17,7 +17,14 @@ from typing import Any
 import click
 
 from clog.cli.options import Argument, Code, signalled
-from clog.cli.output import ERRORS_AS, WarningFormatter, drop_output, print_error, reader_has_left
+from clog.cli.output import (
+    ERRORS_AS,
+    NO_ROOM,
+    WarningFormatter,
+    drop_output,
+    print_error,
+    reader_has_left,
+)
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Logs": {
@@ -152,6 +159,7 @@ def _report_error(error: Exception) -> int | None:
     """Prints an error and returns the exit code; None for an error to be handled elsewhere."""
     # Imported late: `clog --help` must not wait for Arrow.
     from clog.storage.errors import ClogError, ErrorKind
+    from clog.storage.store.contract import StoreFullError
 
     if isinstance(error, BrokenPipeError) and reader_has_left():
         return 0
@@ -161,7 +169,7 @@ def _report_error(error: Exception) -> int | None:
         print_error(error.format_message(), "usage")
         return Code.USAGE
     if isinstance(error, ClogError):
-        print_error(str(error), error.kind)
+        print_error(str(error), error.kind, NO_ROOM if isinstance(error, StoreFullError) else None)
     elif isinstance(error, MemoryError):
         reason = f" ({error})" if str(error) else ""
         print_error(

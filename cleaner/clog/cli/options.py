@@ -250,6 +250,28 @@ def local_logs(begun: str) -> list[str]:
     return sorted(found)
 
 
+@contextmanager
+def _nearby(url: str) -> Iterator[None]:
+    """Adds which logs are near a local path to the error that none is there; elsewhere it costs."""
+    from clog.storage.errors import NotFoundError
+
+    try:
+        yield
+    except NotFoundError as e:
+        if type(e) is not NotFoundError or "://" in url:
+            raise
+        path = Path(url).absolute()
+        inside = [above for above in (path, *path.parents) if (above / "_clog/log").exists()]
+        if inside and "_clog" in path.parts:
+            raise NotFoundError(f"no log at {path}, but files of the log at {inside[0]}") from e
+        if not (below := local_logs(f"{url.rstrip('/')}/")):
+            raise
+        more = f" and {len(below) - _NAMED_MAX} more" if len(below) > _NAMED_MAX else ""
+        shown = ", ".join(below[:_NAMED_MAX])
+        raise NotFoundError(f"no log at {path}; there are logs below: {shown}{more}") from e
+
+
+_NAMED_MAX = 3
 _COMPLETED_MAX = 1000
 URL = argument(
     "URL",
@@ -303,7 +325,7 @@ class Given(NamedTuple):
         """Opens a log, and reports a long wait; ``to_read`` ignores the options for writers."""
         from clog.storage import Log
 
-        with waiting_for(url, self.storage):
+        with waiting_for(url, self.storage), _nearby(url):
             return Log.open(url, self.storage, single_writer=self.single_writer and not to_read)
 
     def create(
@@ -416,6 +438,8 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except InvalidInputError as e:
+        if isinstance(e.__cause__, ImportError):
+            raise  # A package is missing; the command line is right.
         raise click.BadParameter(str(e)) from None
 
 

@@ -51,6 +51,17 @@ _HINTS = {
     "corruption": '"clog verify" shows the extent; delete nothing',
 }
 """The next step on the command line, by kind of error, for messages without one."""
+NO_ROOM = "free space on the log's disk, or raise its quota"
+_IN_SHELL = {
+    "open it with Log.open, pass exist_ok=True to open it if it exists": "use it",
+    'Log.create or "clog create"': '"clog create"',
+    "open with single_writer=True": "give --single-writer",
+    "by Log.evolve or clog alter --schema": 'with "clog alter --schema"',
+    "(Log.delete_records)": "(clog delete-records)",
+    "(Log.give_offsets, clog mirror --end)": "(clog mirror --end)",
+    "nest it: storage_options={": "nest it in $CLOG_STORAGE_OPTIONS: {",
+}
+"""What a remedy in Python is in a shell: messages of the library name the former."""
 
 
 class SafeFormatter(Formatter):
@@ -179,13 +190,17 @@ def _write_json(stream: IO[str], value: Any, **form: Any) -> None:
     stream.write(shown_on(stream, text) + "\n")
 
 
-def print_error(message: str, kind: str | None = None) -> None:
-    """Prints the error on one line, and the next step if there is one, as `ERRORS_AS` says."""
+def print_error(message: str, kind: str | None = None, hint: str | None = None) -> None:
+    """Prints the error on one line, and the next step if there is one, as `ERRORS_AS` says: the
+    hint, or that of its kind.
+    """
+    for python, shell in _IN_SHELL.items():
+        message = message.replace(python, shell)
     form = ERRORS_AS.get()
     if form == "log":
         logging.getLogger("clog.cli").error(message)
         return
-    hint = _HINTS.get(kind or "")
+    hint = hint or _HINTS.get(kind or "")
     if form == "json":
         error = {"kind": str(kind or "failed"), "message": message, "next": hint}
         _write_json(sys.stderr, {"error": {k: v for k, v in error.items() if v}})

@@ -3,7 +3,7 @@
 All commits are transactions with one id, `ID`, so that there is one mirror at a time: a mirror that
 starts claims the id, and the one that had it is fenced (S48). A transaction commits:
 
-- records at their offsets, and in each partition an end that covers offsets without a record:
+- records at their offsets (S75), and in each partition an end that covers those without a record:
   transaction markers, aborted records, what the source's cleaner removed;
 - the position in the topic, as `kafka:<cluster id>/<topic id>`, with the leader epoch as its mark;
 - if the log has columns, undecodable records, unchanged, to the log of dead letters, which takes
@@ -19,8 +19,8 @@ I4. Batches are read (`Feed`) from the positions, with their leader epochs.
 I5. Before each commit the topic's id and number of partitions are requested: whatever was fetched
     before then came from that topic. If the id differs or the topic is gone, the mirror stops, and
     nothing of the batch is committed.
-I6. Records, covered ends and positions are committed together. Crash before: I1 again, from the
-    previous positions. Lost reply: the transaction is committed again, and takes effect once.
+I6. Records, covered ends and positions are committed together (S73). Crash before: I1 again, from
+    the previous positions. Lost reply: the transaction is committed again, and takes effect once.
 """
 
 from collections.abc import Iterator, Mapping

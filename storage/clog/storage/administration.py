@@ -85,6 +85,7 @@ from clog.storage.publications.publish import (
 from clog.storage.read.scan import by_partition, partitions_named
 from clog.storage.readers import features_of_holds
 from clog.storage.store.contract import Store, StoredObject, is_temporary
+from clog.storage.store.opening import LOG_FOLDER
 from clog.storage.types.columns import schema_of
 from clog.storage.types.evolve import evolved, fields_from_words
 from clog.storage.types.rows import KEY_COLUMNS, schema_of_rows
@@ -480,8 +481,14 @@ class NewLog:
 
     def create(self, root: Store, *, clock: Clock, ids: Ids) -> None:
         """Writes version 0 into the log's new folder, then ``_clog/log``, which creates the log
-        (S47). Objects may exist already (`connector.write`).
+        (S47). Objects may exist already (`connector.write`). A log may stand below another one, as
+        those of a capture do; only among its files it would be deleted with them.
         """
+        if LOG_FOLDER in root.url.split("/"):
+            raise InvalidInputError(
+                f"{root.url} is in a folder {LOG_FOLDER}, which a log has for its own files; give a"
+                " URL outside of it; nothing was created"
+            )
         try:
             read_log_file(root)
         except NotFoundError:

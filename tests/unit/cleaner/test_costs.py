@@ -3,6 +3,7 @@ timed.
 """
 
 import math
+import sys
 
 import pytest
 
@@ -13,10 +14,13 @@ from clog.cleaner.duties.sweep import sweep_orphans, sweep_released
 from clog.cleaner.log_round import CleanerSettings, LogRound
 from clog.cleaner.passes.run_pass import PassProgress
 from clog.cleaner.threads import CleanerThreads, Throttle
+from clog.storage import Log
+from clog.storage.env import SeededIds
 from clog.storage.objects import reader, writer
 from clog.storage.read.scan import footprints, plan_range, read_pieces
 from clog.storage.store import contract
 from clog_testing.counting import CountingStore
+from clog_testing.crash import discard, memory_store
 from clog_testing.delaying import DelayingStore
 
 DAY_MS = 86_400_000
@@ -115,6 +119,39 @@ def test_a_sweep_costs_listings_and_what_it_deletes(dirty, clock):
     assert not orphans
     assert cost(store, lambda: sweep_released(Work(log.handle, clock.now_ms()))) == {}
     assert cost(store, lambda: close_blocks(Work(log.handle, clock.now_ms()))) == {"get": 2}
+
+
+def test_duties_that_find_nothing_take_the_same_calls_in_a_large_log(clock):
+    """What may be due at a version is asked once for each, not in every round."""
+
+    def calls(objects):
+        store = memory_store()
+        log = Log.create(store, 1, {"object.bytes": 60}, clock=clock, ids=SeededIds(1))
+        log.append([{"key": f"k{i:04}", "value": "v" * 40} for i in range(objects)])
+        log.roll()
+        Cleaner(log).run_once(force=True)
+        assert len(log.handle.manifest().files()) == objects
+        of_log = LogRound(log, clock, Throttle(None, clock), CleanerSettings())
+        for _ in range(3):
+            of_log.maintain()
+            of_log.end()
+        count = 0
+
+        def note(_frame, event, _):
+            nonlocal count
+            count += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            of_log.maintain()
+            of_log.end()
+        finally:
+            sys.setprofile(before)
+        discard(store)
+        return count
+
+    assert calls(200) <= calls(10) + 20
 
 
 def test_a_pass_over_many_objects_far_away_waits_for_few_of_them(make_log, open_log, put, store):

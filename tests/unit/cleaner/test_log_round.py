@@ -1,10 +1,14 @@
 """A log among others: what applies to all of them, which comes first, and which waits."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from clog.cleaner import Cleaner, log_round
 from clog.cleaner.duties.layout import SEGMENTS_MIN
 from clog.cleaner.log_round import REST_MS_MAX, CleanerSettings, LogRound, Rest
+from clog.cleaner.threads import Throttle
 from clog.storage import Log
 from clog.storage.env import SeededIds
 from clog.storage.errors import StoreUnavailableError, UnsupportedFormatError
@@ -14,6 +18,15 @@ from clog_testing.faults import Fault, FaultKind, Faults, FaultyStore
 from clog_testing.invariants import check_log
 
 DAY_MS = 86_400_000
+
+
+def test_every_duty_is_told_among_the_steps_of_a_round(make_log, clock):
+    """By its name, and none that there is no more."""
+    made = LogRound(make_log(), clock, Throttle(None, clock), CleanerSettings())
+    duties = {duty.name for duty in (*made._maintaining, *made._ending)}
+    readme = (Path(__file__).parents[3] / "cleaner/README.md").read_text()
+    steps = readme.split("## A round\n")[1].split("\nA pass first")[0]
+    assert set(re.findall(r"\(`([a-z]+)`", steps)) == duties
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """What `clog capture` reports about a capture, over HTTP and in lines, and what it refuses."""
 
+import sys
+
 import pytest
 
 from clog.bridge import Captured, CapturedTable
@@ -70,6 +72,14 @@ def test_what_is_of_postgresql_alone_is_refused_for_mysql(cli, tmp_path, more):
     refused = cli("capture", "mysql://clog@db/shop", tmp_path / "shop", *more, code=2)
     assert "only for PostgreSQL" in " ".join(refused.stderr.replace("│", " ").split())
     assert not (tmp_path / "shop").exists()
+
+
+def test_a_client_that_is_missing_is_no_usage_error(cli, tmp_path, monkeypatch):
+    """The command line is right; exit code 1, as for each other package."""
+    monkeypatch.setitem(sys.modules, "psycopg2", None)
+    refused = cli("capture", "postgres://clog@db/shop", tmp_path / "shop", code=1)
+    assert "error: PostgreSQL needs psycopg2: " in refused.stderr
+    assert "Usage" not in refused.stderr
 
 
 def test_what_a_source_does_not_know_is_not_told():

@@ -23,7 +23,7 @@ def objects_of(log, rows=ONE):
 
 
 def test_a_repeated_sequence_is_answered_with_the_first_result(make_log, open_log, clock):
-    """The same sequence again commits nothing, also through another handle and after others."""
+    """S78: the same sequence again commits nothing, also through another handle, after others."""
     log = make_log(partitions=2)
     first = log.append(ONE, producer=("p", 0))
     log.append(TWO, producer=("q", 0))

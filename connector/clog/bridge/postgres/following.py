@@ -6,9 +6,9 @@
 2. *Hand over.* Decoded messages are gathered for a short time, or until there are many. The result
    is a *piece*: a part of a group, in the order of the source; the last piece ends the group.
 3. *Commit.* A second thread commits the pieces in order (L2), a third one names the cut of a group
-   (L3) while the next group is being committed, and then the position is confirmed to the source
-   (L4). At most three pieces wait, two of them still with their rows, so that a slow store slows
-   the reading down.
+   (L3), in which transactions are whole (S76), while the next group is being committed, and then
+   the position is confirmed to the source (L4). At most three pieces wait, two of them still with
+   their rows, so that a slow store slows the reading down.
 
 Even if nothing is published, the position moves now and then: otherwise the source could not
 discard the write-ahead log of its other databases.

@@ -4,8 +4,8 @@ A batch write with ``txnAppId`` and ``txnVersion`` happens once, as in Delta: a 
 the last one is skipped. Nothing is taken from the streaming query it may run in: two writes in one
 ``foreachBatch`` are two writes.
 
-A micro-batch is in the log once: the log remembers the last batch of each writer. The writer is the
-query, by its id (which is in the checkpoint), or has the name given by ``writerId`` or
+A micro-batch is in the log once (S78): the log remembers the last batch of each writer. The writer
+is the query, by its id (which is in the checkpoint), or has the name given by ``writerId`` or
 ``txnAppId``. Spark does not give `commit` the query's id, so the tasks send it. Only append mode:
 in complete mode each batch would be the whole result (``docs/decisions/0023-complete-mode.md``).
 

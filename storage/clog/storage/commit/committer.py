@@ -766,15 +766,15 @@ class StoreClock:
         self._ahead_of_monotonic_ms = (now_ms if store_ms is None else store_ms) - monotonic_ms
 
 
-def keep_reserve(store: Store, *, data_bytes: int) -> None:
+def keep_reserve(store: Store, data_bytes: Callable[[], int]) -> None:
     """Makes the reserve in a log's folder on a disk: as large as the log's data, up to
     `RESERVE_BYTES`. An existing one stays unless the log has outgrown it by far. A log with little
-    data gets none.
+    data gets none. Its size is asked only where that may change something.
     """
-    if data_bytes < DATA_BYTES_MIN or not is_on_disk(store):
+    if not is_on_disk(store) or 2 * (there_bytes := _size_bytes(store) or 0) >= RESERVE_BYTES:
         return
-    size_bytes = min(data_bytes, RESERVE_BYTES)
-    if 2 * (_size_bytes(store) or 0) < size_bytes:
+    size_bytes = min(data_bytes(), RESERVE_BYTES)
+    if size_bytes >= DATA_BYTES_MIN and 2 * there_bytes < size_bytes:
         from hashlib import shake_256  # Loads OpenSSL, which few processes need.
 
         # Bytes that no file system can compress.

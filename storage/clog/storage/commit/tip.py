@@ -17,7 +17,8 @@ the search began. A search does not chase concurrent commits: it gallops once, s
 fast they come.
 
 `Tip` knows the newest commit and the edits up to it (`RecentEdits`), which the next commit carries
-and from which a manifest catches up. Whatever it learns replaces one value.
+and from which a manifest catches up. Whatever it learns replaces one value, so an interrupt leaves
+it whole (S65).
 """
 
 import json

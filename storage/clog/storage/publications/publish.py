@@ -1,5 +1,5 @@
-"""Publishes the log's table as a view (COMMIT.md §10), with the pins that it needs (FORMAT.md §14),
-and finds the files of views at a root.
+"""Publishes the log's table as a view (S63, COMMIT.md §10), with its pins (FORMAT.md §14), and
+finds the files of views at a root.
 
 U1. Look at the view, whose newest version is n − 1, then find which rows the table shows, at the
     newest version V of the log, and write the files that version n of the view will name. Anything

@@ -4,9 +4,9 @@ A *source* is one log, and the next offset to read in each of its partitions. It
 the current end and, once that was read, planned anew: at the version of that time, and after any
 gap that the last records left. A request for the next batch means that the previous one is done,
 and only then is the position noted: a batch that was in work when the process died, or when the
-loop was left, comes again. If the store fails, reads are retried at growing intervals; a version
-that expired while it was read is planned anew from the last batch on: the records that the cleaner
-removed since then have later ones.
+loop was left, comes again: none is missed (S2). If the store fails, reads are retried at growing
+intervals; a version that expired while it was read is planned anew from the last batch on: the
+records that the cleaner removed since then have later ones.
 """
 
 import logging

@@ -114,10 +114,14 @@ def failed(
                 f"{what} failed: {reason}; nothing was written; free some MB on its disk, then"
                 ' "clog clean" and "clog sweep" delete what is no longer needed'
             )
-        denied = failure == "denied" or number == errno.ENOTDIR
-        remedy = "check the owner and mode of the folder"
         if number == errno.ENOTDIR:
-            remedy = "a file has the name of a folder; correct the URL"
+            return StoreRefusedError(
+                f"a file has the name of a folder of {url} ({operation} of {path!r}); correct the"
+                " URL",
+                certain=certain,
+            )
+        denied = failure == "denied"
+        remedy = "check the owner and mode of the folder"
     if denied:
         return StoreRefusedError(f"{what} was refused: {reason}; {remedy}", certain=certain)
     return StoreUnavailableError(f"{what} failed: {reason}; retry later")

@@ -100,7 +100,7 @@ def open_store(
         storage_options: the options of fsspec's class: credentials, endpoints. Never shown. For a
             local folder: ``fsync``, whether writes are on disk when they return (True).
         single_writer: the caller promises that one process at a time writes, so filesystems
-            without an exclusive create are accepted.
+            without an exclusive create (COMMIT.md, K4) are accepted.
         probe: whether to test the endpoint's exclusive create once, before the first one.
 
     Raises:

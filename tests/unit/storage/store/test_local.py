@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from clog.storage import InvalidInputError, Log, StoreUnavailableError
+from clog.storage.administration import delete_log
 from clog.storage.objects.records import to_records
 from clog.storage.store import open_store
 from clog.storage.store.contract import ObjectExistsError, StoreRefusedError
@@ -115,12 +116,43 @@ def test_a_commit_in_a_folder_that_is_not_synced_is_there_once(tmp_path, monkeyp
     assert len(rows_in(log.read())) == 1
 
 
+def test_a_listing_looks_into_no_folder_without_matches(store, monkeypatch):
+    """The cleaner asks for single files in the folder that has all the data, in each round."""
+    for path in ("data/a", "reserve", "reserved/b"):
+        store.put(path, b"1")
+    looked, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: looked.append(path) or scandir(path))
+    assert [found.path for found in store.list("reserve")] == ["reserve", "reserved/b"]
+    assert len(looked) == 2
+    assert [found.path for found in store.list("data/")] == ["data/a"]
+
+
 def test_a_file_in_the_way_is_refused(store):
     """Repeating would not help, and nothing can have been written."""
     store.put("file", b"1")
     for write in (store.put, store.create):
         with pytest.raises(StoreRefusedError, match="a file has the name of a folder"):
             write("file/object", b"1")
+
+
+def test_a_log_whose_url_is_a_file_is_told_by_its_url(tmp_path):
+    """What a creation writes first, and where, is nothing to its caller."""
+    (tmp_path / "file").touch()
+    told = f"^a file has the name of a folder of {tmp_path}/file "
+    with pytest.raises(StoreRefusedError, match=told):
+        Log.create(tmp_path / "file")
+
+
+@pytest.mark.parametrize("place", ["_clog", "_clog/inner", "below/../_clog"])
+def test_no_log_is_created_among_the_files_of_another(tmp_path, place):
+    """It would be deleted with them. Below the other's URL it may stand, as captured tables do."""
+    outer = Log.create(tmp_path / "outer", 1)
+    with pytest.raises(InvalidInputError, match="outside of it; nothing was created"):
+        Log.create(f"{tmp_path}/outer/{place}")
+    inner = Log.create(tmp_path / "outer" / "below", 1)
+    inner.append([{"key": "a", "value": "1"}])
+    delete_log(outer.handle.standing.root)
+    assert len(rows_in(Log.open(inner.url).read())) == 1
 
 
 def test_writes_are_on_disk_when_they_return(store, monkeypatch):
